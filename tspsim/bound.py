@@ -100,27 +100,18 @@ class PlanBound:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim against one ceiling.
+    """A claim against one ceiling."""
 
-    Attributes
-    ----------
-    possible
-        The claim is not above the ceiling.
-    plausible
-        Nor does it need more of the dense peak than the best kernels measured reach.
-    share
-        Claim over ceiling.
-    flops_per_s_per_gpu
-        What the claim asks of each GPU.
-    reason
-        The comparison in words.
-    """
-
+    #: The claim is not above the ceiling.
     possible: bool
+    #: Nor does it need more of the dense peak than the best kernels measured reach.
     plausible: bool
+    #: Claim over ceiling.
     share: float
     ceiling_tokens_per_s: float
+    #: What the claim asks of each GPU.
     flops_per_s_per_gpu: float
+    #: The comparison in words.
     reason: str
 
     @property
@@ -135,23 +126,17 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The ceilings of a scenario.
-
-    Attributes
-    ----------
-    flops_per_token, block_flops_per_token
-        Of the pass through the whole model, and of one block's forward.
-    peak_flops_per_s, hbm_bytes_per_s
-        Of one GPU, dense, in the workload's precision.
-    """
+    """The ceilings of a scenario."""
 
     scenario: str
     workload: str
     device: str
     precision: str
     gpus: int
+    #: Of the pass through the whole model, and of one block's forward.
     flops_per_token: float
     block_flops_per_token: float
+    #: Of one GPU, dense, in the workload's precision.
     peak_flops_per_s: float
     hbm_bytes_per_s: float
     plans: tuple[PlanBound, ...]
@@ -209,11 +194,7 @@ class Bounds:
         }
 
 
-LIMITS = {
-    "compute": "FLOPs at peak",
-    "hbm": "what must cross HBM",
-    "links": "what must cross the links",
-}
+LIMITS = {"compute": "FLOPs at peak", "hbm": "what must cross HBM", "links": "what must cross the links"}
 
 
 def bounds(question: Question | Scenario) -> Bounds:

@@ -146,15 +146,9 @@ def provenance(question: Question) -> Sequence[dict[str, str]]:
     """Every number the answer rests on, with its source."""
     stated = [*question.device.provenance(), *question.cluster.provenance(), *question.stack_sources]
     rows = [
-        {"what": what, "value": str(value), "source": source, "basis": basis}
-        for what, value, source, basis in stated
+        {"what": what, "value": str(value), "source": source, "basis": basis} for what, value, source, basis in stated
     ]
     rows.append(
-        {
-            "what": f"model {question.model.name}",
-            "value": "shape",
-            "source": question.model.source,
-            "basis": "stated",
-        }
+        {"what": f"model {question.model.name}", "value": "shape", "source": question.model.source, "basis": "stated"}
     )
     return rows

@@ -56,13 +56,7 @@ class UnknownNameError(InputError):
     """A name that is not in a list; the message offers the nearest valid names."""
 
     def __init__(
-        self,
-        what: str,
-        name: object,
-        known: Iterable[str],
-        *,
-        file: str | None = None,
-        key: str | None = None,
+        self, what: str, name: object, known: Iterable[str], *, file: str | None = None, key: str | None = None
     ) -> None:
         self.name = name
         self.known = sorted(known)

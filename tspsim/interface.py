@@ -28,6 +28,7 @@ from .studies.planner import (
     planner_of,
     read_budget,
 )
+from .studies.planner.offers import part_of
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
@@ -181,22 +182,15 @@ def _values(values: Sequence[object]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Results side by side; a notebook shows them as a table.
+    """Results side by side; a notebook shows them as a table."""
 
-    Attributes
-    ----------
-    asked
-        The scenarios as they were given; one with offers became several ``questions``.
-    results
-        A result a question, in their order.
-    searched
-        What was searched for a question's best plan, where it asks for that; in their order.
-    """
-
+    #: The scenarios as they were given; one with offers became several ``questions``.
     asked: tuple[Scenario, ...]
     questions: tuple[Scenario, ...]
+    #: A result a question, in their order.
     results: tuple[Result, ...]
     progress: Progress | None = field(default=None, compare=False)
+    #: What was searched for a question's best plan, where it asks for that; in their order.
     searched: tuple[Searched | None, ...] = ()
 
     @property
@@ -292,10 +286,3 @@ class Comparison:
             self.results, Path(path), self.decision, reports=self.decision is not None, **words
         )
         return Path(path)
-
-
-def part_of(progress: Progress | None, name: str, index: int, of: int) -> Progress | None:
-    """The progress of task ``index`` of ``of``, as progress of them all."""
-    if progress is None:
-        return None
-    return lambda step, share: progress(f"{name}: {step}", (index + share) / of)

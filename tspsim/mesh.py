@@ -17,21 +17,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Mesh:
-    """Ranks by coordinates.
+    """Ranks by coordinates."""
 
-    Parameters
-    ----------
-    axes
-        Names of the dimensions of ``ranks``, outermost first.
-    ranks
-        Integer array; ``ranks[coordinates]`` is the GPU at those coordinates. Any set of GPUs, each once.
-    made_of
-        Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
-        share those of the others, and an axis that only a part of which is in a group has two, or three.
-    """
-
+    #: Names of the dimensions of ``ranks``, outermost first.
     axes: tuple[str, ...]
+    #: Integer array; ``ranks[coordinates]`` is the GPU at those coordinates. Any set of GPUs, each once.
     ranks: NDArray[np.int64] = field(repr=False)
+    #: Axis → the dimensions it is made of, outermost first, where it is not one itself: groups (:func:`with_groups`)
+    #: share those of the others, and an axis that only a part of which is in a group has two, or three.
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property

@@ -63,38 +63,28 @@ class Tokens(NamedTuple):
 @quick
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective over the rank's group along ``axis``.
+    """One collective over the rank's group along ``axis``."""
 
-    Parameters
-    ----------
-    kind
-        One of :data:`COLLECTIVE_KINDS`, or :data:`RING_SHIFT`.
-    size_bytes
-        Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
-        reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all. Of a ring
-        shift what a rank sends.
-    root
-        Position along the axis of a broadcast's source.
-    algorithm
-        A name from :mod:`tspsim.network`, or None: the cheapest.
-    slices
-        It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
-        time, and the whole is ``slices`` times its bytes.
-    tokens
-        Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
-    """
-
+    #: One of :data:`COLLECTIVE_KINDS`, or :data:`RING_SHIFT`.
     kind: str
     axis: str
+    #: Bytes as nccl-tests counts them: the gathered result of an all-gather, the whole input of a
+    #: reduce-scatter, the vector of an all-reduce or broadcast, what one rank holds before an all-to-all. Of a ring
+    #: shift what a rank sends.
     size_bytes: int
     name: str
+    #: Position along the axis of a broadcast's source.
     root: int = 0
+    #: A name from :mod:`tspsim.network`, or None: the cheapest.
     algorithm: str | None = None
     part: str = ""
     layer: int = -1
     after: tuple[int, ...] = ()
     stream: str = "communication"
+    #: Of an all-to-all to experts and back: what an expert-parallel library needs to know beside the bytes.
     tokens: Tokens | None = None
+    #: It is one of so many equal slices of one transfer, which starts and ends once: it takes 1/slices of the whole's
+    #: time, and the whole is ``slices`` times its bytes.
     slices: int = 1
 
     def at(self, layer: int, after: tuple[int, ...]) -> Collective:
@@ -172,9 +162,7 @@ class Copy:
 
     def at(self, layer: int, after: tuple[int, ...]) -> Copy:
         """The same in another layer, waiting for others."""
-        return Copy(
-            self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream
-        )
+        return Copy(self.direction, self.size_bytes, self.name, self.seconds, self.part, layer, after, self.stream)
 
 
 @dataclass(frozen=True, slots=True)

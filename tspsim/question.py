@@ -297,29 +297,26 @@ def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
 
 def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
     """A cluster with measured bandwidths between its nodes."""
-    key = ("measured", measured.bytes_per_s)
-    if key not in cluster.memo:
-        try:
-            cluster.memo[key] = with_pairs(cluster, measured.bytes_per_s)
-        except InputError as error:
-            raise error.at(key="cluster.measured") from None
-    found: Cluster = cluster.memo[key]
-    return found
+    pairs = measured.bytes_per_s
+    try:
+        return cluster.once(("measured", pairs), lambda: with_pairs(cluster, pairs))
+    except InputError as error:
+        raise error.at(key="cluster.measured") from None
 
 
 def replica_of(cluster: Cluster, ranks: int) -> Cluster:
     """As many GPUs of a cluster as one replica takes: of one node, or whole nodes; raises InputError."""
-    key = ("replica of", ranks)
-    if key not in cluster.memo:
+
+    def part() -> Cluster:
         nodes, more = divmod(ranks, cluster.gpus_per_node)
         if nodes and more:
             raise InputError(f"{ranks} GPUs a replica do not fill nodes of {cluster.gpus_per_node}")
         node = cluster.node if nodes else cluster.node.part(more)
         fabric = cluster.fabric if nodes > 1 else None
         name = cluster.name if ranks == cluster.gpus else f"{ranks} GPUs of {cluster.name}"
-        cluster.memo[key] = replace(cluster, name=name, node=node, nodes=max(1, nodes), fabric=fabric, memo={})
-    found: Cluster = cluster.memo[key]
-    return found
+        return replace(cluster, name=name, node=node, nodes=max(1, nodes), fabric=fabric, memo={})
+
+    return cluster.once(("replica of", ranks), part)
 
 
 def states_library(scenario: Scenario) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._display import html_table
+from .cells import flat
 from .errors import UnknownNameError
 from .units import compact, duration, gib, percent
 
@@ -28,19 +29,6 @@ SCHEMA_VERSION = 1
 
 #: Plans that a result's own text lists; a notebook's table has them all.
 PLANS_SHOWN = 8
-
-#: What a cell of a table holds: a number, a truth, text, or nothing.
-Cell = int | float | bool | str | None
-
-#: Rates and times of a plan's entry that are columns under their own names.
-_RATES = (
-    "tokens_per_s",
-    "tokens_per_s_per_gpu",
-    "block_forward_tokens_per_s",
-    "step_time_s",
-    "mfu",
-    "dropped_share",
-)
 
 
 @dataclass(frozen=True)
@@ -108,79 +96,58 @@ class RankClass:
 
 @dataclass(frozen=True, repr=False)
 class PlanResult:
-    """The answer for one plan.
-
-    Attributes
-    ----------
-    step_time_s
-        Makespan of one step (forward pass, or training step).
-    block_forward_tokens_per_s
-        The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
-    mfu
-        Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
-    dropped_share
-        Share of the assignments of tokens to experts that is over capacity and dropped.
-    breakdown_s
-        ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
-        ``step_time_s``.
-    compute_by_kind_s
-        The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
-    communication_bytes_per_layer
-        Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
-    links
-        Use of the fabric by kind of link.
-    link_shares
-        ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
-    dead_links
-        ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
-    checkpoint
-        Of a plan that writes checkpoints what one is and costs (:func:`tspsim.checkpointing.checkpoint_of`).
-    inference
-        Of a serving step what its users see (:mod:`tspsim.inference`).
-    draws
-        Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
-        numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
-    loop
-        Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
-        and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
-    serving
-        Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
-        ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
-    curve
-        One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
-        there is one point.
-    runs
-        What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
-    """
+    """The answer for one plan."""
 
     name: str
     degrees: Mapping[str, int]
     memory: Memory
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    #: Makespan of one step (forward pass, or training step).
     step_time_s: float = 0.0
     tokens_per_step: float = 0
     gpus: int = 0
+    #: The cluster's tokens/s if the model were one steady block (no embedding, head or loss).
     block_forward_tokens_per_s: float = 0.0
+    #: Model FLOPs over dense peak; causal attention halved, dropped tokens not counted.
     mfu: float = 0.0
+    #: Share of the assignments of tokens to experts that is over capacity and dropped.
     dropped_share: float = 0.0
+    #: ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
+    #: ``step_time_s``.
     breakdown_s: Mapping[str, Any] = field(default_factory=dict)
+    #: The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
     compute_by_kind_s: Mapping[str, float] = field(default_factory=dict)
+    #: Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
+    #: Use of the fabric by kind of link.
     links: tuple[LinkUse, ...] = ()
+    #: ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
     link_shares: tuple[tuple[str, str, float], ...] = ()
+    #: ``(source, target)`` of every link of the cluster that carries nothing because it is dead.
     dead_links: tuple[tuple[str, str], ...] = ()
     classes: tuple[RankClass, ...] = ()
     cost: Mapping[str, Any] = field(default_factory=dict)
     range: Range | None = None
     bottleneck: str = ""
     notes: tuple[str, ...] = ()
+    #: Of a plan that writes checkpoints what one is and costs (:func:`tspsim.checkpointing.checkpoint_of`).
     checkpoint: Mapping[str, float] = field(default_factory=dict)
+    #: Of a serving step what its users see (:mod:`tspsim.inference`).
     inference: Mapping[str, Any] = field(default_factory=dict)
+    #: Of a plan whose paths are drawn: policy, seeds, and ``step_time_s`` at 5, 50 and 95 % of them; the plan's own
+    #: numbers are those of the draw at 50 % (:mod:`tspsim.draws`).
     draws: Mapping[str, Any] = field(default_factory=dict)
+    #: Of an iteration of reinforcement learning its parts (:mod:`tspsim.loop`). Then a *step* is the whole iteration,
+    #: and ``tokens_per_step`` are those of all prompts and answers; links and timeline are those of one update.
     loop: Mapping[str, Any] = field(default_factory=dict)
+    #: Of requests served: waits, rates, caches, money (:mod:`tspsim.serving.metrics`). Then a *step* is the whole run:
+    #: ``step_time_s`` is its wall, ``tokens_per_step`` are the outputs, and ``tokens_per_s`` is outputs a second.
     serving: Mapping[str, Any] = field(default_factory=dict)
+    #: One entry a point of a curve over concurrency or rate, each as ``serving`` with its own ``range``; empty where
+    #: there is one point.
     curve: tuple[Mapping[str, Any], ...] = ()
+    #: What the points were made of (:class:`tspsim.serving.runs.ServingRun`): requests and logs, for pages.
     runs: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
@@ -223,11 +190,7 @@ class PlanResult:
 
     def to_json(self) -> dict[str, Any]:
         """The plan's entry of the contract."""
-        entry: dict[str, Any] = {
-            "name": self.name,
-            "degrees": dict(self.degrees),
-            "settings": dict(self.settings),
-        }
+        entry: dict[str, Any] = {"name": self.name, "degrees": dict(self.degrees), "settings": dict(self.settings)}
         if self.error is not None:
             return entry | {"error": self.error, "memory": self.memory.to_json(), "notes": list(self.notes)}
         assert self.range is not None
@@ -391,91 +354,3 @@ class Result:
     def dumps(self) -> str:
         """:meth:`to_json` as text: the same bits for the same input in any process."""
         return json.dumps(self.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-
-
-def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
-    """A plan's entry of the contract as cells of a table: what is nested has its keys joined with ``_``."""
-    cells: dict[str, Cell] = {f"degree_{axis}": degree for axis, degree in plan.get("degrees", {}).items()}
-    if "memory" in plan:
-        memory = plan["memory"]
-        cells |= {
-            "memory_peak_bytes": float(memory["peak_bytes"]),
-            "memory_capacity_bytes": float(memory["capacity_bytes"]),
-            "memory_fits": memory["fits"],
-        }
-        cells |= {f"memory_{part}_bytes": float(size) for part, size in memory["parts"].items()}
-    if "error" in plan:
-        return cells | {"error": plan["error"]}
-    if "serving" in plan:
-        return cells | _of_requests(plan)
-    parts = plan["breakdown_s"]
-    exposed = parts["exposed_communication"]
-    cells |= {name: float(plan[name]) for name in _RATES if isinstance(plan.get(name), int | float)}
-    cells |= {
-        "tokens_per_step": plan["tokens_per_step"],
-        "tokens_per_s_low": plan["range"]["low"],
-        "tokens_per_s_high": plan["range"]["high"],
-        "compute_s": parts["compute"],
-        "exposed_communication_s": sum(exposed.values()),
-        "bubble_s": parts["bubble"],
-        "idle_s": parts["idle"],
-        "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
-        "bottleneck": plan["bottleneck"],
-    }
-    cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
-    cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}
-    cells |= _served(plan.get("inference", {}))
-    cells |= {name: value for name, value in plan.get("loop", {}).items() if isinstance(value, int | float)}
-    return cells | _costs(plan["cost"])
-
-
-def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:
-    """Money and energy; dollars a column a basis."""
-    cells: dict[str, Cell] = {}
-    for name, value in cost.items():
-        if isinstance(value, Mapping):
-            cells |= {f"{name}_{basis}": float(price) for basis, price in value.items()}
-        else:
-            cells[name] = float(value)
-    return cells
-
-
-def _nested(name: str, value: Mapping[str, Any]) -> dict[str, Cell]:
-    """A mapping's cells, names joined with ``_``, however deep they lie."""
-    cells: dict[str, Cell] = {}
-    for key, each in value.items():
-        cells |= _nested(f"{name}_{key}", each) if isinstance(each, Mapping) else {f"{name}_{key}": each}
-    return cells
-
-
-def _of_requests(plan: Mapping[str, Any]) -> dict[str, Cell]:
-    """An entry of requests served: means and percentiles a column each, ranges as ``_low`` and ``_high``."""
-    cells: dict[str, Cell] = {name: float(plan[name]) for name in ("tokens_per_s", "tokens_per_s_per_gpu")}
-    spread = plan["range"]
-    cells |= {"tokens_per_s_low": spread["low"], "tokens_per_s_high": spread["high"]}
-    for name, value in plan["serving"].items():
-        if isinstance(value, Mapping):
-            cells |= _nested(name, value)
-        elif value is not None:  # a column wall_s is the time that an answer took
-            cells["serving_wall_s" if name == "wall_s" else name] = value
-        if isinstance(spread.get(name), Mapping):
-            cells |= {f"{name}_{end}": spread[name][end] for end in ("low", "high")}
-    return cells | {"bottleneck": plan["bottleneck"]} | _costs(plan["cost"])
-
-
-def _served(inference: Mapping[str, Any]) -> dict[str, Cell]:
-    """What users of a serving step see, and what its caches hold."""
-    cells: dict[str, Cell] = {
-        name: float(value) for name, value in inference.items() if isinstance(value, int | float)
-    }
-    room = inference.get("capacity", {})
-    if room:
-        cells |= {
-            "cache_capacity_bytes": float(room["cache_bytes"]),
-            "sessions": float(room["sessions"]),
-            "session_context": room["context"],
-            "session_tokens": room["tokens"],
-            "longest_context": room["longest_context"],
-        }
-        cells |= dict(zip(("sessions_low", "sessions_high"), map(float, room["sessions_range"]), strict=True))
-    return cells

@@ -30,17 +30,7 @@ from .engine.core import Interference, Submission
 from .engine.steady import execute
 from .errors import InputError, UnreachableError
 from .mesh import Mesh
-from .parallel import (
-    Job,
-    Plan,
-    axes_of,
-    build_mesh,
-    capacity,
-    peak_memory,
-    scheme_axes,
-    scheme_of,
-    write_program,
-)
+from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .paths import LowerBound
 from .program import Program
 from .question import Lookups, Question, look_up
@@ -58,10 +48,7 @@ Progress = Callable[[str, float], None]
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any],
-    *,
-    every_rank: bool = False,
-    progress: Progress | None = None,
+    scenario: Scenario | str | Path | Mapping[str, Any], *, every_rank: bool = False, progress: Progress | None = None
 ) -> Result:
     """Answer a scenario: every plan in its order.
 

@@ -251,20 +251,13 @@ def parse_si(value: object, dimension: Dimension) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside.
+    """Marks a pydantic field as a quantity: text with a unit outside, a number in SI inside."""
 
-    Parameters
-    ----------
-    dimension
-        What the field measures.
-    positive
-        Zero is refused as well as negative values.
-    examples
-        What messages and the schema offer; the dimension's own when left out.
-    """
-
+    #: What the field measures.
     dimension: Dimension
+    #: Zero is refused as well as negative values.
     positive: bool = False
+    #: What messages and the schema offer; the dimension's own when left out.
     examples: tuple[str, ...] = ()
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:

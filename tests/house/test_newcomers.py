@@ -30,7 +30,8 @@ from tspsim.program import Compute
 from tspsim.question import look_up
 from tspsim.simulation import run_plan, scheduled
 from tspsim.steps import FORWARD, Task
-from tspsim.studies.planner.space import RECOMPUTATION, Space, plan_keys
+from tspsim.studies.planner.candidate import plan_keys
+from tspsim.studies.planner.space import RECOMPUTATION, Space
 
 ROOT = Path(tspsim.__file__).parent.parent
 #: Where the documents are: the package may be installed elsewhere.

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import tspsim
+from tspsim.cells import flat
 from tspsim.errors import InputError
 from tspsim.question import look_up
-from tspsim.result import PlanResult, Result, flat
+from tspsim.result import PlanResult, Result
 from tspsim.scenario import load
 from tspsim.serving import points
 from tspsim.serving.answer import deployment_of, serve_plan

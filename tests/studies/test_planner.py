@@ -32,11 +32,12 @@ from tspsim.studies.executors import Here, Processes
 from tspsim.studies.front import front_of
 from tspsim.studies.planner import Planner, load_planned, read_budget, read_map
 from tspsim.studies.planner.branch import Search
+from tspsim.studies.planner.candidate import Candidate, name_of, plan_keys
 from tspsim.studies.planner.clock import Deadline
 from tspsim.studies.planner.limits import leanest, limits
 from tspsim.studies.planner.map_search import search_map
 from tspsim.studies.planner.scheme_map import Cell, Side
-from tspsim.studies.planner.space import Candidate, Space, name_of, plan_keys
+from tspsim.studies.planner.space import Space
 from tspsim.studies.planner.why import parts_s
 from tspsim.studies.worker import answer
 

@@ -19,7 +19,8 @@ from tspsim.report.plan import searched
 from tspsim.scenario.plan import Plan
 from tspsim.simulation import run_plan, scheduled
 from tspsim.studies.planner import Planner
-from tspsim.studies.planner.space import Space, name_of, plan_keys
+from tspsim.studies.planner.candidate import name_of, plan_keys
+from tspsim.studies.planner.space import Space
 
 CLUSTER = {"node": "mi300x-8", "gpus_per_node": 4}
 

@@ -14,8 +14,9 @@ from tspsim.errors import InputError
 from tspsim.parallel.lengths import OF_LENGTHS
 from tspsim.question import look_up
 from tspsim.studies.planner import Planner
+from tspsim.studies.planner.candidate import plan_keys
 from tspsim.studies.planner.planner import Points
-from tspsim.studies.planner.space import Space, plan_keys
+from tspsim.studies.planner.space import Space
 
 MODEL = architecture(512, layers=2, heads=8, kv_heads=4, vocab=1024)
 LENGTHS = {"kind": "lognormal", "median": 600, "sigma": 1.5, "floor": 64}

@@ -11,7 +11,8 @@ from tspsim.parallel.recomputed import Partly
 from tspsim.paths import LowerBound
 from tspsim.question import look_up
 from tspsim.simulation import scheduled, step_of
-from tspsim.studies.planner.space import Candidate, Space
+from tspsim.studies.planner.candidate import Candidate
+from tspsim.studies.planner.space import Space
 
 ASKED = {
     "name": "llama",

@@ -21,9 +21,10 @@ from tspsim.question import look_up
 from tspsim.report.plan import sure
 from tspsim.simulation import run_plan
 from tspsim.studies.planner import Planner, ServingPlanner
+from tspsim.studies.planner.candidate import LONGEST_NAME, Candidate, name_of
 from tspsim.studies.planner.clock import Clock, Deadline
 from tspsim.studies.planner.limit import Limits
-from tspsim.studies.planner.space import LONGEST_NAME, Candidate, Space, name_of
+from tspsim.studies.planner.space import Space
 from tspsim.studies.planner.written import scenario_text
 
 MIXTURE = """

@@ -90,9 +90,7 @@ def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFac
         return None, TransferFits((), tuple(left_out), ())
     entry = fabric.collectives or FabricFactors(source="factors of one")
     form = fabric_form(fabric.name, entry, [rows[i] for i in where], [before.choices[i] for i in where])
-    entries, fits, kept = _fitted(
-        [(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source
-    )
+    entries, fits, kept = _fitted([(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source)
     return entries.get(id(entry)), TransferFits(fits, tuple(left_out), kept)
 
 
@@ -184,9 +182,7 @@ def _enough(
     few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < FEWEST_ROWS})
     names = {name: f"{name_of(entry)}, {name}" if isinstance(entry, Curve) else name_of(entry) for name in few}
     count = Counter(rows[i].library for i in mine)
-    reasons = [
-        f"{names[name]}: {to_fit[name]} of {count[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few
-    ]
+    reasons = [f"{names[name]}: {to_fit[name]} of {count[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few]
     return [i for i in mine if rows[i].library not in few], reasons
 
 
@@ -239,9 +235,7 @@ def _with(collectives: CollectivesSpec, new: Mapping[int, Any]) -> CollectivesSp
 
 
 def _on_node(collectives: CollectivesSpec) -> Callable[[Cluster], Cluster]:
-    return lambda cluster: replace(
-        cluster, node=cluster.node.model_copy(update={"collectives": collectives}), memo={}
-    )
+    return lambda cluster: replace(cluster, node=cluster.node.model_copy(update={"collectives": collectives}), memo={})
 
 
 def _on_fabric(factors: FabricFactors) -> Callable[[Cluster], Cluster]:

@@ -13,14 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..network.calibration import (
-    Curve,
-    CustomAllReduce,
-    ExpertCurve,
-    FabricFactors,
-    LibraryFactors,
-    Shot,
-)
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across
 from ..network.collectives.choices import Candidate, Cost
@@ -49,26 +42,17 @@ _SHARES = ("efficiency", "fabric_efficiency")
 
 @dataclass(frozen=True)
 class TransferFit:
-    """What one set of rows moved.
+    """What one set of rows moved."""
 
-    Attributes
-    ----------
-    what
-        Collectives and their algorithms, an engine's kernels, or a fabric.
-    moved
-        Which numbers.
-    libraries
-        Those measured.
-    rows_used
-        Rows that the fit saw.
-    before, after
-        TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
-    """
-
+    #: Collectives and their algorithms, an engine's kernels, or a fabric.
     what: str
+    #: Which numbers.
     moved: str
+    #: Those measured.
     libraries: tuple[str, ...]
+    #: Rows that the fit saw.
     rows_used: int
+    #: TransferErrors on the other rows as the file was, and as it is now; None where every row was used.
     before: TransferErrors | None
     after: TransferErrors | None
 

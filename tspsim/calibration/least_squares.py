@@ -103,6 +103,5 @@ def minimise(
             best = result
     found = full(best.x)
     return {
-        name: min(max(found[name], known[name].low), known[name].high) if name not in absent else 0.0
-        for name in known
+        name: min(max(found[name], known[name].low), known[name].high) if name not in absent else 0.0 for name in known
     }, float(best.cost)

@@ -31,21 +31,17 @@ class MeasuredTransfer(Protocol):
     @property
     def size_bytes(self) -> float:
         """By which its cost goes."""
-        ...
 
     @property
     def shape(self) -> tuple[object, ...]:
         """What decides whether a fit may use the row: the same for every GPU and library."""
-        ...
 
     @property
     def question(self) -> Hashable:
         """Rows that share it on one cluster share their ways."""
-        ...
 
     def ways(self, cluster: Cluster) -> tuple[Candidate, ...]:
         """What the tuner of a cluster could take."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -35,25 +35,17 @@ _TESTED = re.compile(r"^#\s+Collective test concluded:\s+(\w+)_perf\b")
 
 @dataclass(frozen=True)
 class Log:
-    """One log and what it does not say.
+    """One log and what it does not say."""
 
-    Parameters
-    ----------
-    file
-        The log.
-    op
-        Which collective was timed, one of :data:`~tspsim.program.COLLECTIVE_KINDS`.
-    gpus, nodes
-        Ranks of the group, and the machines they are in; None: as its lines ``Rank … on … device`` say.
-    library
-        Version of the library, as curves of a node's file call it (``NCCL 2.29.2``), or with a word that tells the
-        fabric (``NCCL 2.27, EFA``); empty: the node's own.
-    """
-
+    #: The log.
     file: Path
+    #: Which collective was timed, one of :data:`~tspsim.program.COLLECTIVE_KINDS`.
     op: str
+    #: Ranks of the group, and the machines they are in; None: as its lines ``Rank … on … device`` say.
     gpus: int | None = None
     nodes: int | None = None
+    #: Version of the library, as curves of a node's file call it (``NCCL 2.29.2``), or with a word that tells the
+    #: fabric (``NCCL 2.27, EFA``); empty: the node's own.
     library: str = ""
 
     def rows(self, gpu: str) -> pd.DataFrame:

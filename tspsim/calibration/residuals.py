@@ -109,9 +109,7 @@ def transfer_spread(residual: Floats, share: Floats) -> TransferSpread:
 
 def wider_of(one: TransferSpread, other: TransferSpread) -> TransferSpread:
     """The wider of two ranges at each end; ``one`` says how many rows told it."""
-    small, large = (
-        (min(a[0], b[0]), max(a[1], b[1])) for a, b in ((one.small, other.small), (one.large, other.large))
-    )
+    small, large = ((min(a[0], b[0]), max(a[1], b[1])) for a, b in ((one.small, other.small), (one.large, other.large)))
     return TransferSpread(small=small, large=large, rows=one.rows)
 
 

@@ -34,32 +34,21 @@ Entry = tuple[str, str]
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was fitted, and the catalog files that say so.
+    """What was fitted, and the catalog files that say so."""
 
-    Attributes
-    ----------
-    device
-        Catalog name.
-    fits
-        One a kernel family, type and library of the tables.
-    collectives
-        One a set of collectives of the node, or a fabric.
-    rows
-        Rows of the tables that are of this device.
-    left_out
-        Tables, rows and groups that could not be used, and why.
-    kept
-        What the files keep as it was.
-    documents
-        The new files as plain data, by kind and name; none for a file that nothing moved.
-    """
-
+    #: Catalog name.
     device: str
+    #: One a kernel family, type and library of the tables.
     fits: tuple[KernelFit, ...]
+    #: One a set of collectives of the node, or a fabric.
     collectives: tuple[TransferFit, ...]
+    #: Rows of the tables that are of this device.
     rows: int
+    #: Tables, rows and groups that could not be used, and why.
     left_out: tuple[str, ...]
+    #: What the files keep as it was.
     kept: tuple[str, ...]
+    #: The new files as plain data, by kind and name; none for a file that nothing moved.
     documents: Mapping[Entry, Mapping[str, Any]]
 
     def yaml(self, kind: str = "devices") -> str:
@@ -153,8 +142,7 @@ def calibrate(
     if not len(calls) and not len(modules) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
-            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""),
-            file=place,
+            f"no table has rows of {name}: {', '.join(found)}" + (f" ({lines})" if lines else ""), file=place
         )
     before([
         *([("devices", name)] if len(calls) or len(modules) else []),

@@ -180,9 +180,7 @@ def _fit(
                 kv_dtype=part.second,
                 library=library,
                 parameters=part.own(found),
-                spread=Spread(
-                    borders_us=low.borders_us, low=low.low, high=high.high, domain_us=low.domain_us
-                ),
+                spread=Spread(borders_us=low.borders_us, low=low.low, high=high.high, domain_us=low.domain_us),
                 rows_used=int((part.where & may).sum()),
                 held_out=kernel_error(off[judged]) if judged.any() else None,
                 date=date,

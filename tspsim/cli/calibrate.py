@@ -71,11 +71,7 @@ def calibrate(
 
 
 def _logs(
-    files: Sequence[str],
-    ops: Sequence[str],
-    gpus: Sequence[int],
-    nodes: Sequence[int],
-    libraries: Sequence[str],
+    files: Sequence[str], ops: Sequence[str], gpus: Sequence[int], nodes: Sequence[int], libraries: Sequence[str]
 ) -> list[Log]:
     """One a file; every option stands once for all of them or once for each, in their order."""
     from pathlib import Path

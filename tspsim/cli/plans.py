@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,19 +25,10 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
 
     if isinstance(answer, OffersPlanned):
         offers = answer
-        return (
-            lambda path: offers_plan.write_page(offers, path),
-            lambda width: offers_plan.summary(offers, width),
-            lambda: offers.asked,
-        )
-
+        return partial(offers_plan.write_page, offers), partial(offers_plan.summary, offers), lambda: offers.asked
     if isinstance(answer, Planned):
         whole = answer
-        return (
-            lambda path: plan_page.write_page(whole, path),
-            lambda width: plan.summary(whole, width),
-            lambda: whole.asked,
-        )
+        return partial(plan_page.write_page, whole), partial(plan.summary, whole), lambda: whole.asked
     told = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)
     best = answer.best[0]
     return (

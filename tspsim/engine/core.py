@@ -46,32 +46,20 @@ class Engine:
     ...     for _ in range(1000):
     ...         yield engine.launch(iteration).done
     >>> engine.env.process(serve()); engine.run()                               # doctest: +SKIP
-
-    Attributes
-    ----------
-    env
-        The clock, where other SimPy processes may live too.
-    every_rank
-        Run every rank instead of one a class of equal ones.
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        cost: Cost,
-        *,
-        interference: Interference | None = None,
-        every_rank: bool = False,
+        self, cluster: Cluster, cost: Cost, *, interference: Interference | None = None, every_rank: bool = False
     ) -> None:
         interference = interference or Interference()
         self.cluster = cluster
         self.cost = cost
+        #: Run every rank instead of one a class of equal ones.
         self.every_rank = every_rank
+        #: The clock, where other SimPy processes may live too.
         self.env = Environment()
         self.machine = Machine(
-            self.env,
-            compute_slowdown=interference.compute,
-            communication_slowdown=interference.communication,
+            self.env, compute_slowdown=interference.compute, communication_slowdown=interference.communication
         )
         self._partition = Partition(cluster, every_rank=every_rank)
         self._prepared: dict[Hashable, Prepared] = {}
@@ -131,17 +119,12 @@ MOST_USES_BITS = 32
 
 
 class Submission:
-    """One launch of an assignment: under way, and afterwards what its ranks did.
-
-    Attributes
-    ----------
-    done
-        A SimPy event that happens when the last instruction has ended.
-    """
+    """One launch of an assignment: under way, and afterwards what its ranks did."""
 
     def __init__(self, env: simpy.Environment, system: System, first_use: int) -> None:
         ranks = [replace(each, rank=each.rank.launched(len(each.role.labels), first_use)) for each in system.ranks]
         self.system = replace(system, ranks=ranks)
+        #: A SimPy event that happens when the last instruction has ended.
         self.done = env.event()
         self._streams = sum(len(each.role.streams) for each in ranks)
         self._timeline: Timeline | None = None

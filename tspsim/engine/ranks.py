@@ -34,28 +34,19 @@ class ReadyInstruction(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Device:
-    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go.
+    """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go."""
 
-    Attributes
-    ----------
-    number
-        Of the GPU.
-    channels
-        Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an
-        axis has none.
-    computing
-        Kernels under way, of one stream each: they share its rate equally.
-    stretch
-        Times as long that they take as alone.
-    moving
-        Transfers that it takes part in at the moment (only where kernels slow beside them).
-    """
-
+    #: Of the GPU.
     number: int
     size: int
+    #: Those it takes part in, by the keys of :attr:`ReadyInstruction.meets`; a neighbour past the end of an
+    #: axis has none.
     channels: dict[int, Channel] = field(default_factory=dict)
+    #: Kernels under way, of one stream each: they share its rate equally.
     computing: list[Activity] = field(default_factory=list)
+    #: Times as long that they take as alone.
     stretch: float = 1.0
+    #: Transfers that it takes part in at the moment (only where kernels slow beside them).
     moving: int = 0
 
 

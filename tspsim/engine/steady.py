@@ -348,9 +348,7 @@ def inserted(times: Times, where: Iterations, cut: Cut, period_s: float, until_s
     result = []
     for column in times:
         kept = kept_iterations(column, where)
-        before, after = (
-            part + later_s * shifted for part, shifted in zip(outside(column, where), late, strict=True)
-        )
+        before, after = (part + later_s * shifted for part, shifted in zip(outside(column, where), late, strict=True))
         iterations = np.concatenate([kept[:-1], kept[-2] + new_s, kept[-1:] + later_s])
         result.append(np.concatenate([before, iterations.reshape(-1), after]))
     return result[0], result[1]

@@ -21,12 +21,13 @@ from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned
-from .assignment import Assignment, Cost, ReadyProgram, Templates, make_ready
+from .assignment import Assignment, Cost, Templates
 from .channels import Floats, connect, sums, users_of
 from .classes import Alike, Recent
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
 from .ranks import Device, Rank
+from .ready import ReadyProgram, make_ready
 
 
 @dataclass(frozen=True)
@@ -40,18 +41,12 @@ class SimulatedRank:
 
 @dataclass(frozen=True)
 class System:
-    """What runs an assignment, and how to read it afterwards.
-
-    Attributes
-    ----------
-    instances
-        Every instance that was built, with the channel that stood for it: the carrier of link loads.
-    at_worst
-        Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
-    """
+    """What runs an assignment, and how to read it afterwards."""
 
     ranks: Sequence[SimulatedRank]
+    #: Every instance that was built, with the channel that stood for it: the carrier of link loads.
     instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
+    #: Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
     at_worst: bool = False
 
     @property
@@ -105,19 +100,14 @@ class System:
 @dataclass(eq=False)
 class Prepared:
     """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded.
-
-    Attributes
-    ----------
-    kinds
-        By GPU: equal for ranks whose programs take the same, −1 for those that have none.
-    system
-        What runs it, once its ranks are folded together with those of everything else that is prepared.
     """
 
     assignment: Assignment
     roles: Sequence[ReadyProgram] = field(repr=False)
     templates: Templates = field(repr=False)
+    #: By GPU: equal for ranks whose programs take the same, −1 for those that have none.
     kinds: NDArray[np.int64] = field(repr=False)
+    #: What runs it, once its ranks are folded together with those of everything else that is prepared.
     system: System | None = field(default=None, repr=False)
 
 
@@ -196,9 +186,7 @@ class Partition:
             if cls not in first_of or (rank in self.devices and first_of[cls] not in self.devices):
                 first_of[cls] = rank
         same = {
-            rank
-            for cls, rank in first_of.items()
-            if rank in self.devices and self.devices[rank].size == sizes[cls]
+            rank for cls, rank in first_of.items() if rank in self.devices and self.devices[rank].size == sizes[cls]
         }
         for prepared in in_flight:
             if prepared.system is not None and any(each.rank.number not in same for each in prepared.system.ranks):

@@ -37,9 +37,7 @@ PARAMETERS: dict[str, Parameter] = {
     "width_us": Parameter(0.8, 0.001, 20.0, "the same, a 128 of head_dim"),
     "wave_blend": Parameter(0.5, 0.001, 1.0, "0: whole waves, 1: blended waves"),
     "overlap_power": Parameter(3.0, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "sequence_us": Parameter(
-        0.01, 0.0001, 1.0, "every 4096 elements of a query token (rope, cache write, output)"
-    ),
+    "sequence_us": Parameter(0.01, 0.0001, 1.0, "every 4096 elements of a query token (rope, cache write, output)"),
     "split_us": Parameter(1.2, 0.001, 40.0, "combining the parts of a split context"),
     "unsplit": Parameter(
         1.0, 0.2, 1.0, "share of that bandwidth by the kernel that does not split, from FULL blocks a unit"

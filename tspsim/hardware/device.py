@@ -28,7 +28,8 @@ from tspsim.provenance import Provenance
 from . import moe, step
 from .facts import DeviceFacts
 from .families import FAMILIES
-from .kernels import Kernel, find, limits_of, maker_of, version_of
+from .kernels import Kernel, find, limits_of
+from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 from .shapes import read_shape
@@ -42,29 +43,19 @@ READ_AS = "as "
 
 @dataclass(frozen=True, eq=False)
 class Device(DeviceFacts):
-    """One GPU: its facts, and the cost of operators on it.
+    """One GPU: its facts, and the cost of operators on it."""
 
-    Parameters
-    ----------
-    spec
-        The device file.
-    relatives
-        Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
-    clocks
-        ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
-        ``burst``: at that of a short step on a cool device.
-    engine
-        The word that names of libraries begin with whose kernels run where they were measured here; empty: the
-        device's default libraries.
-    instead
-        (words, library) pairs: what the engine runs of a family and types instead of its own, as
-        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
-        and a type of cache: that cache is read by the kernel of another, as fast a byte.
-    """
-
+    #: Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
     relatives: tuple[DeviceSpec, ...] = ()
+    #: ``sustained``: operators inside a step run at the rate of a long step (the default for simulation); ``burst``: at
+    #: that of a short step on a cool device.
     clocks: Literal["sustained", "burst"] = "sustained"
+    #: The word that names of libraries begin with whose kernels run where they were measured here; empty: the device's
+    #: default libraries.
     engine: str = ""
+    #: (words, library) pairs: what the engine runs of a family and types instead of its own, as
+    #: ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
+    #: and a type of cache: that cache is read by the kernel of another, as fast a byte.
     instead: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
@@ -219,9 +210,7 @@ class Device(DeviceFacts):
         columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
         if not np.ndim(columns):
             columns = float(columns)
-        return self.estimate(
-            "memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns
-        )
+        return self.estimate("memory_bound", "bf16", op, None, size_bytes=size_bytes, rows=rows, columns=columns)
 
     def fused_moe(
         self,
@@ -328,9 +317,7 @@ class Device(DeviceFacts):
 
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
-        rate = step.rate(
-            self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained
-        )
+        rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
         return step.at_clock(isolated, matrix_share, rate)
 
     def matrix_share(self, operator: Operator) -> float:
@@ -374,9 +361,7 @@ class Device(DeviceFacts):
             limits = self._limits[dtype] = limits_of(self.spec, dtype)
         return limits
 
-    def kernel(
-        self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None
-    ) -> Kernel:
+    def kernel(self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None) -> Kernel:
         """The kernel model that applies to a type and library, and where it is from."""
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)

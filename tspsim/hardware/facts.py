@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DeviceFacts:
-    """What a device is, whatever runs on it.
+    """What a device is, whatever runs on it."""
 
-    Parameters
-    ----------
-    spec
-        The device file.
-    """
-
+    #: The device file.
     spec: DeviceSpec
 
     @property
@@ -116,24 +111,16 @@ class DeviceFacts:
         """Every fact with its source and basis."""
         spec = self.spec
         numbers: dict[str, tuple[str, Sourced[Any]]] = {
-            **{
-                f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()
-            },
+            **{f"peak {dtype}": (f"{peak.value / 1e12:g} TFLOP/s", peak) for dtype, peak in spec.peak.items()},
             "HBM bandwidth": (f"{spec.hbm_bandwidth.value / 1e12:g} TB/s", spec.hbm_bandwidth),
             "memory": (f"{spec.memory.value / 1e9:g} GB", spec.memory),
             "visible memory": (f"{spec.visible_memory.value / 2**30:.2f} GiB", spec.visible_memory),
             "compute units": (f"{spec.compute_units.value}", spec.compute_units),
             "L2": (f"{spec.l2.value / 2**20:g} MiB", spec.l2),
             "sustained GEMM rate": (f"{spec.sustained.gemm.value:g} of burst", spec.sustained.gemm),
-            "sustained attention rate": (
-                f"{spec.sustained.attention.value:g} of burst",
-                spec.sustained.attention,
-            ),
+            "sustained attention rate": (f"{spec.sustained.attention.value:g} of burst", spec.sustained.attention),
             "compute beside communication": (f"{spec.overlap.compute.value:g}×", spec.overlap.compute),
-            "communication beside compute": (
-                f"{spec.overlap.communication.value:g}×",
-                spec.overlap.communication,
-            ),
+            "communication beside compute": (f"{spec.overlap.communication.value:g}×", spec.overlap.communication),
         }
         return tuple(
             Provenance(f"{self.name}: {what}", text, number.source, spec.basis_of(number))

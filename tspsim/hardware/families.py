@@ -19,35 +19,24 @@ Shape = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kernel model.
+    """One kernel model."""
 
-    Attributes
-    ----------
-    form
-        ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, or of a table's.
-    shape
-        The columns that a shape consists of.
-    parameters
-        Name → default, bounds and meaning.
-    switches
-        Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
-    further
-        Columns that a call may state besides → their value in every row that was measured.
-    attends
-        Whether its matrix units run at the clock of attention.
-    curve
-        The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
-    converts
-        Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
-    """
-
+    #: ``form(limits, parameters, *shape, bytes, second_bytes, **switches)`` → seconds of one call, before any range.
+    #: Columns of the shape are floats, or arrays of one shape (rows,); bytes are those of an element of either type.
     form: Callable[..., Any]
+    #: The columns that a shape consists of.
     shape: tuple[str, ...]
+    #: Name → default, bounds and meaning.
     parameters: Mapping[str, Parameter]
+    #: Name → the values allowed (facts about a library, such as its tiles; chosen on rows used in the fit).
     switches: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: Columns that a call may state besides → their value in every row that was measured.
     further: Mapping[str, float] = field(default_factory=dict)
+    #: Whether its matrix units run at the clock of attention.
     attends: bool = False
+    #: The columns that rows of one curve share: a fit leaves out whole curves. None: single shapes.
     curve: tuple[str, ...] | None = None
+    #: Whether the second type is converted to the first on the way: a kernel of another one is another kernel.
     converts: bool = False
 
     def seconds(

@@ -32,26 +32,20 @@ from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, mini
 
 #: Letters of the formula: (default, lowest, highest) and what each means.
 PARAMETERS: dict[str, Parameter] = {
-    "launch_us": Parameter(
-        2.5, 0.3, 30.0, "start of the kernel, and of the quantising kernel where there is one"
-    ),
+    "launch_us": Parameter(2.5, 0.3, 30.0, "start of the kernel, and of the quantising kernel where there is one"),
     "efficiency": Parameter(0.75, 0.05, 1.0, "share of the dense peak that the inner loop reaches when cool"),
     "throttle": Parameter(0.08, 0.0001, 0.6, "share of the rate lost in long calls to power and clocks"),
     "step_us": Parameter(0.25, 0.0001, 3.0, "latency of 256 steps of k in one tile"),
     "load_gb_per_s": Parameter(150.0, 5.0, 2000.0, "bytes/s one compute unit can pull through the caches"),
     "hbm_efficiency": Parameter(0.82, 0.1, 1.0, "share of the HBM bandwidth reached by streaming operands"),
     "overlap_power": Parameter(2.5, 1.0, 20.0, "p: 1 adds compute and memory, ∞ hides the shorter one"),
-    "wave_blend": Parameter(
-        0.8, 0.0, 1.0, "0: whole waves, 1: waves blend into each other (stream-K, persistent)"
-    ),
+    "wave_blend": Parameter(0.8, 0.0, 1.0, "0: whole waves, 1: waves blend into each other (stream-K, persistent)"),
     "split_us": Parameter(2.5, 0.01, 60.0, "synchronising the parts of a split k"),
     "partial_cost": Parameter(1.0, 0.05, 20.0, "bytes of partial sums of a split k, against HBM"),
     "store": Parameter(1.0, 0.001, 30.0, "writing a tile, in units of its bytes over the load rate"),
     "cache_share": Parameter(0.4, 0.001, 4.0, "part of L2 that keeps a recently written A"),
     "cache_cost": Parameter(0.5, 0.01, 1.0, "cost of a byte of A found in L2, against HBM"),
-    "quantise_gb_per_s": Parameter(
-        0.0, 0.0, 8000.0, "bytes/s of quantising A to the operand type; 0: not part of it"
-    ),
+    "quantise_gb_per_s": Parameter(0.0, 0.0, 8000.0, "bytes/s of quantising A to the operand type; 0: not part of it"),
 }
 
 #: Tiles a library may choose from. ``wide`` starts at 128 rows (warp-group instructions of block-scaled
@@ -96,20 +90,9 @@ def seconds(
     tiles: str = "all",
     splits: int = 16,
 ) -> Any:
-    """Seconds of one call, before any range.
+    """Seconds of one call; C is written in two bytes.
 
-    Parameters
-    ----------
-    limits
-        Peak of the dtype, HBM bandwidth, compute units, L2.
-    parameters
-        One value for each of :data:`PARAMETERS`.
-    m, n, k, batch
-        Floats, or float arrays of one shape (rows,).
-    bytes_a, bytes_b
-        Bytes of an element of A and B as the kernel reads them; C is written in two bytes.
-    tiles, splits
-        The tile set of :data:`TILES` and the largest split of k that the library has.
+    ``tiles`` and ``splits`` are the tile set of :data:`TILES` and the largest split of k that the library has.
     """
     tm, tn, area, s, step_64, is_split = choices(tiles, splits, np.ndim(m) > 0)
     p = parameters

@@ -9,7 +9,6 @@ figure measured on this device where its file has one, and gets a wider range.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import numpy as np
 from tspsim.errors import InputError
 
 from .families import FAMILIES
+from .libraries import is_of, of_library
 from .limits import DeviceLimits, Estimate
 
 if TYPE_CHECKING:
@@ -77,15 +77,6 @@ PLAIN_OF: dict[str, str] = {"grouped_gemm": "gemm", "grouped_gemm_backward": "ge
 CARRYING_ROWS = 5
 #: The same of products, whose three sizes vary apart: a row a parameter.
 CARRYING_PRODUCTS = 14
-#: Engines by the first word of their libraries' names: one is asked for by that word alone. ATOM runs AITER's kernels.
-ENGINES: dict[str, str] = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    "trtllm": "trtllm",
-    "tensorrt-llm": "trtllm",
-    "aiter": "aiter",
-    "atom": "aiter",
-}
 #: Beyond the shapes that were measured.
 EXTRAPOLATED_WIDENING = 1.6
 
@@ -152,9 +143,7 @@ def find(
                     return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
-    known = sorted(
-        {fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family}
-    )
+    known = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
     raise InputError(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
         f"known types: {', '.join(known) or 'none'}"
@@ -217,11 +206,11 @@ def _pick(
     same = [fit for fit in owner.kernels if fit.family == family]
     fits = [fit for fit in same if fit.dtype == dtype]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
-    asked = _of_library(fits, library)
+    asked = of_library(fits, library)
     default = owner.defaults.get(family) if by_default else None
     if not asked and default is not None:
-        asked = _of_library(fits, default)
-        if not asked and not _of_library(same, default):
+        asked = of_library(fits, default)
+        if not asked and not of_library(same, default):
             return None
     return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
 
@@ -229,54 +218,6 @@ def _pick(
 def _converts_another(fit: KernelFit, kv_dtype: str | None) -> bool:
     """Whether the kernel converts another second type than asked for."""
     return FAMILIES[fit.family].converts and kv_dtype is not None and fit.kv_dtype not in (None, kv_dtype)
-
-
-def _of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
-    """The fits of a library by its name in full; else the newest of the engine that the name's first word is.
-
-    Of an engine's kernels those whose names have the further words; where none has, all: another kernel of the engine
-    is nearer to one that was not measured than another engine's is.
-    """
-    if name is None:
-        return []
-    exact = [fit for fit in fits if fit.library == name]
-    engine = _engine(name)
-    if exact or engine is None:
-        return exact
-    own = [fit for fit in fits if _engine(fit.library) == engine]
-    own = [fit for fit in own if _is_of(fit, name)] or own
-    newest = max((version_of(fit.library) for fit in own), default=())
-    return [fit for fit in own if version_of(fit.library) == newest]
-
-
-def _is_of(fit: KernelFit, name: str) -> bool:
-    """Whether a library is the one of that name, or its engine's with the further words in its own."""
-    if fit.library == name:
-        return True
-    engine = _engine(name)
-    words = name.lower().split()[1:]
-    return engine is not None and engine == _engine(fit.library) and all(word in fit.library.lower() for word in words)
-
-
-def maker_of(library: str) -> str:
-    """Whose a library is, by the letters that it begins with: an engine as stacks name it, else these.
-
-    >>> maker_of("TensorRT-LLM 1.2"), maker_of("aiter_asm(ref)"), maker_of("hipBLASLt")
-    ('trtllm', 'aiter', 'hipblaslt')
-    """
-    word = re.split(r"[^a-z-]", library.lower(), maxsplit=1)[0]
-    return ENGINES.get(word, word)
-
-
-def _engine(library: str) -> str | None:
-    """The engine that a library is of, by its whole first word; None of what is no engine's, or a reference's."""
-    return ENGINES.get(library.split(" ", 1)[0].lower())
-
-
-def version_of(library: str) -> tuple[int, ...]:
-    """Of an engine, as the second word of a library has it; nothing where it is no version."""
-    words = library.split(" ", 2)
-    return tuple(map(int, re.findall(r"\d+", words[1]))) if len(words) > 1 and words[1][0].isdigit() else ()
 
 
 def _grouped(family: str, plain: Kernel) -> Kernel:
@@ -335,7 +276,7 @@ def _differences(
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
-        (OTHER_LIBRARY, asked is not None and not _is_of(fit, asked) and fit.family != "memory_bound"),
+        (OTHER_LIBRARY, asked is not None and not is_of(fit, asked) and fit.family != "memory_bound"),
         (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )
@@ -406,9 +347,7 @@ def _best_of_its_generation(
     return None
 
 
-def _speed_that_reaches(
-    flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str
-) -> dict[str, float]:
+def _speed_that_reaches(flops_per_s: float, spec: DeviceSpec, fit: KernelFit, dtype: str) -> dict[str, float]:
     """Parameters of the inner loop with which a large call runs at the given rate.
 
     Both what the matrix units do (``efficiency``) and what feeds them (``load_gb_per_s``, where there is one) are

@@ -133,20 +133,12 @@ def prefill_seconds(
     form: str = "expanded",
     block_rows: float = 128.0,
 ) -> Any:
-    """Seconds of one causal call, before any range.
+    """Seconds of one causal call; widths are those of the expanded form.
 
     Parameters
     ----------
-    limits
-        Peak of the type, HBM bandwidth, compute units.
-    parameters
-        One value for each of :data:`PREFILL_PARAMETERS`.
-    batch, heads, key_dim, value_dim
-        Floats, or arrays of shape (rows,); widths are those of the expanded form.
     q_len, kv_len
-        Query and context tokens: the same, or tuples of floats, one for each piece of the call.
-    bytes_q, bytes_kv
-        Bytes of an element that is multiplied, and of one in the cache.
+        Query and context tokens: as other columns, or tuples of floats, one for each piece of the call.
     form
         ``expanded``: a key and a value a head; ``absorbed``: all heads over the latents.
     block_rows

@@ -15,27 +15,18 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """A device as one kernel sees it.
+    """A device as one kernel sees it."""
 
-    Attributes
-    ----------
-    peak
-        Dense FLOP/s of the kernel's operand type.
-    hbm
-        HBM bandwidth, bytes/s.
-    compute_units
-        Streaming multiprocessors (NVIDIA) or compute units (AMD).
-    l2
-        Bytes of the last cache that all compute units share.
-    peak_units
-        Compute units that the peak was shared by when kernels were measured: one does peak / peak_units, however many
-        there are.
-    """
-
+    #: Dense FLOP/s of the kernel's operand type.
     peak: float
+    #: HBM bandwidth, bytes/s.
     hbm: float
+    #: Streaming multiprocessors (NVIDIA) or compute units (AMD).
     compute_units: float
+    #: Bytes of the last cache that all compute units share.
     l2: float
+    #: Compute units that the peak was shared by when kernels were measured: one does peak / peak_units, however many
+    #: there are.
     peak_units: float
 
 

@@ -147,9 +147,7 @@ def memory_rows(torch: Any, device: str) -> Iterator[Row]:
                 try:
                     calls = []
                     for _ in range(copies(moved)):
-                        x, y = (
-                            torch.randn(rows, columns, device=device, dtype=torch.bfloat16) for _ in range(2)
-                        )
+                        x, y = (torch.randn(rows, columns, device=device, dtype=torch.bfloat16) for _ in range(2))
                         out = torch.empty_like(x)
                         table: Mapping[str, Callable[[], object]] = {
                             "copy": partial(out.copy_, x),
@@ -179,9 +177,7 @@ def write_table(path: Path, gpu: str, library: str, rows: Iterable[Row]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command; returns its exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tspsim.hardware.measure", description="Measure this GPU."
-    )
+    parser = argparse.ArgumentParser(prog="python -m tspsim.hardware.measure", description="Measure this GPU.")
     parser.add_argument("--gpu", required=True, help="catalog name to file the rows under, such as h200")
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     options = parser.parse_args(arguments)
@@ -191,17 +187,10 @@ def main(arguments: list[str] | None = None) -> int:
         print("measuring needs PyTorch with CUDA or ROCm: https://pytorch.org/get-started", file=sys.stderr)
         return 2
     if not torch.cuda.is_available():
-        print(
-            "PyTorch sees no GPU; check the driver and that this PyTorch is a CUDA or ROCm build",
-            file=sys.stderr,
-        )
+        print("PyTorch sees no GPU; check the driver and that this PyTorch is a CUDA or ROCm build", file=sys.stderr)
         return 2
     library = f"PyTorch {torch.__version__} {torch.cuda.get_device_name(0)}"
-    for table, rows in (
-        ("gemm", gemm_rows),
-        ("attention_prefill", attention_rows),
-        ("memory_bound", memory_rows),
-    ):
+    for table, rows in (("gemm", gemm_rows), ("attention_prefill", attention_rows), ("memory_bound", memory_rows)):
         path = options.out / "kernels" / f"{table}.csv"
         print(f"{path}: {write_table(path, options.gpu, library, rows(torch, 'cuda'))} rows")
     return 0

@@ -40,7 +40,5 @@ def seconds(
     if p["row_us"] > 0.0:
         row = p["row_us"] * 1e-6 * (maximum(columns, 1.0) / 8192.0) ** p["row_exponent"] * (rows > 0)
         ramp = 1.0 - 0.5 * np.exp(-maximum(rows - 1.0, 0.0) / 4.0)
-        transfer = np.sqrt(
-            (row * ramp) ** 2 + (transfer + rows / limits.compute_units * p["rows_us"] * 1e-6) ** 2
-        )
+        transfer = np.sqrt((row * ramp) ** 2 + (transfer + rows / limits.compute_units * p["rows_us"] * 1e-6) ** 2)
     return maximum(p["launch_us"] * 1e-6 + transfer, size_bytes / limits.hbm)

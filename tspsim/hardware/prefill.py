@@ -53,13 +53,9 @@ PARAMETERS: dict[str, Parameter] = {
     "masked_64": Parameter(1.0, 0.3, 1.5, "rate at head_dim 64 with a causal mask, against without one"),
     "grouped": Parameter(1.0, 0.2, 1.0, "rate with fewer key than query heads"),
     "masked_keys": Parameter(32.0, 0.0, 30000.0, "masked keys that a causal block waits for nevertheless"),
-    "rope": Parameter(
-        0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"
-    ),
+    "rope": Parameter(0.0, 0.0, 8.0, "HBM share of reading and writing Q before the kernel; 0: not timed with it"),
     "token_ns": Parameter(0.0, 0.0, 50.0, "every token of the cache write"),
-    "cache_write": Parameter(
-        0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"
-    ),
+    "cache_write": Parameter(0.0, 0.0, 8.0, "HBM share of reading K, V and writing the cache; 0: not timed with it"),
 }
 #: The backward is several kernels: row sums of the gradient, the main one, converting dQ.
 BACKWARD_PARAMETERS: dict[str, Parameter] = PARAMETERS | {
@@ -85,20 +81,12 @@ def seconds(
     block_rows: float = 128.0,
     packed: bool = False,
 ) -> Any:
-    """Seconds of one call, before any range.
+    """Seconds of one call.
 
     Parameters
     ----------
-    limits
-        Peak of the dtype, HBM bandwidth, compute units.
-    parameters
-        One value for each of :data:`PARAMETERS`.
-    batch, heads, kv_heads, head_dim, causal
-        Floats (causal: bool), or arrays of shape (rows,).
     q_len, kv_len
-        Query and context tokens: the same, or tuples of floats, one for each piece of the call.
-    bytes_q, bytes_kv
-        Bytes of an element of Q, and of K and V as they are kept.
+        Query and context tokens: as other columns, or tuples of floats, one for each piece of the call.
     backward
         The backward alone: five products, and 2.5 times the bytes.
     block_rows

@@ -126,12 +126,7 @@ def attention(device: Device, attention: Attention) -> Estimate:
     kernel = device.kernel(f"attention_{attention.direction}", attention.dtype, kv_dtype=attention.kv_dtype)
     alone = replace(kernel, parameters={**kernel.parameters, **ALONE})
     return _segments(
-        device,
-        alone,
-        attention,
-        kv_heads=attention.kv_heads,
-        head_dim=attention.head_dim,
-        causal=attention.causal,
+        device, alone, attention, kv_heads=attention.kv_heads, head_dim=attention.head_dim, causal=attention.causal
     )
 
 

@@ -9,9 +9,7 @@ import numpy as np
 
 from tspsim.errors import InputError
 
-_MAY_BE_ZERO = frozenset(
-    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"}
-)
+_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"})
 
 
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:

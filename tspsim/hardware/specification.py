@@ -12,16 +12,7 @@ from pydantic import Field, model_validator
 
 from tspsim.operators import DTYPE_BYTES
 from tspsim.strict import Strict
-from tspsim.units import (
-    BytesPerSecond,
-    FlopsPerSecond,
-    Hertz,
-    PositiveBytes,
-    PositiveCount,
-    Seconds,
-    UsdPerHour,
-    Watts,
-)
+from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
 
 from .families import FAMILIES
 

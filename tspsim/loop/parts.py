@@ -28,17 +28,11 @@ OF_TRAINING = (
 
 @dataclass(frozen=True)
 class Parts:
-    """One plan of a question with a loop.
+    """One plan of a question with a loop."""
 
-    Attributes
-    ----------
-    question
-        Looked up, of the whole cluster.
-    name
-        Of the plan.
-    """
-
+    #: Looked up, of the whole cluster.
     question: Question
+    #: Of the plan.
     name: str
 
     @property
@@ -147,9 +141,7 @@ class Parts:
         ).model_copy(update={"runtime_reserve": self.scenario.workload.runtime_reserve})
         return self._ask(work, plan, self.traffic, self.own or self.cluster.gpus)
 
-    def _ask(
-        self, work: Workload, plan: Plan, traffic: Traffic | None = None, gpus: int | None = None
-    ) -> Question:
+    def _ask(self, work: Workload, plan: Plan, traffic: Traffic | None = None, gpus: int | None = None) -> Question:
         """One part on the first so many GPUs (default: those that train) as a question of its own."""
         alone = self.scenario.model_copy(
             update={"workload": work, "plans": (plan,), "traffic": traffic, "loop": None, "offers": (), "project": None}

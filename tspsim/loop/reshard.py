@@ -26,23 +26,15 @@ __all__ = ["WAYS", "Reshard", "fetched", "gathered", "reshard"]
 
 @dataclass(frozen=True)
 class Reshard:
-    """What it takes.
+    """What it takes."""
 
-    Attributes
-    ----------
-    received_bytes
-        By every rank that generates.
-    held_bytes
-        Weights that a rank holds once it has gathered.
-    beside_bytes
-        What it keeps for training beside the weights that it generates with.
-    seconds
-        Until the last group has gathered.
-    """
-
+    #: By every rank that generates.
     received_bytes: float
+    #: Weights that a rank holds once it has gathered.
     held_bytes: float
+    #: What it keeps for training beside the weights that it generates with.
     beside_bytes: float
+    #: Until the last group has gathered.
     seconds: float
 
     def and_then(self, other: Reshard) -> Reshard:

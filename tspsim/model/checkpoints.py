@@ -31,9 +31,7 @@ def checkpoint_of(data: Mapping[str, Any]) -> Formats:
         weights = {WeightClass.EXPERTS: found}  # gpt-oss: experts alone
     elif found is not None:
         left = list(_left_alone(stated))
-        weights = {
-            part: found for part, names in _MODULES.items() if not any(_matches(each, left) for each in names)
-        }
+        weights = {part: found for part, names in _MODULES.items() if not any(_matches(each, left) for each in names)}
     if str(data.get("expert_dtype", "")).lower() == "fp4":
         weights[WeightClass.EXPERTS] = "mxfp4"
     return Formats(weights=weights) if weights else BF16

@@ -33,23 +33,15 @@ WEIGHT_BYTES: dict[str, float] = {
 }
 @dataclass(frozen=True)
 class Formats:
-    """Types by class of weights.
+    """Types by class of weights."""
 
-    Attributes
-    ----------
-    weights
-        As kept and read.
-    products
-        As multiplied: the type of activations.
-    cache
-        Of K and V, or latents.
-    state
-        Of the states of linear attention.
-    """
-
+    #: As kept and read.
     weights: Mapping[WeightClass, str] = field(default_factory=dict)
+    #: As multiplied: the type of activations.
     products: Mapping[WeightClass, str] = field(default_factory=dict)
+    #: Of K and V, or latents.
     cache: str = "bf16"
+    #: Of the states of linear attention.
     state: str = "fp32"
 
     def kept(self, part: WeightClass) -> str:

@@ -34,22 +34,15 @@ def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
 
 @dataclass(frozen=True)
 class LayerShard:
-    """``1/shards`` of a decoder layer of ``model``; methods return operators on ``tokens`` tokens.
-
-    Parameters
-    ----------
-    dtype
-        Precision of the matrix products.
-    activation_bytes
-        Bytes of an activation element.
-    block
-        Which of the model's kinds of layer; None is its first.
-    """
+    """``1/shards`` of a decoder layer of ``model``; methods return operators on ``tokens`` tokens."""
 
     model: Architecture
     shards: int
+    #: Precision of the matrix products.
     dtype: str = "bf16"
+    #: Bytes of an activation element.
     activation_bytes: float = 2.0
+    #: Which of the model's kinds of layer; None is its first.
     block: Block | None = None
 
     @cached_property

@@ -13,23 +13,16 @@ class LatentAttention:
 
     K and V of a token are one latent of ``kv_rank`` and a rotary key of ``rope_dim`` that all heads share; every head
     has its own matrices to make keys of ``nope_dim`` and values of ``value_dim`` from it.
-
-    Parameters
-    ----------
-    q_rank
-        Width of the queries' latent; 0 where queries are projected from the residual stream directly.
-    kv_rank
-        Width of the latent that keys and values are made from.
-    nope_dim, rope_dim
-        Widths of a head's query (and key) without and with rotary position.
-    value_dim
-        Width of a head's value.
     """
 
+    #: Width of the queries' latent; 0 where queries are projected from the residual stream directly.
     q_rank: int
+    #: Width of the latent that keys and values are made from.
     kv_rank: int
+    #: Widths of a head's query (and key) without and with rotary position.
     nope_dim: int
     rope_dim: int
+    #: Width of a head's value.
     value_dim: int
 
     @property
@@ -55,22 +48,15 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """An indexer that chooses the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1).
+    """An indexer that chooses the tokens a query attends (DeepSeek-AI 2025, DeepSeek-V3.2, §2.1)."""
 
-    Parameters
-    ----------
-    heads, head_dim
-        Of the indexer; its key of a token is one of ``head_dim``.
-    topk
-        Tokens, or compressed entries, that a query attends.
-    every, shared_from
-        Layers before ``shared_from`` own an indexer each; of those behind, the last of every ``every`` does, and the
-        others take its choice (GLM-5.2).
-    """
-
+    #: Of the indexer; its key of a token is one of ``head_dim``.
     heads: int
     head_dim: int
+    #: Tokens, or compressed entries, that a query attends.
     topk: int
+    #: Layers before ``shared_from`` own an indexer each; of those behind, the last of every ``every`` does, and the
+    #: others take its choice (GLM-5.2).
     every: int = 1
     shared_from: int = 0
 
@@ -85,26 +71,18 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention:
-    """Attention by a delta rule, whose state of a sequence has a fixed size, in most layers of a model.
+    """Attention by a delta rule, whose state of a sequence has a fixed size, in most layers of a model."""
 
-    Parameters
-    ----------
-    k_heads, k_dim, v_heads, v_dim
-        Heads of queries and keys and of values, and their widths; the state has v_heads · k_dim · v_dim elements.
-    convolution
-        Tokens that the causal convolution over q, k and v reaches over.
-    full_every
-        Every how many-th layer has full attention instead.
-    last_full
-        The last layer has in any case.
-    """
-
+    #: Heads of queries and keys and of values, and their widths; the state has v_heads · k_dim · v_dim elements.
     k_heads: int
     k_dim: int
     v_heads: int
     v_dim: int
+    #: Tokens that the causal convolution over q, k and v reaches over.
     convolution: int = 4
+    #: Every how many-th layer has full attention instead.
     full_every: int = 4
+    #: The last layer has in any case.
     last_full: bool = False
 
     @property
@@ -132,90 +110,59 @@ class LinearAttention:
 
 @dataclass(frozen=True, slots=True)
 class CompressedAttention:
-    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4).
+    """One latent of a head's width a token, key and value at once, kept once for several tokens (DeepSeek-V4)."""
 
-    Parameters
-    ----------
-    q_rank
-        Width of the queries' latent.
-    rope_dim
-        Rotary part of a head's width.
-    output_groups, output_rank
-        The output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h.
-    ratios
-        Tokens an entry of a layer's cache stands for, a layer each; 0: the layer keeps its window alone.
-    window
-        Latest tokens that every layer keeps and attends besides, uncompressed.
-    indexed
-        Layers of this ratio own an indexer; others attend all their entries.
-    """
-
+    #: Width of the queries' latent.
     q_rank: int
+    #: Rotary part of a head's width.
     rope_dim: int
+    #: The output projection is of low rank: heads in groups, each down to ``output_rank``, and all of them up to h.
     output_groups: int
     output_rank: int
+    #: Tokens an entry of a layer's cache stands for, a layer each; 0: the layer keeps its window alone.
     ratios: tuple[int, ...]
+    #: Latest tokens that every layer keeps and attends besides, uncompressed.
     window: int = 128
+    #: Layers of this ratio own an indexer; others attend all their entries.
     indexed: int = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The MLP of a mixture-of-experts layer.
+    """The MLP of a mixture-of-experts layer."""
 
-    Parameters
-    ----------
-    count, topk
-        Routed experts, and how many of them a token visits.
-    width
-        Columns of one expert.
-    shared_width
-        Columns of all shared experts together; every token visits them.
-    first_dense
-        Layers at the start that have a dense MLP instead.
-    every
-        Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
-    router_bias
-        The router has a bias, or a correction an expert.
-    groups, kept_groups
-        Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
-    shared_gate
-        One column more of the router, whose sigmoid multiplies what the shared experts give.
-    """
-
+    #: Routed experts, and how many of them a token visits.
     count: int
     topk: int
+    #: Columns of one expert.
     width: int
+    #: Columns of all shared experts together; every token visits them.
     shared_width: int = 0
+    #: Layers at the start that have a dense MLP instead.
     first_dense: int = 0
+    #: Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
     every: int = 1
+    #: The router has a bias, or a correction an expert.
     router_bias: bool = False
+    #: Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     groups: int = 1
     kept_groups: int = 1
+    #: One column more of the router, whose sigmoid multiplies what the shared experts give.
     shared_gate: bool = False
 
 
 class Block(NamedTuple):
-    """What one layer is made of.
+    """What one layer is made of."""
 
-    Attributes
-    ----------
-    window
-        Of its attention, in tokens; 0: the whole context.
-    experts
-        Experts instead of a dense MLP.
-    attention
-        Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
-    indexer
-        Whether it owns an indexer.
-    compression
-        Tokens that an entry of its cache stands for; 0: it has no such entries.
-    """
-
+    #: Of its attention, in tokens; 0: the whole context.
     window: int = 0
+    #: Experts instead of a dense MLP.
     experts: bool = False
+    #: Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
     attention: str = "gqa"
+    #: Whether it owns an indexer.
     indexer: bool = False
+    #: Tokens that an entry of its cache stands for; 0: it has no such entries.
     compression: int = 1
 
     def __hash__(self) -> int:

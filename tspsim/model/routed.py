@@ -16,26 +16,18 @@ from .parts import Experts
 
 @dataclass(frozen=True)
 class RoutedShard:
-    """``local`` experts on a rank, each with ``rows`` rows, their columns cut into ``columns`` parts.
-
-    Parameters
-    ----------
-    local
-        Experts whose weights, or a part of whose columns, are here.
-    rows
-        Rows that one of them multiplies.
-    columns
-        Ranks that one expert's columns are spread over.
-    weight_dtype
-        What a served model keeps its experts in; None: ``dtype``, the type they are multiplied in.
-    """
+    """``local`` experts on a rank, each with ``rows`` rows, their columns cut into ``columns`` parts."""
 
     model: Architecture
+    #: Experts whose weights, or a part of whose columns, are here.
     local: int
+    #: Rows that one of them multiplies.
     rows: int
+    #: Ranks that one expert's columns are spread over.
     columns: int = 1
     dtype: str = "bf16"
     activation_bytes: float = 2.0
+    #: What a served model keeps its experts in; None: ``dtype``, the type they are multiplied in.
     weight_dtype: str | None = None
 
     @cached_property

@@ -22,15 +22,6 @@ Integers = NDArray[np.int64]
 class Clos:
     """``leaves`` switches with ``ports`` endpoints each, joined by spines and, if need be, cores.
 
-    Parameters
-    ----------
-    leaves, ports
-        Leaf switches and the endpoints below each.
-    radix
-        Ports of every switch. Above one leaf, half a leaf's ports go up.
-    lanes, core_lanes
-        Parallel cables between a leaf and a spine, and between a spine and a core, that are links of their own.
-
     Notes
     -----
     With at most ``radix`` leaves there are two stages and ``ceil(leaves·ports / radix)`` spines, each joined
@@ -41,9 +32,12 @@ class Clos:
     (leaf major), then all spine-core pairs (pod, then spine, major); the cables of a pair follow each other.
     """
 
+    #: Leaf switches and the endpoints below each.
     leaves: int
     ports: int
+    #: Ports of every switch. Above one leaf, half a leaf's ports go up.
     radix: int
+    #: Parallel cables between a leaf and a spine, and between a spine and a core, that are links of their own.
     lanes: int = 1
     core_lanes: int = 1
 

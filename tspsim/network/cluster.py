@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .islands import Islands
     from .specs import FabricSpec, NodeSpec
 
+Made = TypeVar("Made")
 Vertex = int | str
 Floats = NDArray[np.float64]
 #: A run of equal links: kind, how many, bytes/s, seconds.
@@ -97,27 +98,6 @@ class Cluster:
     GPUs are numbered ``0 … gpus − 1``, node by node. Nothing of a size that grows with the cluster is built
     before it is asked for. Clusters do not change: :meth:`with_links` returns another.
 
-    Parameters
-    ----------
-    name
-        How reports call it.
-    node
-        What each node is.
-    nodes
-        How many.
-    fabric
-        What joins them; None for a single node.
-    oversubscription
-        Bandwidth into a leaf switch over bandwidth out of it.
-    factors
-        Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
-    engine_all_reduces
-        Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
-    routing
-        Which of equal paths between switches a flow takes.
-    islands
-        Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
-
     Examples
     --------
     >>> from tspsim.network import load_cluster
@@ -128,14 +108,23 @@ class Cluster:
     64000000000.0
     """
 
+    #: How reports call it.
     name: str
+    #: What each node is.
     node: NodeSpec
+    #: How many.
     nodes: int = 1
+    #: What joins them; None for a single node.
     fabric: FabricSpec | None = None
+    #: Bandwidth into a leaf switch over bandwidth out of it.
     oversubscription: float = 1.0
+    #: Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
     factors: tuple[tuple[int, float], ...] = ()
+    #: Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
     engine_all_reduces: str | None = None
+    #: Which of equal paths between switches a flow takes.
     routing: Routing = SPREAD
+    #: Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
     islands: Islands | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -317,17 +306,20 @@ class Cluster:
             raise UnknownNameError("switch or NIC", vertex, names)
         return self.with_links(dict.fromkeys(touching, 0.0))
 
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What ``make`` makes, made when it is first asked for under this key."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        found: Made = self.memo[key]
+        return found
+
     def with_all_reduces(self, word: str) -> Cluster:
         """The same cluster with the all-reduce kernels of a serving engine, whose library begins with ``word``; itself
         where its nodes have none."""
         own = self.node.collectives.all_reduces_of(word)
         if own is None or own == self.engine_all_reduces:
             return self
-        key = ("all-reduces of", own)
-        if key not in self.memo:
-            self.memo[key] = replace(self, engine_all_reduces=own, memo={})
-        found: Cluster = self.memo[key]
-        return found
+        return self.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own, memo={}))
 
     def with_routing(self, routing: Routing) -> Cluster:
         """The same cluster whose switches choose among equal paths in another way.
@@ -339,20 +331,16 @@ class Cluster:
         """
         if routing == self.routing:
             return self
-        key = ("routed", routing)
-        if key not in self.memo:
+
+        def routed() -> Cluster:
             other = replace(self, routing=routing, memo={})
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
-            if any(link >= first for link, _ in self.factors) and other.links_differ(self):
+            if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
                 raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
-            self.memo[key] = other
-        found: Cluster = self.memo[key]
-        return found
+            return other
 
-    def links_differ(self, other: Cluster) -> bool:
-        """Whether link ids mean other links than in a cluster of the same parts."""
-        return self.layout.links != other.layout.links
+        return self.once(("routed", routing), routed)
 
     @cached_property
     def sound(self) -> Cluster:

@@ -11,14 +11,9 @@ from simpy.events import EventPriority
 
 
 class Environment(simpy.Environment):
-    """A SimPy environment whose time is an attribute, and whose events happen in one loop.
+    """A SimPy environment whose time is an attribute, and whose events happen in one loop."""
 
-    Attributes
-    ----------
-    now
-        The current simulation time.
-    """
-
+    #: The current simulation time.
     now = 0.0
 
     def step(self) -> None:

@@ -141,36 +141,25 @@ class Calendar:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """How one group's data moves, every time it does.
-
-    Attributes
-    ----------
-    usage
-        Constraint (link, or class of links) → share of its capacity taken at full speed; with multiplicities in a
-        folded run.
-    weight
-        Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
-    devices
-        The simulated devices that take part, and whose kernels slow down meanwhile; none where copy engines move data.
-    parties
-        Arrivals that start a transfer.
-    region
-        Channels that may ever share a constraint, directly or through others, have the same region.
-    algorithm
-        How the data moves, in words.
-    pending
-        Transfers that wait for more arrivals, by use.
-    """
+    """How one group's data moves, every time it does."""
 
     number: int
     latency_s: float
     fluid_s: float
+    #: Constraint (link, or class of links) → share of its capacity taken at full speed; with multiplicities in a
+    #: folded run.
     usage: Mapping[Hashable, float]
+    #: Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
     weight: float
+    #: The simulated devices that take part, and whose kernels slow down meanwhile; none where copy engines move data.
     devices: Sequence[Device]
+    #: How the data moves, in words.
     algorithm: str
+    #: Arrivals that start a transfer.
     parties: int
+    #: Channels that may ever share a constraint, directly or through others, have the same region.
     region: int = 0
+    #: Transfers that wait for more arrivals, by use.
     pending: dict[int, Transfer] = field(default_factory=dict)
 
     def become(self, other: Channel) -> None:
@@ -187,18 +176,7 @@ class Transfer(Completion):
     its latency passes, then it fires. ``start_s`` is when it began to move.
     """
 
-    __slots__ = (
-        "channel",
-        "due_s",
-        "fluid",
-        "missing",
-        "moving",
-        "rate",
-        "remaining_s",
-        "share",
-        "since_s",
-        "start_s",
-    )
+    __slots__ = ("channel", "due_s", "fluid", "missing", "moving", "rate", "remaining_s", "share", "since_s", "start_s")
 
     due_s: float
     remaining_s: float

@@ -25,20 +25,13 @@ COMMON, LONGER_S = "common", 1e-6
 
 @dataclass(frozen=True)
 class Islands:
-    """Which nodes are in which island, in order, and what joins them.
+    """Which nodes are in which island, in order, and what joins them."""
 
-    Attributes
-    ----------
-    nodes
-        Of every island.
-    fabrics
-        Of every island.
-    common, switch
-        Between islands, and its switch's name.
-    """
-
+    #: Of every island.
     nodes: tuple[int, ...]
+    #: Of every island.
     fabrics: tuple[FabricSpec, ...]
+    #: Between islands, and its switch's name.
     common: FabricSpec
     switch: str = COMMON
 

@@ -26,42 +26,28 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """The shape of a cluster.
+    """The shape of a cluster."""
 
-    Parameters
-    ----------
-    nodes
-        How many.
-    inside
-        What joins the GPUs of each.
-    nics, rails
-        NICs a node, and the rails they are spread over.
-    fabric
-        ``rails``, ``rail_optimised``, ``fat_tree``, the wiring of the nodes' routers, or None for a single node.
-    radix
-        Ports of a switch of the fabric.
-    dead
-        Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
-    avoided
-        Links of a wired fabric that are sound and not used where there is another way.
-    routing
-        Which of equal paths a flow takes.
-    oversubscription
-        Bandwidth into a leaf over bandwidth out of it: how many cables lead up.
-    ports
-        Of a NIC, to its leaf.
-    """
-
+    #: How many.
     nodes: int
+    #: What joins the GPUs of each.
     inside: Wiring
+    #: NICs a node, and the rails they are spread over.
     nics: int = 1
     rails: int = 1
+    #: ``rails``, ``rail_optimised``, ``fat_tree``, the wiring of the nodes' routers, or None for a single node.
     fabric: str | Wiring | None = None
+    #: Ports of a switch of the fabric.
     radix: int = 2
+    #: Links that carry nothing, ascending: routes go round them (:mod:`tspsim.network.detours`).
     dead: tuple[int, ...] = ()
+    #: Links of a wired fabric that are sound and not used where there is another way.
     avoided: tuple[int, ...] = ()
+    #: Which of equal paths a flow takes.
     routing: Routing = SPREAD
+    #: Bandwidth into a leaf over bandwidth out of it: how many cables lead up.
     oversubscription: float = 1.0
+    #: Of a NIC, to its leaf.
     ports: int = 1
 
     # How many, and where the blocks begin.
@@ -232,13 +218,7 @@ class Layout:
         return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
 
     def by_way_of(
-        self,
-        start: Integers,
-        leave: Integers,
-        arrive: Integers,
-        end: Integers,
-        across: NDArray[np.bool_],
-        spread: int,
+        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
     ) -> Integers:
         """Links from ``start`` to ``end``; where ``across``, over the NICs of ``leave`` and ``arrive``."""
         if not across.any():
@@ -255,9 +235,7 @@ class Layout:
             found[rows, : part.shape[1]] = part
         return found
 
-    def _over_nics(
-        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
-    ) -> Integers:
+    def _over_nics(self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int) -> Integers:
         """Links from ``start`` to ``end`` on other nodes, over the NICs of ``leave`` and ``arrive``."""
         columns = self._inside(start, leave)
         leaving, arriving = self.nic_of(leave), self.nic_of(arrive)

@@ -152,12 +152,11 @@ def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluste
     """
     from .specs import FabricSpec
 
-    key: tuple[object, ...] = ("islands", tuple(islands))
-    if key not in cluster.memo:
+    def joined() -> Cluster:
         fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
-        cluster.memo[key] = with_islands(cluster, [nodes for nodes, _ in islands], fabrics)
-    found: Cluster = cluster.memo[key]
-    return found
+        return with_islands(cluster, [nodes for nodes, _ in islands], fabrics)
+
+    return cluster.once(("islands", tuple(islands)), joined)
 
 
 def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> Cluster:

@@ -40,20 +40,13 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """Where a bundle of messages goes, and how long it takes alone.
+    """Where a bundle of messages goes, and how long it takes alone."""
 
-    Attributes
-    ----------
-    busy_s
-        Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
-    carried
-        Bytes that cross each.
-    latency_s
-        Of the longest route.
-    """
-
+    #: Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
     busy_s: Mapping[Link, float]
+    #: Bytes that cross each.
     carried: Mapping[Link, float]
+    #: Of the longest route.
     latency_s: float
 
     @cached_property
@@ -152,7 +145,7 @@ class Wires(Lines):
             if source == destination or size_bytes <= 0.0:
                 continue
             route = self._route(source, destination)
-            latency_s = max(latency_s, sum(self._latency_s(link) for link in route))
+            latency_s = max(latency_s, sum(float(self.clusters[c].latency_s[link]) for c, link in route))
             for link in route:
                 busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
                 carried[link] = carried.get(link, 0.0) + size_bytes
@@ -171,9 +164,6 @@ class Wires(Lines):
         nic = layout.nic_start + 2 * int(layout.nic_of(np.array(place.gpu))) * layout.nic_lanes + direction
         links = [(place.cluster, host), (place.cluster, nic)]
         return links if direction == 0 else links[::-1]
-
-    def _latency_s(self, link: Link) -> float:
-        return float(self.clusters[link[0]].latency_s[link[1]])
 
     def _rate(self, link: Link) -> float:
         """Bytes/s that messages reach on a link."""

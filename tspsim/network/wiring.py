@@ -34,23 +34,15 @@ Link = tuple[Vertex, Vertex, float, float]
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A directed graph.
+    """A directed graph."""
 
-    Parameters
-    ----------
-    endpoints
-        Vertices 0 … that messages come from and go to; they hand on what is not theirs.
-    switches
-        Names of the vertices that follow.
-    links
-        Every link; its place is its id.
-    dead
-        Links that are avoided where there is another way.
-    """
-
+    #: Vertices 0 … that messages come from and go to; they hand on what is not theirs.
     endpoints: int
+    #: Names of the vertices that follow.
     switches: tuple[str, ...]
+    #: Every link; its place is its id.
     links: tuple[Link, ...]
+    #: Links that are avoided where there is another way.
     dead: tuple[int, ...] = ()
 
     @cached_property

@@ -20,31 +20,23 @@ LONG, MANY = 2**20, 16
 @quick
 @dataclass(frozen=True, slots=True)
 class Attention(Operator):
-    """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call.
+    """softmax(Q·Kᵀ)·V over ``segments``, in one kernel call."""
 
-    Parameters
-    ----------
-    segments
-        ``(query tokens, context tokens)`` of every piece in the call. With ``causal`` a piece is aligned at its
-        lower right corner, as FlashAttention does: its last query sees the whole context. A sequence shard in
-        zigzag order is two segments.
-    heads, kv_heads, head_dim
-        Query heads, key/value heads and the width of one, on this rank.
-    direction
-        ``forward`` or ``backward`` (the backward alone: five products instead of two).
-    kv_dtype
-        What K and V are read from a cache in; None: as they are multiplied.
-    """
-
+    #: ``(query tokens, context tokens)`` of every piece in the call. With ``causal`` a piece is aligned at its
+    #: lower right corner, as FlashAttention does: its last query sees the whole context. A sequence shard in
+    #: zigzag order is two segments.
     segments: tuple[tuple[int, int], ...]
+    #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
     kv_heads: int
     head_dim: int
     causal: bool = True
     dtype: str = "bf16"
+    #: ``forward`` or ``backward`` (the backward alone: five products instead of two).
     direction: str = "forward"
     name: str = "attention"
     role: Role = Role.ATTENTION
+    #: What K and V are read from a cache in; None: as they are multiplied.
     kv_dtype: str | None = None
 
     kind = "attention"
@@ -109,28 +101,20 @@ class Attention(Operator):
 @quick
 @dataclass(frozen=True, slots=True)
 class DecodeAttention(BehindCache, Operator):
-    """Attention of ``queries`` tokens a sequence over its context, in one kernel call.
+    """Attention of ``queries`` tokens a sequence over its context, in one kernel call."""
 
-    Parameters
-    ----------
-    rows
-        ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.
-    heads, kv_heads, head_dim
-        Query heads, key/value heads and the width of one, on this rank.
-    dtype, kv_dtype
-        Types that are multiplied, and that K and V are kept in.
-    queries
-        Query tokens a sequence: 1 in decoding, drafts + 1 in verifying. The context is read once for all of them.
-    """
-
+    #: ``(context tokens, sequences)``: how many sequences of the batch have a context of so many tokens.
     rows: tuple[tuple[int, int], ...]
+    #: Query heads, key/value heads and the width of one, on this rank.
     heads: int
     kv_heads: int
     head_dim: int
+    #: Types that are multiplied, and that K and V are kept in.
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     name: str = "decode attention"
     role: Role = Role.ATTENTION
+    #: Query tokens a sequence: 1 in decoding, drafts + 1 in verifying. The context is read once for all of them.
     queries: int = 1
 
     kind = "attention"

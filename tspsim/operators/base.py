@@ -32,17 +32,11 @@ class Sharding(StrEnum):
 
 
 class Role(StrEnum):
-    """What an operator is in its layer.
+    """What an operator is in its layer."""
 
-    Attributes
-    ----------
-    sharding
-        How its weights are divided; REPLICATED of what has none.
-    routed
-        Whether it multiplies the routed experts of a rank.
-    """
-
+    #: How its weights are divided; REPLICATED of what has none.
     sharding: Sharding
+    #: Whether it multiplies the routed experts of a rank.
     routed: bool
 
     def __new__(cls, value: str, sharding: Sharding = Sharding.REPLICATED, routed: bool = False) -> Role:
@@ -87,24 +81,16 @@ class Computes(StrEnum):
 
 
 class Operator(ABC):
-    """One kernel call: a base for frozen (hashable) dataclasses.
-
-    Attributes
-    ----------
-    kind
-        The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
-    name
-        For display alone.
-    role
-        What it is in the layer.
-    dtype
-        Operand type on the matrix units; empty where it does not use them.
-    """
+    """One kernel call: a base for frozen (hashable) dataclasses."""
 
     __slots__ = ("_hash",)
+    #: The family that breakdowns and ranges count it to: ``gemm``, ``attention``, ``memory_bound``, or one's own.
     kind: ClassVar[str] = "other"
+    #: For display alone.
     name: str = "operator"
+    #: What it is in the layer.
     role: Role = Role.OTHER
+    #: Operand type on the matrix units; empty where it does not use them.
     dtype: str = ""
 
     @property

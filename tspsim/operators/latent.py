@@ -15,24 +15,16 @@ from .base import DTYPE_BYTES, BehindCache, Operator, Role, first_of
 @quick
 @dataclass(frozen=True, slots=True)
 class LatentPrefill(Operator):
-    """softmax(Q·Kᵀ)·V with a key and a value a head, of different widths, in one kernel call.
+    """softmax(Q·Kᵀ)·V with a key and a value a head, of different widths, in one kernel call."""
 
-    Parameters
-    ----------
-    segments
-        ``(query tokens, context tokens)`` of every piece, aligned at its lower right corner.
-    heads
-        Query heads on this rank; as many keys and values.
-    key_dim, value_dim
-        Width of a head's query and key, and of its value.
-    dtype, kv_dtype
-        Types that are multiplied, and that the cache is written in.
-    """
-
+    #: ``(query tokens, context tokens)`` of every piece, aligned at its lower right corner.
     segments: tuple[tuple[int, int], ...]
+    #: Query heads on this rank; as many keys and values.
     heads: int
+    #: Width of a head's query and key, and of its value.
     key_dim: int
     value_dim: int
+    #: Types that are multiplied, and that the cache is written in.
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     name: str = "latent attention"
@@ -68,27 +60,19 @@ class LatentPrefill(Operator):
 class LatentDecode(BehindCache, Operator):
     """Attention of ``queries`` tokens a sequence over the latents in its cache: one shared head of keys (latent and
     rotary part) and values (the latent), for all query heads of the rank.
-
-    Parameters
-    ----------
-    rows
-        ``(context tokens, sequences)``.
-    heads
-        Query heads on this rank.
-    latent_dim, rope_dim
-        Widths of a cached token's latent and rotary key.
-    dtype, kv_dtype
-        Types that are multiplied, and that the cache keeps.
-    queries
-        Query tokens a sequence: 1 in decoding, drafts + 1 in verifying.
     """
 
+    #: ``(context tokens, sequences)``.
     rows: tuple[tuple[int, int], ...]
+    #: Query heads on this rank.
     heads: int
+    #: Widths of a cached token's latent and rotary key.
     latent_dim: int = 512
     rope_dim: int = 64
+    #: Types that are multiplied, and that the cache keeps.
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
+    #: Query tokens a sequence: 1 in decoding, drafts + 1 in verifying.
     queries: int = 1
     name: str = "latent decode attention"
     role: Role = Role.ATTENTION

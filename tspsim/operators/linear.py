@@ -35,31 +35,22 @@ class OfTokens:
 @quick
 @dataclass(frozen=True, slots=True)
 class DeltaScan(OfTokens, Operator):
-    """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one.
+    """The recurrence of one layer: chunked where a sequence has many tokens, one step where it has one."""
 
-    Parameters
-    ----------
-    rows
-        ``(query tokens, sequences)``.
-    variant
-        ``gdn`` (a gate a head), ``kda`` (a gate a channel) or ``mamba2``.
-    k_heads, k_dim, v_heads, v_dim
-        Heads on this rank and their widths; the state is v_heads · k_dim · v_dim elements a sequence.
-    state_dtype
-        What the state is kept in.
-    verifies
-        Tokens are drafts and one, of which some may turn out wrong: the state is written behind every one of them, so
-        that the right one stays (vLLM's and SGLang's: a state a token of a verify step, vllm-project/vllm#49887).
-    """
-
+    #: ``(query tokens, sequences)``.
     rows: TokenRows
+    #: ``gdn`` (a gate a head), ``kda`` (a gate a channel) or ``mamba2``.
     variant: str
+    #: Heads on this rank and their widths; the state is v_heads · k_dim · v_dim elements a sequence.
     k_heads: int
     k_dim: int
     v_heads: int
     v_dim: int
+    #: What the state is kept in.
     state_dtype: str = "fp32"
     dtype: str = "bf16"
+    #: Tokens are drafts and one, of which some may turn out wrong: the state is written behind every one of them, so
+    #: that the right one stays (vLLM's and SGLang's: a state a token of a verify step, vllm-project/vllm#49887).
     verifies: bool = False
     name: str = "delta rule"
     role: Role = Role.ATTENTION

@@ -74,37 +74,26 @@ class GroupedGemm(Gemm):
 @quick
 @dataclass(frozen=True, slots=True)
 class FusedMoE(Operator):
-    """All products of the routed experts of a rank and what is between, in one call (inference).
+    """All products of the routed experts of a rank and what is between, in one call (inference)."""
 
-    Parameters
-    ----------
-    tokens
-        Tokens that choose experts, of all ranks whose tokens come here.
-    hidden, expert_ffn
-        Width of the residual stream, and columns of an expert on this rank.
-    experts, topk
-        Experts on this rank, and how many a token chooses of those of all ranks.
-    weight_dtype
-        What weights are kept in (None: ``dtype``, the type of activations).
-    gated
-        Gate, up and down instead of up and down.
-    pairs
-        Pairs of a token and one of its experts that meet this rank's experts; None: all choices fall here.
-    touched
-        Distinct experts of this rank that any token chose; None: as many as random choices touch.
-    """
-
+    #: Tokens that choose experts, of all ranks whose tokens come here.
     tokens: int
+    #: Width of the residual stream, and columns of an expert on this rank.
     hidden: int
     expert_ffn: int
+    #: Experts on this rank, and how many a token chooses of those of all ranks.
     experts: int
     topk: int
     dtype: str = "bf16"
+    #: What weights are kept in (None: ``dtype``, the type of activations).
     weight_dtype: str | None = None
     name: str = "fused experts"
     role: Role = Role.EXPERTS
+    #: Gate, up and down instead of up and down.
     gated: bool = True
+    #: Pairs of a token and one of its experts that meet this rank's experts; None: all choices fall here.
     pairs: float | None = None
+    #: Distinct experts of this rank that any token chose; None: as many as random choices touch.
     touched: float | None = None
 
     kind = "gemm"

@@ -34,27 +34,18 @@ def seen_at_most(queries: int, context: int, most: float) -> float:
 @quick
 @dataclass(frozen=True, slots=True)
 class Indexer(Operator):
-    """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``.
+    """Scores of all queries with all (compressed) tokens of their context, and the choice of the best ``topk``."""
 
-    Parameters
-    ----------
-    rows
-        ``(query tokens, context tokens before them, sequences)``.
-    heads, head_dim
-        Of the indexer, the same on every tensor-parallel rank.
-    topk
-        Entries chosen a query.
-    compression
-        Tokens an entry stands for.
-    key_bytes
-        Bytes of one entry's key with its scale (132: 128 in fp8 and a scale of four).
-    """
-
+    #: ``(query tokens, context tokens before them, sequences)``.
     rows: Rows
+    #: Of the indexer, the same on every tensor-parallel rank.
     heads: int
     head_dim: int
+    #: Entries chosen a query.
     topk: int
+    #: Tokens an entry stands for.
     compression: int = 1
+    #: Bytes of one entry's key with its scale (132: 128 in fp8 and a scale of four).
     key_bytes: float = 132.0
     dtype: str = "fp8"
     name: str = "indexer"

@@ -22,24 +22,16 @@ SCALED_BYTE = 1.0 + 4.0 / 128.0
 
 @dataclass(frozen=True)
 class ActivationStore:
-    """What kept activations take.
+    """What kept activations take."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan calls it, and a line for people.
-    columns_bytes
-        Of an element that enters the MLP's activation; None: as computed.
-    products_bytes
-        Of an element that enters a product and nothing else; None: as computed.
-    products_in_eight_bits
-        Whether it is of work that multiplies in eight bits or fewer alone.
-    """
-
+    #: What a plan calls it, and a line for people.
     name: str
     summary: str
+    #: Of an element that enters the MLP's activation; None: as computed.
     columns_bytes: float | None = None
+    #: Of an element that enters a product and nothing else; None: as computed.
     products_bytes: float | None = None
+    #: Whether it is of work that multiplies in eight bits or fewer alone.
     products_in_eight_bits: bool = False
 
     def cast(self, operators: Sequence[Operator]) -> Iterator[Operator]:
@@ -71,6 +63,4 @@ ACTIVATION_STORES.register(
     )
 )  # fmt: skip
 
-SOUGHT.register(
-    Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"])
-)
+SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

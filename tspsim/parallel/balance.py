@@ -25,21 +25,14 @@ if TYPE_CHECKING:
 
 
 class Visits(NamedTuple):
-    """What a layer's experts get of one pass.
+    """What a layer's experts get of one pass."""
 
-    Attributes
-    ----------
-    shares
-        Of all assignments of tokens to experts, what each expert keeps; their sum is 1 where none is dropped. Expert i
-        is on rank i // (experts / ranks).
-    ranks
-        Of the expert group.
-    assignments
-        Of all its tokens, kept or not.
-    """
-
+    #: Of all assignments of tokens to experts, what each expert keeps; their sum is 1 where none is dropped. Expert i
+    #: is on rank i // (experts / ranks).
     shares: tuple[float, ...]
+    #: Of the expert group.
     ranks: int
+    #: Of all its tokens, kept or not.
     assignments: float = 0.0
 
     @property
@@ -49,32 +42,21 @@ class Visits(NamedTuple):
 
 
 class Balanced(NamedTuple):
-    """What the ranks of an expert group get.
+    """What the ranks of an expert group get."""
 
-    Attributes
-    ----------
-    loads
-        Of every rank, over the mean of all assignments.
-    moved_experts
-        Experts whose weights come to a rank for one layer and micro-batch, of the rank that gets most.
-    sent_experts
-        The same that leave a rank, of the rank that gives most.
-    planned
-        Ranks tell each other their counts and a host decides before tokens leave, every layer and pass.
-    host_s
-        Seconds that it takes.
-    further_experts
-        Copies that a rank keeps of experts besides its own share of them.
-    placed
-        Of every rank, the shares that its experts and copies get; empty: neighbouring experts, one copy each.
-    """
-
+    #: Of every rank, over the mean of all assignments.
     loads: tuple[float, ...]
+    #: Experts whose weights come to a rank for one layer and micro-batch, of the rank that gets most.
     moved_experts: float = 0.0
+    #: The same that leave a rank, of the rank that gives most.
     sent_experts: float = 0.0
+    #: Ranks tell each other their counts and a host decides before tokens leave, every layer and pass.
     planned: bool = False
+    #: Seconds that it takes.
     host_s: float = 0.0
+    #: Copies that a rank keeps of experts besides its own share of them.
     further_experts: float = 0.0
+    #: Of every rank, the shares that its experts and copies get; empty: neighbouring experts, one copy each.
     placed: tuple[tuple[float, ...], ...] = ()
 
     @property
@@ -107,35 +89,25 @@ class BalanceOption(NamedTuple):
 
 @dataclass(frozen=True)
 class ExpertBalance:
-    """A policy.
+    """A policy."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``expert_balance`` calls it, and a line for the catalogue.
-    balance
-        (visits, value of every option) → what ranks get.
-    options
-        Keys beside ``policy``.
-    trains, serves
-        Whether a backward can follow it, and whether a step that serves can.
-    touched
-        (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step,
-        where it says which copy runs; None: those of its ranks that any choice falls on.
-    why_not
-        Why a search over plans does not try it, with its options at their defaults; empty: it does.
-    check
-        (experts, ranks, options) → what is wrong; None where nothing is.
-    """
-
+    #: What a plan's ``expert_balance`` calls it.
     name: str
+    #: (visits, value of every option) → what ranks get.
     balance: Callable[..., Balanced]
+    #: A line for the catalogue.
     summary: str = ""
+    #: Keys beside ``policy``.
     options: tuple[BalanceOption, ...] = ()
+    #: Whether a backward can follow it, and whether a step that serves can.
     trains: bool = True
     serves: bool = True
+    #: (experts, ranks, options) → what is wrong; None where nothing is.
     check: Callable[[int, int, Mapping[str, Any]], str | None] = lambda experts, ranks, options: None
+    #: (visits, pairs of a token and a choice, options) → distinct experts that each rank reads in a serving step,
+    #: where it says which copy runs; None: those of its ranks that any choice falls on.
     touched: Callable[..., tuple[float, ...]] | None = None
+    #: Why a search over plans does not try it, with its options at their defaults; empty: it does.
     why_not: str = ""
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:

@@ -133,9 +133,7 @@ class ProgramBuilder:
         """Work of the host that kernels and transfers may wait for."""
         return self._put(Launch(name, seconds, self._part(), self._layer, tuple(after), stream))
 
-    def copy(
-        self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = ""
-    ) -> int:
+    def copy(self, direction: str, size_bytes: float, name: str, *, after: Iterable[int] = (), stream: str = "") -> int:
         """Bytes between this rank's memory and its host's, on a stream of their own."""
         copied = Copy(direction, round(size_bytes), name, part=self._part(), layer=self._layer, after=tuple(after))
         return self._put(replace(copied, stream=stream) if stream else copied)

@@ -42,20 +42,13 @@ class StageRoom:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What the caches of one replica hold.
+    """What the caches of one replica hold."""
 
-    Attributes
-    ----------
-    stages
-        Of the pipeline, first to last.
-    share
-        How ranks divide a cache.
-    block_tokens
-        Tokens of a block: a sequence takes whole ones on every token shard.
-    """
-
+    #: Of the pipeline, first to last.
     stages: tuple[StageRoom, ...]
+    #: How ranks divide a cache.
     share: ContextShare
+    #: Tokens of a block: a sequence takes whole ones on every token shard.
     block_tokens: int = 1
 
     @property
@@ -82,12 +75,8 @@ class Capacity:
 
     def whole_sessions(self, context: int) -> int:
         """Sequences of ``context`` tokens that stay resident, where ranks get whole ones."""
-        fitting = [stage.budget.size_bytes / self._sequence_bytes(stage, context) for stage in self._growing(context)]
-        return min((self.share.sequences * int(each) for each in fitting), default=LONGEST)
-
-    def _growing(self, context: int) -> list[StageRoom]:
-        """Stages that keep anything of a sequence."""
-        return [stage for stage in self.stages if self._sequence_bytes(stage, context)]
+        kept = [(stage.budget.size_bytes, self._sequence_bytes(stage, context)) for stage in self.stages]
+        return min((self.share.sequences * int(room / size) for room, size in kept if size), default=LONGEST)
 
     def longest_context(self, sequences: int = 1) -> int:
         """Tokens that each of so many equal sequences may have; 0: not one."""

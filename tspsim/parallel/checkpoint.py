@@ -28,22 +28,15 @@ from .sought import ANOTHER_QUESTION, SOUGHT, Sought, trains
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A way to write checkpoints.
+    """A way to write checkpoints."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``checkpoint`` calls it, and a line for the catalogue.
-    holds_copy, holds_file
-        The step begins when the state is in the hosts' memory, or in its file.
-    after_forward
-        Copies wait for the first forward, with which replicas that divide state gather the weights of the update.
-    """
-
+    #: What a plan's ``checkpoint`` calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: The step begins when the state is in the hosts' memory, or in its file.
     holds_copy: bool
     holds_file: bool
+    #: Copies wait for the first forward, with which replicas that divide state gather the weights of the update.
     after_forward: bool = False
 
 

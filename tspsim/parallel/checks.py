@@ -84,8 +84,7 @@ def _scheme(job: Job, axis: str) -> None:
         if model.kv_heads % shards and shards % model.kv_heads:
             raise job.plan.refusal(
                 axis,
-                f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of "
-                f"{model.name}",
+                f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
 
 

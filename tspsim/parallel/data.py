@@ -57,10 +57,7 @@ class OwnedParameters:
         if not block.experts:
             return (self.replicated(whole / self.weight_shards),)
         routed = job.model.routed_parameters_per_layer
-        return together(
-            self.replicated((whole - routed) / self.weight_shards),
-            self.experts(routed / job.expert_ranks),
-        )
+        return together(self.replicated((whole - routed) / self.weight_shards), self.experts(routed / job.expert_ranks))
 
     def layer_bytes(self, block: Block) -> float:
         """Bytes of one layer's weights."""
@@ -272,9 +269,7 @@ def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task:
     builder.compute(f"{name} here", *cast, after=[gathered])
 
 
-def divided_bytes(
-    job: Job, share: OwnedParameters, block: Block, task: Task | None = None
-) -> Mapping[str, float]:
+def divided_bytes(job: Job, share: OwnedParameters, block: Block, task: Task | None = None) -> Mapping[str, float]:
     """Bytes of a layer's weights that ranks divide, by the axis of those ranks, as they stand; or as a ``task`` gathers
     them: ahead of a forward in the type of the wire, ahead of a backward from the second copy where there is one.
 

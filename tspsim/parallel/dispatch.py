@@ -27,61 +27,42 @@ NodeShares = tuple[float, float, float, float]
 class ExpertDispatch:
     """A way for tokens to reach their experts: n tokens a rank are n·copies rows before each all-to-all, (N − 1)/N of
     which leave the rank.
-
-    Attributes
-    ----------
-    copies
-        (N ranks of an expert group, experts) → copies of a token that its rank hands out, to itself included.
-    sums_before_return
-        What a token got from the experts of one rank is summed before it goes back.
-    phases
-        Algorithms of the all-to-alls there and back (:mod:`tspsim.network`); None: a plain one.
-    element_bytes
-        Bytes of an element on its way to the experts, scales included; None: an activation's.
-    gathers
-        Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
-        reduce-scatter instead of all-to-alls.
-    left
-        (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
-    by_nodes
-        (routing, experts, ranks, nodes) → the same where experts are placed on nodes first, and of those bytes the
-        shares that leave their node, there and back; None: placed on ranks, and they leave as chance has it.
-    everywhere
-        Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
-    note
-        (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
-    check
-        (routing, experts, ranks) → what it lacks; None where nothing.
-    why_not
-        Why the planner does not try it where nobody names it; empty: it does.
-    trains
-        Whether a backward can take the same ways.
-    eight_bits
-        It is of training whose products multiply in eight bits or fewer.
-    word
-        What a plan's name says of it.
-    assumption
-        What has to be there for it, in words; empty: nothing that every machine does not have.
-    launched
-        What frameworks call it that have it by name (:mod:`tspsim.studies.launch`), by theirs.
     """
 
     name: str
+    #: (N ranks of an expert group, experts) → copies of a token that its rank hands out, to itself included.
     copies: Callable[[int, Experts], float]
+    #: What a token got from the experts of one rank is summed before it goes back.
     sums_before_return: bool = True
+    #: Algorithms of the all-to-alls there and back (:mod:`tspsim.network`); None: a plain one.
     phases: tuple[str, str] | None = None
+    #: Bytes of an element on its way to the experts, scales included; None: an activation's.
     element_bytes: float | None = None
+    #: Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
+    #: reduce-scatter instead of all-to-alls.
     gathers: bool = False
+    #: (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
     left: Callable[[Routing, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
+    #: (routing, experts, ranks, nodes) → the same where experts are placed on nodes first, and of those bytes the
+    #: shares that leave their node, there and back; None: placed on ranks, and they leave as chance has it.
     by_nodes: Callable[[Routing, Experts, int, int], NodeShares] | None = None
+    #: Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
     everywhere: bool = False
+    #: (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
     note: Callable[[Routing, Experts, int], str] = lambda routing, experts, ranks: ""
+    #: (routing, experts, ranks) → what it lacks; None where nothing.
     check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
+    #: Why the planner does not try it where nobody names it; empty: it does.
     why_not: str = ""
+    #: Whether a backward can take the same ways.
     trains: bool = True
+    #: It is of training whose products multiply in eight bits or fewer.
     eight_bits: bool = False
+    #: What a plan's name says of it.
     word: str = ""
+    #: What has to be there for it, in words; empty: nothing that every machine does not have.
     assumption: str = ""
+    #: What frameworks call it that have it by name (:mod:`tspsim.studies.launch`), by theirs.
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -105,10 +86,7 @@ DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.exper
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(
     ExpertDispatch(
-        "ranks",
-        distinct_ranks,
-        phases=("dispatch", "combine"),
-        launched={"megatron": "deepep", "torchtitan": "deepep"},
+        "ranks", distinct_ranks, phases=("dispatch", "combine"), launched={"megatron": "deepep", "torchtitan": "deepep"}
     )
 )
 #: The same rows as fast as links carry them (HybridEP on NVL72).
@@ -161,31 +139,21 @@ DISPATCHES.register(
     )
 )
 #: All tokens to all ranks (vLLM's default, ``allgather_reducescatter``).
-DISPATCHES.register(
-    ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False)
-)
+DISPATCHES.register(ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False))
 
 
 @dataclass(frozen=True)
 class ExpertOverlap:
-    """What hides the exchanges with experts.
-
-    Attributes
-    ----------
-    shared_beside
-        Shared experts run beside the dispatch, not before it.
-    micro_batches
-        One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
-    halves
-        A serving step's batch is cut into two, whose pieces take turns (SGLang's two-batch overlap, vLLM's dual batch).
-    word
-        What a plan's name says of it.
-    """
+    """What hides the exchanges with experts."""
 
     name: str
+    #: Shared experts run beside the dispatch, not before it.
     shared_beside: bool = False
+    #: One micro-batch's forward runs between the pieces of another's backward (:mod:`tspsim.parallel.interleave`).
     micro_batches: bool = False
+    #: A serving step's batch is cut into two, whose pieces take turns (SGLang's two-batch overlap, vLLM's dual batch).
     halves: bool = False
+    #: What a plan's name says of it.
     word: str = ""
 
 

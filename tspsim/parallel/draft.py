@@ -12,35 +12,23 @@ from ..model import Architecture, Block
 from ..registry import Registry
 
 
-def like_the_last(model: Architecture) -> Block:
-    """A layer as the model's own modules for further tokens have it."""
-    return model.further_block
-
-
 def dense(model: Architecture) -> Block:
-    """The same with a dense MLP, where the model says how wide one is."""
+    """A layer as the model's own modules have it, with a dense MLP where the model says how wide one is."""
     return model.further_block._replace(experts=model.experts is not None and not model.ffn)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A drafter.
-
-    Attributes
-    ----------
-    layers
-        Layers that one drafted token goes through, behind a projection of the residual stream and the last token's
-        embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
-    available
-        Whether a model has it.
-    block
-        What such a layer is made of.
-    """
+    """A drafter."""
 
     name: str
+    #: Layers that one drafted token goes through, behind a projection of the residual stream and the last token's
+    #: embedding (DeepSeek-V3, §2.2); 0: tokens are guessed from the text (n-grams), for nothing.
     layers: int
+    #: Whether a model has it.
     available: Callable[[Architecture], bool] = lambda model: True
-    block: Callable[[Architecture], Block] = like_the_last
+    #: What such a layer is made of: mostly as the model's own modules for further tokens have it.
+    block: Callable[[Architecture], Block] = lambda model: model.further_block
 
 
 DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts")

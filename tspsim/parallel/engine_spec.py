@@ -161,14 +161,10 @@ class EngineSpec(Section):
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "slots": _value(self.slots),
-            "scheduler": self._scheduler(),
+            "scheduler": Scheduler(told.name, told.options, told.share) if (told := self.scheduler) else None,
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
-
-    def _scheduler(self) -> Scheduler | None:
-        stated = self.scheduler
-        return Scheduler(stated.name, stated.options, stated.share) if stated else None
 
     def _limits(self) -> tuple[Limits, ...] | None:
         if self.limits is None:

@@ -24,15 +24,7 @@ from ..operators import Computes, Gemm, Operator
 from ..program import Tokens
 from . import expert_fused, expert_shards
 from .builder import ProgramBuilder
-from .expert_rows import (
-    expert_bytes,
-    load_of,
-    own_rows,
-    own_tokens,
-    routed_shard,
-    sent_rows,
-    touched_experts,
-)
+from .expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
 from .interleave import EXCHANGE
 from .job import Job
 from .recompute import cheap_again

@@ -66,9 +66,7 @@ def slices(job: Job) -> int:
     return min(job.plan.ep, MOST)
 
 
-def arrive(
-    builder: ProgramBuilder, count: int, size_bytes: float, name: str, after: Sequence[int]
-) -> list[list[int]]:
+def arrive(builder: ProgramBuilder, count: int, size_bytes: float, name: str, after: Sequence[int]) -> list[list[int]]:
     """Rows of ``count`` slices: a rank's own are here, the others' come in one slice less; what each waits for."""
     moved = [_exchange(builder, size_bytes, name, after, Slice(number, count - 1)) for number in range(count - 1)]
     return [list(after), *([each] for each in moved)]
@@ -175,9 +173,5 @@ def _leave(
     return back, last
 
 
-def _exchange(
-    builder: ProgramBuilder, size_bytes: float, name: str, after: Sequence[int], slice_of: Slice
-) -> int:
-    return builder.collective(
-        "all_to_all", "ep", size_bytes, name, after=after, stream=EXCHANGE, slice_of=slice_of
-    )
+def _exchange(builder: ProgramBuilder, size_bytes: float, name: str, after: Sequence[int], slice_of: Slice) -> int:
+    return builder.collective("all_to_all", "ep", size_bytes, name, after=after, stream=EXCHANGE, slice_of=slice_of)

@@ -96,13 +96,7 @@ def entry_bytes(layer: LayerShard) -> float:
 
 
 def all_to_all(
-    builder: ProgramBuilder,
-    job: Job,
-    name: str,
-    phase: int,
-    row_bytes: float,
-    after: Sequence[int],
-    pieces: int = 1,
+    builder: ProgramBuilder, job: Job, name: str, phase: int, row_bytes: float, after: Sequence[int], pieces: int = 1
 ) -> list[int]:
     """One way between the ranks of tokens and those of their experts, of a serving step; or one of its pieces."""
     experts, dispatch, tokens = job.model.experts, job.plan.dispatch, routed_tokens(job)

@@ -57,9 +57,7 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     return [expert.forward(builder, job, layer, [attended], mlp if layer.ffn else None)]
 
 
-def served_mlp(
-    builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared
-) -> list[int]:
+def served_mlp(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], mlp: expert.Shared) -> list[int]:
     """The MLP of a rank's own tokens in a serving step; routed experts are all here, or on the ranks of ``ep``."""
     if not layer.kind.experts:
         return mlp(after)

@@ -183,9 +183,7 @@ def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: i
     parts = slices_of(job)
     name = f"gather K,V {step + 1}/{job.plan.attended_groups}"
     size = context_bytes(job, group) / parts
-    return [
-        builder.collective("all_gather", "tsp", size, name, after=after, stream="context") for _ in range(parts)
-    ]
+    return [builder.collective("all_gather", "tsp", size, name, after=after, stream="context") for _ in range(parts)]
 
 
 def attend(

@@ -21,35 +21,24 @@ USUAL = "tree"
 
 @dataclass(frozen=True)
 class DecodeForm:
-    """A schedule of steps that decode on the folded axis.
+    """A schedule of steps that decode on the folded axis."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``decode_form`` calls it, and a line for the catalogue.
-    embed, layer, head
-        Write a pass.
-    share
-        Plan → how ranks share contexts.
-    received
-        Job → payload that a rank receives in a layer.
-    buffers
-        Job → what it keeps of other ranks' meanwhile.
-    check
-        Job → the key of the plan that does not go with it and why; None where all do.
-    travels
-        Weights come to tokens; otherwise every rank has all tokens.
-    """
-
+    #: What a plan's ``decode_form`` calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: Write a pass.
     embed: Piece
     layer: LayerPiece
     head: Piece
+    #: Plan → how ranks share contexts.
     share: Callable[[Plan], ContextShare]
+    #: Job → payload that a rank receives in a layer.
     received: Callable[[Job], float]
+    #: Job → what it keeps of other ranks' meanwhile.
     buffers: Callable[[Job], Iterator[Buffer]]
+    #: Job → the key of the plan that does not go with it and why; None where all do.
     check: Callable[[Job], Refusal] = lambda job: None
+    #: Weights come to tokens; otherwise every rank has all tokens.
     travels: bool = False
 
 

@@ -59,22 +59,15 @@ ALIKE = Unequal(())
 
 @dataclass(frozen=True)
 class Deal:
-    """What ranks get even shares of.
+    """What ranks get even shares of."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``deal`` calls it, and a line for the catalogue.
-    cost
-        (model, tokens of a sequence, causal) → its share, in any unit.
-    like
-        A rank, or a pipeline, gets sequences of like length that nobody shares, longest first, until it has its share;
-        otherwise each goes to whom has least.
-    """
-
+    #: What a plan's ``deal`` calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: (model, tokens of a sequence, causal) → its share, in any unit.
     cost: Callable[[Architecture, int, bool], float]
+    #: A rank, or a pipeline, gets sequences of like length that nobody shares, longest first, until it has its share;
+    #: otherwise each goes to whom has least.
     like: bool = False
 
 
@@ -99,29 +92,19 @@ TOKENS = DEALS.register(Deal("tokens", "tokens, whatever their attention", lambd
 
 @dataclass(frozen=True)
 class Groups:
-    """Ranks, or replicas of some, that sequences are dealt to.
+    """Ranks, or replicas of some, that sequences are dealt to."""
 
-    Attributes
-    ----------
-    count
-        Of them.
-    shards
-        Ranks of each, all of which share its sequences.
-    room
-        Tokens that a rank takes at once; None: what the longest sequence leaves each where most share it.
-    grows
-        Longer sequences are shared by 2, 4, 8, … of them.
-    multiple
-        Tokens of a sequence are padded to a multiple of so many a rank.
-    padded
-        And to the longest of the step, as where a batch is one tensor.
-    """
-
+    #: Of them.
     count: int
+    #: Ranks of each, all of which share its sequences.
     shards: int
+    #: Tokens that a rank takes at once; None: what the longest sequence leaves each where most share it.
     room: int | None
+    #: Longer sequences are shared by 2, 4, 8, … of them.
     grows: bool
+    #: Tokens of a sequence are padded to a multiple of so many a rank.
     multiple: Callable[[int], int]
+    #: And to the longest of the step, as where a batch is one tensor.
     padded: bool = False
 
 
@@ -165,9 +148,7 @@ def sequence_groups(options: Mapping[str, Any], replicas: int) -> dict[str, dict
     return {group_axis(2**power): {"dp": 2**power} for power in range(1, replicas.bit_length())}
 
 
-def dealt(
-    model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups
-) -> Dealt:
+def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str, groups: Groups) -> Dealt:
     """Deal sequences to groups of ranks.
 
     Raises
@@ -312,9 +293,7 @@ def ways_to_deal(job: Job) -> Iterator[str]:
 
 
 SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))
-SOUGHT.register(
-    Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"])
-)
+SOUGHT.register(Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"]))
 SOUGHT.register(
     Sought("deal", of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True)
 )

@@ -26,23 +26,15 @@ from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
 @dataclass(frozen=True)
 class Residency:
-    """What a scheme keeps, as far as memory cares.
+    """What a scheme keeps, as far as memory cares."""
 
-    Attributes
-    ----------
-    weight_shards
-        Ranks one copy of the weights is spread over.
-    compute_shards
-        t: ranks that heads and FFN columns of a rank's tokens are spread over.
-    buffers
-        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
-    logit_shards
-        Parts of the vocabulary, one of which has its logits here at a time.
-    """
-
+    #: Ranks one copy of the weights is spread over.
     weight_shards: Callable[[Job], int]
+    #: t: ranks that heads and FFN columns of a rank's tokens are spread over.
     compute_shards: Callable[[Job], int]
+    #: Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
     buffers: Callable[[Job], Iterable[Buffer]]
+    #: Parts of the vocabulary, one of which has its logits here at a time.
     logit_shards: Callable[[Job], int] = lambda job: 1
 
 
@@ -88,9 +80,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
     share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
     kinds = job.blocks(chunks)
     yield from (
-        served.state(job, residency.weight_shards(job), chunks)
-        if job.step.serves
-        else data.state(job, share, chunks)
+        served.state(job, residency.weight_shards(job), chunks) if job.step.serves else data.state(job, share, chunks)
     )
     if job.training:
         yield from waiting(job, compute_shards, chunks)

@@ -37,8 +37,7 @@ def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
     degrees = {axis: plan.degree(axis) for axis in axes}
     if prod(degrees.values()) != gpus:
         raise InputError(
-            f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs",
-            key=f"plans.{plan.name}",
+            f"degrees multiply to {prod(degrees.values())}, but the cluster has {gpus} GPUs", key=f"plans.{plan.name}"
         )
     inner = list(plan.node_axes)
     outer = list(plan.rail_axes)

@@ -34,13 +34,7 @@ def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kep
 
 
 def _copy(
-    builder: ProgramBuilder,
-    job: Job,
-    compute_shards: int,
-    kind: Kept,
-    direction: str,
-    name: str,
-    after: Sequence[int],
+    builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, direction: str, name: str, after: Sequence[int]
 ) -> int:
     size = kept_activations(job.making(kind.again), compute_shards, kind.block)
     return builder.copy(direction, size, name, after=after)

@@ -81,14 +81,7 @@ def sliced_segments(
 
 
 def block_segments(
-    partition: str,
-    sequence: int,
-    shards: int,
-    position: int,
-    owner: int,
-    sequences: int,
-    causal: bool,
-    cached: int = 0,
+    partition: str, sequence: int, shards: int, position: int, owner: int, sequences: int, causal: bool, cached: int = 0
 ) -> tuple[Segments, bool]:
     """Pieces a shard attends of the block that ``owner`` sent, its shard of ``cached`` tokens before it, and whether
     they are causal.

@@ -166,49 +166,34 @@ Refusal = tuple[str, str] | None
 
 @dataclass(frozen=True)
 class PipelineOrder:
-    """In which order a stage works through micro-batches.
-
-    Attributes
-    ----------
-    tasks
-        ``(stages, stage, micro-batches, chunks a stage) → tasks``.
-    check
-        What of a plan does not go with this order.
-    of_chunks, of_micro_batches
-        The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
-        different micro-batches are interleaved; None where it stays itself, and where it cannot.
-    splits_backward
-        Gradients of weights are put off, to a kind of task of their own.
-    kept
-        ``(stages, stage, micro-batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk that a
-        stage keeps when they are most, in closed form; None: its tasks are walked.
-    both_ways
-        Micro-batches enter at both ends: a stage holds two chunks, its own and that of the stage opposite.
-    waits
-        Stages hand over as they compute: one sends when it has computed, receives when it has nothing to compute, and
-        does nothing else meanwhile. Of passes without a backward, whose messages all go one way.
-    why_not
-        Why a search for plans does not look at it; empty: it does.
-    for_experts
-        It does where tokens travel to experts, which this order is made to hide.
-    word
-        What a plan's name says of it.
-    launched
-        What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
-    """
+    """In which order a stage works through micro-batches."""
 
     name: str
+    #: ``(stages, stage, micro-batches, chunks a stage) → tasks``.
     tasks: Callable[[int, int, int, int], list[Task]]
+    #: What of a plan does not go with this order.
     check: Callable[[Pipeline], Refusal] = lambda pipeline: None
+    #: The orders that stand in for it where a stage has several chunks of layers, and where forwards and backwards of
+    #: different micro-batches are interleaved; None where it stays itself, and where it cannot.
     of_chunks: PipelineOrder | None = None
     of_micro_batches: PipelineOrder | None = None
+    #: Gradients of weights are put off, to a kind of task of their own.
     splits_backward: bool = False
+    #: ``(stages, stage, micro-batches, bytes of a micro-batch in each chunk) →`` micro-batches of each chunk that a
+    #: stage keeps when they are most, in closed form; None: its tasks are walked.
     kept: Callable[[int, int, int, Sequence[float]], tuple[int, ...]] | None = None
+    #: Micro-batches enter at both ends: a stage holds two chunks, its own and that of the stage opposite.
     both_ways: bool = False
+    #: Stages hand over as they compute: one sends when it has computed, receives when it has nothing to compute, and
+    #: does nothing else meanwhile. Of passes without a backward, whose messages all go one way.
     waits: bool = False
+    #: Why a search for plans does not look at it; empty: it does.
     why_not: str = ""
+    #: It does where tokens travel to experts, which this order is made to hide.
     for_experts: bool = False
+    #: What a plan's name says of it.
     word: str = ""
+    #: What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -268,12 +253,7 @@ ORDERS.register(
 )
 ORDERS.register(
     PipelineOrder(
-        "zb-h1",
-        zero_bubble_h1,
-        check_zero_bubble,
-        splits_backward=True,
-        kept=kept_one_forward_one_backward,
-        word="zb",
+        "zb-h1", zero_bubble_h1, check_zero_bubble, splits_backward=True, kept=kept_one_forward_one_backward, word="zb"
     )
 )
 #: Hand-over as in pipelines before non-blocking ones (EnergonAI: Du et al. 2022, arXiv:2209.02341). With f for a stage,

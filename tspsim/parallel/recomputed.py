@@ -25,35 +25,25 @@ INSIDE = "inside"
 
 @dataclass(frozen=True)
 class RecomputeMethod:
-    """A way to choose layers.
+    """A way to choose layers."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan calls it, and a line for people.
-    recomputed
-        (index of a layer in its chunk, the plan's number) → whether it is made again.
-    group
-        The plan's number → layers that are repeated together; mostly one.
-    word
-        What a plan's name says of it, before the number.
-    launched
-        By the framework's name, what it calls the method.
-    """
-
+    #: What a plan calls it, and a line for people.
     name: str
     summary: str
+    #: (index of a layer in its chunk, the plan's number) → whether it is made again.
     recomputed: Callable[[int, int], bool]
+    #: The plan's number → layers that are repeated together; mostly one.
     group: Callable[[int], int] = lambda layers: 1
+    #: What a plan's name says of it, before the number.
     word: str = ""
+    #: By the framework's name, what it calls the method.
     launched: Mapping[str, str] = field(default_factory=dict)
 
 
 RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry("recomputation method", "tspsim.recompute_methods")
 BLOCK = RECOMPUTE_METHODS.register(
     RecomputeMethod(
-        "block", "the first layers of every chunk", lambda index, layers: index < layers,
-        launched={"megatron": "block"},
+        "block", "the first layers of every chunk", lambda index, layers: index < layers, launched={"megatron": "block"}
     )
 )
 RECOMPUTE_METHODS.register(

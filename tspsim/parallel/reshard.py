@@ -54,22 +54,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class Way:
-    """Who gathers.
-
-    Attributes
-    ----------
-    axes
-        Of :data:`AXES`, along which a group's ranks differ.
-    held
-        Layout → of all weights, the share that a rank holds once it has gathered.
-    beside
-        Layout → the share that it keeps for training beside those it generates with.
-    """
+    """Who gathers."""
 
     name: str
     summary: str
+    #: Of :data:`AXES`, along which a group's ranks differ.
     axes: tuple[str, ...]
+    #: Layout → of all weights, the share that a rank holds once it has gathered.
     held: Callable[[Layout], float]
+    #: Layout → the share that it keeps for training beside those it generates with.
     beside: Callable[[Layout], float]
 
     def ranks(self, layout: Layout) -> int:

@@ -19,32 +19,22 @@ from .sought import ANOTHER_MODEL, SOUGHT, Sought
 
 @dataclass(frozen=True)
 class Residual:
-    """Wiring of attention and MLP.
+    """Wiring of attention and MLP."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``residual`` calls it, and a line for the catalogue.
-    late
-        A block reads the residual stream without the sum of the block before it: each waits for its own kind's sum of
-        the layer before. Otherwise the MLP waits for its layer's attention, and attention for the MLP before.
-    side_by_side
-        Attention and MLP read the same normed input, and what they put out is added before it is summed.
-    sums_attention, sums_mlp
-        Whether what attention, and the MLP, put out is summed over ranks behind it.
-    in_flight
-        Residual-sized buffers of partial sums that are under way beside a layer at work.
-    note
-        What a reader of such a plan has to know; empty: nothing.
-    """
-
+    #: What a plan's ``residual`` calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: A block reads the residual stream without the sum of the block before it: each waits for its own kind's sum of
+    #: the layer before. Otherwise the MLP waits for its layer's attention, and attention for the MLP before.
     late: bool = False
+    #: Attention and MLP read the same normed input, and what they put out is added before it is summed.
     side_by_side: bool = False
+    #: Whether what attention, and the MLP, put out is summed over ranks behind it.
     sums_attention: bool = True
     sums_mlp: bool = True
+    #: Residual-sized buffers of partial sums that are under way beside a layer at work.
     in_flight: int = 0
+    #: What a reader of such a plan has to know; empty: nothing.
     note: str = ""
 
     @property

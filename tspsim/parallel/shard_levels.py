@@ -46,9 +46,7 @@ def weight_axis(held: ParameterGroup) -> str:
     return WEIGHT_SHARD if held.weights < held.shards else held.shard_axis
 
 
-def refresh(
-    builder: ProgramBuilder, held: ParameterGroup, size_bytes: float, name: str, after: list[int]
-) -> list[int]:
+def refresh(builder: ProgramBuilder, held: ParameterGroup, size_bytes: float, name: str, after: list[int]) -> list[int]:
     """Weights of ``size_bytes``, that others updated, up to the part that a rank keeps; what their gather waits for."""
     last = after
     for axis, ranks, kept in (

@@ -89,9 +89,7 @@ def copies(
     return last
 
 
-def _pieces(
-    job: Job, share: OwnedParameters, chunks: Sequence[Chunk]
-) -> list[tuple[str, tuple[ParameterGroup, ...]]]:
+def _pieces(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[tuple[str, tuple[ParameterGroup, ...]]]:
     """Names and parameters of what is copied, in order: tables and layers of every chunk."""
     found: list[tuple[str, tuple[ParameterGroup, ...]]] = []
     tables = job.work.adapters is None

@@ -112,13 +112,7 @@ def reduce_rows(
 
 
 def gather_rows(
-    builder: ProgramBuilder,
-    job: Job,
-    tokens: int,
-    after: list[int],
-    name: str,
-    width: int = 0,
-    slice_of: Slice = WHOLE,
+    builder: ProgramBuilder, job: Job, tokens: int, after: list[int], name: str, width: int = 0, slice_of: Slice = WHOLE
 ) -> list[int]:
     """With sequence regions: every rank's 1/T of the tokens to all. Returns what the whole rows wait for."""
     if job.plan.tp == 1 or not job.plan.sequence_regions:

@@ -33,24 +33,17 @@ HEAD_PIECES = 8
 class Transport(ABC):
     """A way for weights to travel along the folded axis; what it does not say otherwise are hops of the ranks' shards,
     each sent on by who got it.
-
-    Attributes
-    ----------
-    name, summary
-        What a plan calls it, and a line for the catalogue.
-    keeps
-        Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
-        layer's first ones arrive beside this layer's.
-    adds
-        A gradient travels with the sum so far, to which every rank adds its part.
-    gathers_heads
-        The attention's weights are all-gathered where they can be, instead of broadcast owner by owner.
     """
 
+    #: What a plan calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: Under full recomputation the MLP's weights that a repeated layer gathered stay for its backward, and the next
+    #: layer's first ones arrive beside this layer's.
     keeps: bool = True
+    #: A gradient travels with the sum so far, to which every rank adds its part.
     adds: bool = True
+    #: The attention's weights are all-gathered where they can be, instead of broadcast owner by owner.
     gathers_heads: bool = False
 
     @abstractmethod

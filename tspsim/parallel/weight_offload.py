@@ -81,11 +81,7 @@ def refused(job: Job) -> tuple[str, str] | None:
 
 
 SOUGHT.register(
-    Sought(
-        "offload_weights",
-        of=serves,
-        values=lambda model, work: ["the fewest that fit, where nothing does without"],
-    )
+    Sought("offload_weights", of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"])
 )
 SOUGHT.register(
     Sought("offload_weights of training", why_not="needs replicas that divide nothing: state it to try", of=trains)

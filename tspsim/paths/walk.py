@@ -66,27 +66,18 @@ class TimedTask:
 
 @dataclass(frozen=True)
 class Walk:
-    """What a walk found.
+    """What a walk found."""
 
-    Attributes
-    ----------
-    end_s
-        When the last kernel ends, after the task's start.
-    last_s
-        When the last instruction of any stream ends.
-    sent_s
-        When the result is ready to be sent on; ``end_s`` where nothing is sent.
-    compute_s
-        Kernels' own time.
-    gaps_s
-        Part of ``end_s`` in which kernels wait for a transfer that itself waited for the kernel before: nothing can
-        hide it.
-    """
-
+    #: When the last kernel ends, after the task's start.
     end_s: float
+    #: When the last instruction of any stream ends.
     last_s: float
+    #: When the result is ready to be sent on; ``end_s`` where nothing is sent.
     sent_s: float
+    #: Kernels' own time.
     compute_s: float
+    #: Part of ``end_s`` in which kernels wait for a transfer that itself waited for the kernel before: nothing can
+    #: hide it.
     gaps_s: float
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tspsim.cells import flat
 from tspsim.errors import printable
-from tspsim.result import flat
 from tspsim.units import GIB, compact, percent
 
 from . import requests, served
@@ -71,7 +71,7 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
     shown.add_column("GPUs")
     shown.add_column("plan", no_wrap=True)
     every = rows(results)
-    told = in_common(every)
+    told = {key: words for key, words in SEEN.items() if any(key in row.plan.inference for row in every)}
     for heading in ("tokens/s", "ratio", "step", *(told.values() or ["MFU"]), "memory, GiB", "$ a million tokens"):
         shown.add_column(heading, justify="right")
     best = max((row.ratio for row in every if row.ratio is not None), default=None)
@@ -93,12 +93,6 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
 
 #: What users of a serving step see, as columns are called.
 SEEN = {"time_to_first_token_s": "first token", "time_per_output_token_s": "output token"}
-
-
-def in_common(every: Sequence[Row]) -> dict[str, str]:
-    """Keys of the entry ``inference`` that any plan has, and their headings; none where nobody serves."""
-    keys = {key for row in every for key in row.plan.inference}
-    return {key: words for key, words in SEEN.items() if key in keys}
 
 
 def _cells(row: Row, told: Mapping[str, str], usd: str) -> list[str]:

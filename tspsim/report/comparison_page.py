@@ -205,7 +205,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
         )
         values["sentences"] += [row.searched.in_words(row.name) for row in decision.rows if row.searched is not None]
         values["tiles"] = [
-            (f"most {words}", best.name, f"{_measured(key, best)} with {best.best.name if best.best else ''}")
+            (f"most {words}", best.name, f"{compact(measured)} with {best.best.name if best.best else ''}")
             for key, words in (
                 ("tokens_per_s", "tokens/s"),
                 ("tokens_per_s_per_gpu", "tokens/s/GPU"),
@@ -213,7 +213,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
                 ("tokens_per_joule", "tokens a joule"),
             )
             for best in decision.ranked(key)[:1]
-            if best.measure(key)
+            if (measured := best.measure(key))
         ]
     return values
 
@@ -229,10 +229,6 @@ def seen_by_users(plan: PlanResult) -> list[str]:
     told = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
     said = [f"{words} {timed(plan, key)}" for key, words in told.items() if key in plan.inference]
     return [f"Its users see: {', '.join(said)}."] if said else []
-
-
-def _measured(key: str, row: OfferRow) -> str:
-    return compact(row.measure(key) or 0.0)
 
 
 def ranking(

@@ -57,9 +57,7 @@ def colours(kinds: Sequence[str]) -> dict[str, str]:
 def in_order(kinds: Iterable[str]) -> list[str]:
     """Kinds without repetition, in the order of the palette; strange ones last, as they came."""
     known = list(KIND_COLOURS)
-    return sorted(
-        dict.fromkeys(kinds), key=lambda kind: known.index(kind) if kind in KIND_COLOURS else len(known)
-    )
+    return sorted(dict.fromkeys(kinds), key=lambda kind: known.index(kind) if kind in KIND_COLOURS else len(known))
 
 
 def category_axis(names: Sequence[str], title: str, **more: Any) -> dict[str, Any]:

@@ -57,11 +57,5 @@ def front_figure(groups: Sequence[Marks], line: Line, x_axis: dict[str, Any], y_
         for marks in groups
     ]
     traces.append(line.trace())
-    layout = {
-        "height": 430,
-        "xaxis": x_axis,
-        "yaxis": value_axis(y_title),
-        "legend": LEGEND,
-        "showlegend": True,
-    }
+    layout = {"height": 430, "xaxis": x_axis, "yaxis": value_axis(y_title), "legend": LEGEND, "showlegend": True}
     return {"data": traces, "layout": layout}

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tspsim.answer import simulate
+from tspsim.cells import Cell
 from tspsim.description import describe_cluster
 from tspsim.files import atomic_write
-from tspsim.result import Cell, PlanResult, Result
+from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
 from tspsim.studies.axes import choose
 from tspsim.studies.best_plans import with_best

@@ -95,9 +95,7 @@ def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Column
     ranks, position = np.unique(columns["rank"], return_inverse=True)
     computing = timeline.labelled(lambda entry: entry.is_compute, bool)
     busy = _union(position, columns["start_s"], columns["end_s"], len(ranks))
-    compute = _union(
-        position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks)
-    )
+    compute = _union(position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks))
     step = max(step_time_s, 1e-30)
     return ranks, {
         "compute": compute / step,
@@ -151,12 +149,7 @@ def _encode(
         "ranks": [_rank(plan, number, folded) for number in chosen],
         "streams": streams,
         "tracks": [
-            {
-                "rank": chosen.index(int(rank[first])),
-                "stream": int(stream[first]),
-                "first": int(first),
-                "count": int(n),
-            }
+            {"rank": chosen.index(int(rank[first])), "stream": int(stream[first]), "first": int(first), "count": int(n)}
             for first, n in zip(tracks, np.diff(np.append(tracks, len(rank))), strict=True)
         ],
         "labels": table,
@@ -187,9 +180,7 @@ def _labels(view: View, entries: list[Any]) -> tuple[dict[str, Any], NDArray[Any
     for index, entry in enumerate(entries):
         dtype = entry.shape.rsplit(" ", 1)[-1]
         peak = peaks.get(dtype if dtype in peaks else usual, 0.0)
-        strings = (
-            texts.setdefault(text, len(texts)) for text in (entry.name, entry.kind, entry.part, entry.shape)
-        )
+        strings = (texts.setdefault(text, len(texts)) for text in (entry.name, entry.kind, entry.part, entry.shape))
         numbers = (entry.size_bytes, entry.flops, entry.alone_s, float(peak))
         row = (*strings, *map(_short, numbers), int(entry.is_compute))
         place[index] = rows.setdefault(row, len(rows))

@@ -87,9 +87,7 @@ def _served(view: View, plan: PlanResult, wide: bool) -> list[str]:
 
 
 def _rates(plan: PlanResult, wide: bool) -> list[str]:
-    spread = (
-        "" if plan.range is None or not wide else f" ({compact(plan.range.low)} – {compact(plan.range.high)})"
-    )
+    spread = "" if plan.range is None or not wide else f" ({compact(plan.range.low)} – {compact(plan.range.high)})"
     return [
         compact(plan.tokens_per_s) + spread,
         compact(plan.tokens_per_s_per_gpu),
@@ -102,6 +100,4 @@ def _rates(plan: PlanResult, wide: bool) -> list[str]:
 
 
 def _memory(plan: PlanResult, wide: bool) -> str:
-    return f"{plan.memory.peak_bytes / GIB:.1f}" + (
-        f" of {plan.memory.capacity_bytes / GIB:.1f}" if wide else ""
-    )
+    return f"{plan.memory.peak_bytes / GIB:.1f}" + (f" of {plan.memory.capacity_bytes / GIB:.1f}" if wide else "")

@@ -69,11 +69,7 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
         start_us = columns["start_s"][rows] * 1e6
         length_us = (columns["end_s"][rows] - columns["start_s"][rows]) * 1e6
         values = zip(
-            columns["label"][rows].tolist(),
-            thread[rows].tolist(),
-            start_us.tolist(),
-            length_us.tolist(),
-            strict=True,
+            columns["label"][rows].tolist(), thread[rows].tolist(), start_us.tolist(), length_us.tolist(), strict=True
         )
         yield ",\n".join(
             f'{fixed[label]},"tid":{tid},"ts":{ts:.4f},"dur":{dur:.4f}}}' for label, tid, ts, dur in values

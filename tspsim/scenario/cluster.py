@@ -189,6 +189,5 @@ def _form_of_cluster(value: Any) -> str:
 
 
 ClusterChoice = Annotated[
-    Annotated[Name, Tag("name")] | Annotated[ClusterInline, Tag("inline")],
-    Discriminator(_form_of_cluster),
+    Annotated[Name, Tag("name")] | Annotated[ClusterInline, Tag("inline")], Discriminator(_form_of_cluster)
 ]

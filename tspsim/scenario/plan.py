@@ -61,9 +61,7 @@ class Plan(Spread):
     speculation: SpeculationSpec | None = Field(
         None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
     )
-    tiers: Tiers | None = Field(
-        None, description="of requests: where prompts' blocks are kept that GPUs forget"
-    )
+    tiers: Tiers | None = Field(None, description="of requests: where prompts' blocks are kept that GPUs forget")
     search: Search | None = Field(
         None, description="instead of degrees: the best of all plans, searched for by `plan`, `compare` and `run`"
     )

@@ -86,8 +86,7 @@ class Power(_Terms):
     def _once(self) -> Power:
         if self.basis == "all_in" and (self.cooling > 1.0 or self.host > 0.0):
             raise PydanticCustomError(
-                "refused",
-                "all-in power has the host and the cooling in it already; use basis: device to add them",
+                "refused", "all-in power has the host and the cooling in it already; use basis: device to add them"
             )
         return self
 

@@ -255,9 +255,7 @@ class Scenario(Section):
 
 def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:
     """One finding at a place of its own."""
-    return ValidationError.from_exception_data(
-        cls.__name__, [InitErrorDetails(type=error, loc=place, input=value)]
-    )
+    return ValidationError.from_exception_data(cls.__name__, [InitErrorDetails(type=error, loc=place, input=value)])
 
 
 def origin_of(key: str, overridden: Sequence[str], file: str | None) -> str | None:

@@ -130,9 +130,7 @@ class Spread(Section):
         "of use"
     )  # fmt: skip
     micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Annotated[str, OneOf(ORDERS.names)] = Field(
-        "1f1b", description="of a pipeline; interleaved with vpp > 1"
-    )
+    schedule: Annotated[str, OneOf(ORDERS.names)] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
         (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
     )

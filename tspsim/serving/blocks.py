@@ -11,18 +11,12 @@ from .requests import Request
 
 
 class BlockPool:
-    """Blocks of ``block_tokens`` tokens each, which forget when they are freed.
-
-    Attributes
-    ----------
-    capacity
-        Blocks in all; inf: as many as are asked for.
-    used
-        Blocks that sequences hold.
-    """
+    """Blocks of ``block_tokens`` tokens each, which forget when they are freed; a ``capacity`` of inf: as many as are
+    asked for."""
 
     def __init__(self, capacity: float = inf, block_tokens: int = 1) -> None:
         self.capacity, self.block_tokens = capacity, block_tokens
+        #: Blocks that sequences hold.
         self.used = 0
 
     @property
@@ -40,24 +34,14 @@ class BlockPool:
 
 
 class Node:
-    """Blocks in a row whose content is known, behind those of its parent.
-
-    Attributes
-    ----------
-    key
-        What they hold, given what all before them hold.
-    blocks
-        How many there are.
-    cached
-        Of them, from the first on, those that still hold it.
-    holders
-        Sequences that hold them.
-    """
+    """``blocks`` blocks in a row whose content is known, behind those of its parent; ``key``: what they hold, given
+    what all before them hold."""
 
     __slots__ = ("blocks", "cached", "children", "holders", "key", "parent")
 
     def __init__(self, parent: Node | None, key: Hashable, blocks: int) -> None:
         self.parent, self.key, self.blocks = parent, key, blocks
+        #: Of the blocks, from the first on, those that still hold it; and sequences that hold them.
         self.cached = self.holders = 0
         self.children: dict[Hashable, Node] = {}
 

@@ -25,21 +25,14 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Holders:
-    """The ranks of one attention replica, and how they divide a request's cache.
+    """The ranks of one attention replica, and how they divide a request's cache."""
 
-    Attributes
-    ----------
-    places
-        By stage, in the order of the plan's mesh.
-    uses
-        Layers of each stage by what they keep.
-    neighbours
-        Ranks that share contexts stand beside each other; otherwise those that divide heads do.
-    """
-
+    #: By stage, in the order of the plan's mesh.
     places: tuple[tuple[Place, ...], ...]
+    #: Layers of each stage by what they keep.
     uses: tuple[Mapping[CacheUse, int], ...]
     share: ContextShare
+    #: Ranks that share contexts stand beside each other; otherwise those that divide heads do.
     neighbours: bool = False
 
     @cached_property

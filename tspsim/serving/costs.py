@@ -24,9 +24,10 @@ from ..parallel.draft import DRAFTS
 from ..parallel.serving_engine import Graphs, MemoryRule
 from ..question import Question
 from ..steps import Speculation
+from .compositions import Kind
 from .decodes import Decodes, evened
 from .grid import Cells
-from .mixed import Kind, Mixed, Shape, around
+from .mixed import Mixed, Shape, around
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
@@ -235,11 +236,7 @@ def undrafted(speculation: Speculation | None) -> Speculation | None:
 
 
 def costs_of(
-    question: Question,
-    plan: Plan,
-    *,
-    speculation: Speculation | None = None,
-    num_gpu_blocks: int | None = None,
+    question: Question, plan: Plan, *, speculation: Speculation | None = None, num_gpu_blocks: int | None = None
 ) -> ProgramCosts:
     """The costs of a plan's steps; what is tabulated for one question is there for the next of the same content.
 

@@ -20,27 +20,18 @@ from .speculation import Speculation
 
 
 class Decoders:
-    """Those of one attention replica.
-
-    Attributes
-    ----------
-    count
-        How many they are.
-    counter
-        Tokens that each has put out since the beginning of time.
-    queries
-        Positions of each that a step computes: one, and its drafts.
-    slack
-        Tokens that its blocks hold beyond its context: room for drafts.
-    """
+    """Those of one attention replica."""
 
     def __init__(self, pool: BlockPool, speculation: Speculation | None) -> None:
         self.pool, self.block = pool, pool.block_tokens
         self.limited = pool.capacity != inf
         self.speculation = speculation
         self.sampled = speculation is not None and speculation.sampled
+        #: Positions of each that a step computes: one, and its drafts.
         self.queries = 1 if speculation is None else speculation.queries
+        #: Tokens that its blocks hold beyond its context: room for drafts.
         self.slack = self.queries - 1
+        #: How many they are, and tokens that each has put out since the beginning of time.
         self.count = self.counter = 0
         self._sequences: dict[int, Sequence] = {}
         self._offsets = self._ends_sum = 0

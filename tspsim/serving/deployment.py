@@ -36,23 +36,15 @@ ROUTER = "router"
 
 @dataclass(frozen=True)
 class Deployment:
-    """One plan of a question with traffic.
+    """One plan of a question with traffic."""
 
-    Attributes
-    ----------
-    question
-        Looked up, with the speculation of this plan and the engine as it is configured.
-    plan
-        Of the question.
-    options
-        Of the engine by their real names, as stated: the workload's, and the plan's over them.
-    place
-        Where options and the router are stated, for messages: key → path.
-    """
-
+    #: Looked up, with the speculation of this plan and the engine as it is configured.
     question: Question
+    #: Of the question.
     plan: Plan
+    #: Of the engine by their real names, as stated: the workload's, and the plan's over them.
     options: Mapping[str, Any]
+    #: Where options and the router are stated, for messages: key → path.
     place: Mapping[str, str]
     speculation: SpeculationSpec | None = None
     router: str = "round_robin"

@@ -31,79 +31,51 @@ from .transfers import Transfer
 
 @dataclass(frozen=True)
 class Handover:
-    """How caches go from one pool to the other.
+    """How caches go from one pool to the other."""
 
-    Attributes
-    ----------
-    push
-        Layer by layer while the prompt is read; otherwise as a whole afterwards.
-    handshake_s
-        Before they are fetched.
-    first_token_at_once
-        Prefill streams it; otherwise it comes with the second.
-    """
-
+    #: Layer by layer while the prompt is read; otherwise as a whole afterwards.
     push: bool = False
+    #: Before they are fetched.
     handshake_s: float = 0.0
+    #: Prefill streams it; otherwise it comes with the second.
     first_token_at_once: bool = False
 
 
 @dataclass(slots=True)
 class Journey:
-    """A request between the pools.
-
-    Attributes
-    ----------
-    read, written
-        What the replicas see of it: its prompt with one output, and the rest behind a known prompt.
-    giver, taker
-        Numbers of the replicas.
-    pieces
-        Parts of its cache that are under way, or will be.
-    start_s
-        When the first set off; not a number before.
-    read_s
-        When its prompt had been read; not a number before.
-    """
+    """A request between the pools."""
 
     request: Request
+    #: What the replicas see of it: its prompt with one output, and the rest behind a known prompt.
     read: Request
     written: Request | None
+    #: Numbers of the replicas.
     giver: int = -1
     taker: int = -1
+    #: Parts of its cache that are under way, or will be.
     pieces: int = 0
     size_bytes: float = 0.0
+    #: When the first set off; not a number before.
     start_s: float = float("nan")
+    #: When its prompt had been read; not a number before.
     read_s: float = float("nan")
 
 
 @dataclass
 class Disaggregated:
-    """Two pools as one desk.
+    """Two pools as one desk."""
 
-    Parameters
-    ----------
-    prefill, decode
-        Those who read, and those who write.
-    holders
-        Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
-        entry for each of them.
-    wires
-        Makes the links, on the clock that the pools live on.
-    handover
-        How caches go.
-
-    Attributes
-    ----------
-    moved
-        All caches that have come from the first to the second, in order.
-    """
-
+    #: Those who read, and those who write.
     prefill: Pool
     decode: Pool
+    #: Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
+    #: entry for each of them.
     holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
+    #: Makes the links, on the clock that the pools live on.
     wires: Callable[[simpy.Environment], Wires]
+    #: How caches go.
     handover: Handover = Handover()
+    #: All caches that have come from the first to the second, in order.
     moved: list[Transfer] = field(default_factory=list)
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:

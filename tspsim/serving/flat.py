@@ -53,25 +53,17 @@ def things_of(stages: Sequence[Program]) -> list[Thing]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in programs that are written alike equal things stand, and what follows each place.
+    """Where in programs that are written alike equal things stand, and what follows each place."""
 
-    Attributes
-    ----------
-    where
-        For each different thing, the index of the first that is like it in :func:`things_of`.
-    follows
-        Row i: how often each of them runs from the i-th place of its stage on; places are all instructions, of layers
-        that repeat those of the first turn and of the last. Where a stage's host takes no time its first place stands
-        for all.
-    issued_s
-        When the host has issued what stands at each place, after the stage's begin.
-    starts
-        The first place of every stage.
-    """
-
+    #: For each different thing, the index of the first that is like it in :func:`things_of`.
     where: tuple[int, ...]
+    #: Row i: how often each of them runs from the i-th place of its stage on; places are all instructions, of layers
+    #: that repeat those of the first turn and of the last. Where a stage's host takes no time its first place stands
+    #: for all.
     follows: Floats
+    #: When the host has issued what stands at each place, after the stage's begin.
     issued_s: Floats
+    #: The first place of every stage.
     starts: tuple[int, ...]
 
     @classmethod

@@ -39,27 +39,15 @@ Reach = tuple[bool, ...]
 
 
 class Passes:
-    """A step's pass through the model, and those of its drafter behind it: the first, and any other.
-
-    Attributes
-    ----------
-    rows
-        Of each.
-    within
-        For each length where a layer bends, those rows again; without a context where it passes that.
-    numbers
-        What instructions may hang on.
-    counts
-        Those of them that have an order.
-    kind
-        Equal for steps that may have the same instructions: what is captured, and which kernels there are.
-    """
+    """A step's pass through the model, and those of its drafter behind it: the first, and any other."""
 
     def __init__(self, job: Job, bends: Sequence[int]) -> None:
         drafts = job.drafts.tokens if job.drafts is not None and job.draft_layers else 0
         jobs = [job, *(job.drafting(number) for number in range(min(drafts, 2)))]
         self.job = job
+        #: Of each.
         self.rows: list[Rows] = [each.rows for each in jobs]
+        #: For each length where a layer bends, those rows again; without a context where it passes that.
         self.within = [[tuple([(q, c if q + c <= bend else NONE, n) for q, c, n in rows]) for rows in self.rows]
                        for bend in bends]  # fmt: skip
         cut = [tuple([tuple([(q, min(c, bend), n) for q, c, n in rows]) for rows in self.rows]) for bend in bends]
@@ -71,8 +59,11 @@ class Passes:
             counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
             kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
+        #: Those of them that have an order.
         self.counts = tuple(counts)
+        #: What instructions may hang on.
         self.numbers: Numbers = (*counts, tuple(self.rows), *cut)
+        #: Equal for steps that may have the same instructions: what is captured, and which kernels there are.
         self.kind: Hashable = tuple(kinds)
 
 
@@ -115,16 +106,11 @@ class Carried:
 
 
 class Form:
-    """Steps whose programs have the same instructions: ``things`` take time in the first, whose passes are given.
-
-    Attributes
-    ----------
-    jobs
-        The first whose programs were written.
-    """
+    """Steps whose programs have the same instructions: ``things`` take time in the first, whose passes are given."""
 
     def __init__(self, things: list[Thing], passes: Passes) -> None:
         self._first = things
+        #: The first whose programs were written.
         self.jobs: list[Job] = []
         #: Of every thing the numbers that it may hang on, and what of a pass it may carry.
         self._hangs_on = [set(range(len(passes.numbers))) for _ in things]

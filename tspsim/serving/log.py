@@ -53,16 +53,13 @@ class StepLog:
     waiting        requests that were not admitted when it began
     used_tokens    of the cache when it ended, in whole blocks
     ============== =======================================================================
-
-    Attributes
-    ----------
-    put_back
-        Preemptions, in order of their ends: number of the request, when it lost its cache, when it was admitted again.
     """
 
     COLUMNS = tuple(_TYPES)
 
     def __init__(self) -> None:
+        #: Preemptions, in order of their ends: number of the request, when it lost its cache, when it was admitted
+        #: again.
         self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
         self._shelf = Shelf(_RECORD)
         #: Packed runs of a page that is not full.

@@ -27,23 +27,15 @@ from .service import Desk
 
 @dataclass(frozen=True, kw_only=True)
 class PooledDeployment(Deployment):
-    """Prompts and answers on different GPUs. What it inherits is of one replica of those that write answers.
+    """Prompts and answers on different GPUs. What it inherits is of one replica of those that write answers."""
 
-    Attributes
-    ----------
-    parts
-        One replica of each pool, by its name.
-    pools
-        As the scenario states them.
-    placed
-        Ranks of each pool on its cluster.
-    clusters
-        The scenario's, and a pool's own.
-    """
-
+    #: One replica of each pool, by its name.
     parts: Mapping[str, Deployment]
+    #: As the scenario states them.
     pools: Pools
+    #: Ranks of each pool on its cluster.
     placed: Mapping[str, range]
+    #: The scenario's, and a pool's own.
     clusters: tuple[Cluster, ...]
 
     def count(self, name: str) -> int:

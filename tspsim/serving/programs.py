@@ -36,26 +36,17 @@ TYPICAL_CONTEXT, TYPICAL_BATCH = 8192, 32
 
 @dataclass(frozen=True)
 class Priced:
-    """One step.
+    """One step."""
 
-    Attributes
-    ----------
-    seconds
-        From its beginning to when the next may begin.
-    makespan_s
-        Of its programs.
-    compute_s
-        Seconds of kernels by family (:attr:`Operator.kind`), mean over ranks.
-    parts_s
-        Seconds by what they are for: attention, experts, products, other kernels, collectives by kind, host, idle.
-    chained
-        Found by a walk; otherwise the engine ran it.
-    """
-
+    #: From its beginning to when the next may begin.
     seconds: float
+    #: Of its programs.
     makespan_s: float
+    #: Seconds of kernels by family (:attr:`Operator.kind`), mean over ranks.
     compute_s: dict[str, float]
+    #: Seconds by what they are for: attention, experts, products, other kernels, collectives by kind, host, idle.
     parts_s: dict[str, float]
+    #: Found by a walk; otherwise the engine ran it.
     chained: bool
 
 

@@ -32,17 +32,12 @@ class Serves(Backend, Protocol):
 
 @dataclass(frozen=True)
 class Members:
-    """Equal replicas: an engine, what its steps cost, and how many there are.
-
-    Attributes
-    ----------
-    lanes
-        Attention replicas of each that step together, each with its own queue and cache.
-    """
+    """Equal replicas: an engine, what its steps cost, and how many there are."""
 
     engine: Engine
     cost: StepCost
     replicas: int = 1
+    #: Attention replicas of each that step together, each with its own queue and cache.
     lanes: int = 1
 
     def build(
@@ -130,13 +125,6 @@ class Pool:
         A registered name.
     name
         What its replicas are called by, with their number.
-
-    Attributes
-    ----------
-    replicas
-        Once it is open.
-    homes
-        By request's number, that of the replica it was last sent to; −1 before.
     """
 
     #: Told of every request whose first token is out; None: nobody is.
@@ -146,16 +134,13 @@ class Pool:
         self.members = tuple(members)
         self.router = ROUTERS.get(router)
         self.name = name
+        #: Once it is open.
         self.replicas: list[Serves] = []
+        #: By request's number, that of the replica it was last sent to; −1 before.
         self.homes = array("i")
 
     def open(
-        self,
-        env: simpy.Environment,
-        on_end: Notice,
-        *,
-        every_step: bool = False,
-        on_chunk: ChunkNotice | None = None,
+        self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
         """Put its replicas on a clock; ``on_end`` is told of every request that has ended, ``on_chunk`` of every piece
         of a prompt when its step begins."""

@@ -13,34 +13,23 @@ from .waits import Waits
 
 @dataclass(frozen=True)
 class ServingRun:
-    """A plan under one load.
+    """A plan under one load."""
 
-    Attributes
-    ----------
-    label
-        What the point of a curve is told by: ``concurrency`` or ``rate``; empty where the arrivals have neither.
-    metrics
-        The entry ``serving`` (:func:`tspsim.serving.metrics.measure`).
-    ranges
-        (low, high) of ``ttft_s``, ``tpot_s`` (their means) and ``output_tokens_per_s``, nine times of ten.
-    waits
-        Requests that count and ended.
-    names, logs
-        Of every replica: what it is called, and its runs of steps.
-    capacity_tokens
-        What the cache of one attention replica holds; None: no limit.
-    front_end_s
-        That every request takes before an engine sees it.
-    """
-
+    #: What the point of a curve is told by: ``concurrency`` or ``rate``; empty where the arrivals have neither.
     label: Mapping[str, float]
+    #: The entry ``serving`` (:func:`tspsim.serving.metrics.measure`).
     metrics: Mapping[str, Any]
+    #: (low, high) of ``ttft_s``, ``tpot_s`` (their means) and ``output_tokens_per_s``, nine times of ten.
     ranges: Mapping[str, tuple[float, float]]
+    #: Requests that count and ended.
     waits: Waits = field(repr=False)
+    #: Of every replica: what it is called, and its runs of steps.
     names: tuple[str, ...] = ()
     logs: tuple[StepLog, ...] = field(default=(), repr=False)
     transfers: tuple[Transfer, ...] = field(default=(), repr=False)
+    #: What the cache of one attention replica holds; None: no limit.
     capacity_tokens: int | None = None
+    #: That every request takes before an engine sees it.
     front_end_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:

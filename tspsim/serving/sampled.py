@@ -16,21 +16,14 @@ BAR = 0.005
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far tabulated seconds are off those of whole programs on the cluster, relative to these.
+    """How far tabulated seconds are off those of whole programs on the cluster, relative to these."""
 
-    Attributes
-    ----------
-    steps
-        That were compared.
-    mean, most
-        Of their deviations' sizes.
-    worst
-        The step with the largest; None where none was compared.
-    """
-
+    #: That were compared.
     steps: int
+    #: Of their deviations' sizes.
     mean: float = 0.0
     most: float = 0.0
+    #: The step with the largest; None where none was compared.
     worst: Work | None = None
 
     def __str__(self) -> str:

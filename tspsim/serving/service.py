@@ -19,24 +19,17 @@ from .transfers import Transfer
 
 
 class Source(Protocol):
-    """Where requests come from.
-
-    Attributes
-    ----------
-    requests
-        All that will come, in order of their numbers.
-    """
+    """Where requests come from."""
 
     @property
-    def requests(self) -> Sequence[Request]: ...
+    def requests(self) -> Sequence[Request]:
+        """All that will come, in order of their numbers."""
 
     def begin(self, env: simpy.Environment, send: Notice) -> None:
         """Arrange for what comes at known times; ``send`` is called when a request comes."""
-        ...
 
     def ended(self, request: Request) -> None:
         """A request has been answered: the next of a closed loop comes, or the next turn of a conversation."""
-        ...
 
 
 class Desk(Protocol):
@@ -44,43 +37,32 @@ class Desk(Protocol):
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put replicas on a clock; ``on_end`` is told of every request whose last token is out."""
-        ...
 
     def take(self, request: Request) -> None:
         """A request has come."""
-        ...
 
     @property
     def named_replicas(self) -> Sequence[tuple[str, Serves]]:
         """All its replicas, with their names."""
-        ...
 
     @property
     def transfers(self) -> Sequence[Transfer]:
         """What went between them, in the order in which it had come."""
-        ...
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a run.
+    """What came of a run."""
 
-    Attributes
-    ----------
-    requests
-        All of the source, in order; the times of those that did not end are not numbers.
-    names, logs
-        Of every replica: what it is called, and its runs of steps.
-    transfers
-        Caches that went between replicas and tiers.
-    interrupted
-        Somebody stopped it: what had ended by then is kept.
-    """
-
+    #: All of the source, in order; the times of those that did not end are not numbers.
     requests: Sequence[Request]
+    #: Of every replica: its runs of steps.
     logs: tuple[StepLog, ...]
+    #: Caches that went between replicas and tiers.
     transfers: tuple[Transfer, ...] = ()
+    #: What every replica is called.
     names: tuple[str, ...] = ()
+    #: Somebody stopped it: what had ended by then is kept.
     interrupted: bool = False
 
 

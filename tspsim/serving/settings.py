@@ -11,23 +11,15 @@ from .speculation import Speculation
 
 @dataclass(frozen=True)
 class Settings:
-    """How an engine is set.
+    """How an engine is set."""
 
-    Attributes
-    ----------
-    options
-        Of its scheduler.
-    kv_tokens
-        Tokens that the cache of one attention replica holds; None: as many as are asked for.
-    block_tokens
-        Tokens of a block of it.
-    speculation
-        Drafts, and how many of them are kept; None: one token a step.
-    """
-
+    #: Of its scheduler.
     options: Section
+    #: Tokens that the cache of one attention replica holds; None: as many as are asked for.
     kv_tokens: int | None
+    #: Tokens of a block of it.
     block_tokens: int
+    #: Drafts, and how many of them are kept; None: one token a step.
     speculation: Speculation | None
 
     @property

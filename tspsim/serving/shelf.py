@@ -25,15 +25,11 @@ class Shelf:
     ----------
     kind
         Type of a record: a packed one of NumPy, with names.
-
-    Attributes
-    ----------
-    pages
-        How many there are.
     """
 
     def __init__(self, kind: np.dtype[Any]) -> None:
         self.kind = kind
+        #: How many there are.
         self.pages = 0
         #: In memory: all while they are few, else those used last, each with whether it was changed since.
         self._near: dict[int, NDArray[Any]] = {}

@@ -27,25 +27,19 @@ _AT_ONCE = 64
 class Speculation:
     """Drafts of every step, and what becomes of them.
 
-    Attributes
-    ----------
-    acceptance
-        Of each draft, where those before it were accepted: one probability a drafted token.
-    sampled
-        Drafts are accepted or not by chance, sequence by sequence; otherwise every step puts out the mean: whole
-        tokens, and the fraction is carried to the next step.
-    seed
-        Of chance. What a sequence draws depends on its number and on how many of its steps came before, not on when it
-        runs or with whom.
-
     Examples
     --------
     >>> Speculation((0.8, 0.5)).tokens_a_step
     2.2
     """
 
+    #: Of each draft, where those before it were accepted: one probability a drafted token.
     acceptance: tuple[float, ...]
+    #: Drafts are accepted or not by chance, sequence by sequence; otherwise every step puts out the mean: whole
+    #: tokens, and the fraction is carried to the next step.
     sampled: bool = False
+    #: Of chance. What a sequence draws depends on its number and on how many of its steps came before, not on when it
+    #: runs or with whom.
     seed: int = 0
 
     def __post_init__(self) -> None:

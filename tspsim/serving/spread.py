@@ -30,18 +30,12 @@ BASIS = (
 
 @dataclass(frozen=True)
 class Typical:
-    """What a run's steps are like.
+    """What a run's steps are like."""
 
-    Attributes
-    ----------
-    decode, reading
-        A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
-    seconds
-        Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
-    """
-
+    #: A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
     decode: Work | None
     reading: Work | None
+    #: Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
     seconds: dict[str, float]
 
     @classmethod
@@ -65,9 +59,7 @@ class Typical:
         decode = reading = None
         alone = counts.pop(Kind.DECODE)
         if alone:
-            weighed_s = (
-                (rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs)
-            )
+            weighed_s = ((rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs))
             batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
             decode = Work((), (held,) * batch)
         read = sum(counts.values())

@@ -29,14 +29,9 @@ Keys = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Stream:
-    """Values that can be read again and again.
+    """Values that can be read again and again."""
 
-    Attributes
-    ----------
-    read
-        Reads them from their beginning, in pieces.
-    """
-
+    #: Reads them from their beginning, in pieces.
     read: Callable[[], Iterator[Floats]]
 
     def count(self) -> int:
@@ -97,9 +92,7 @@ def total(pieces: Iterator[Floats], count: int) -> float:
     return added(count)
 
 
-def reached(
-    read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Sequence[float]
-) -> list[float]:
+def reached(read: Callable[[], Iterator[tuple[Floats, Ints | None]]], asked: Sequence[float]) -> list[float]:
     """The least values that weights of so much, all together, do not exceed.
 
     Parameters

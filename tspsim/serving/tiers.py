@@ -31,28 +31,19 @@ from .work import Chunk, StepCost, Work
 
 @dataclass(frozen=True)
 class TierSpec:
-    """A tier as a replica sees it.
+    """A tier as a replica sees it."""
 
-    Attributes
-    ----------
-    name
-        What transfers call it.
-    size_bytes
-        That it holds: of one replica's host, or of the whole store.
-    token_bytes
-        That a token takes of it.
-    token_s
-        Seconds that a token's bytes take to a GPU: bytes a GPU over bandwidth a GPU.
-    shared
-        All replicas have the same.
-    """
-
+    #: What transfers call it.
     name: str
+    #: That it holds: of one replica's host, or of the whole store.
     size_bytes: float
+    #: That a token takes of it.
     token_bytes: float
+    #: Seconds that a token's bytes take to a GPU: bytes a GPU over bandwidth a GPU.
     token_s: float
     latency_s: float = 0.0
     on_eviction: bool = False
+    #: All replicas have the same.
     shared: bool = False
 
 
@@ -229,9 +220,7 @@ class TieredPool(Pool):
             )
             names = "+".join(hit.seconds)
             exposed_s = now_s - start_s
-            self.loads.append(
-                Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s)
-            )
+            self.loads.append(Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s))
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
             super(TieredPool, self).give(number, request, computed=hit.found)

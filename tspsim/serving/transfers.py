@@ -7,24 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Transfer:
-    """Bytes of a request's cache that went from one place to another.
+    """Bytes of a request's cache that went from one place to another."""
 
-    Attributes
-    ----------
-    request
-        Its number.
-    start_s, end_s
-        When it was asked for, and when the last byte had come.
-    source, destination
-        Names of replicas or tiers.
-    exposed_s
-        Seconds of it that the request waited for.
-    """
-
+    #: Its number.
     request: int
+    #: When it was asked for, and when the last byte had come.
     start_s: float
     end_s: float
+    #: Names of replicas or tiers.
     source: str
     destination: str
     size_bytes: float
+    #: Seconds of it that the request waited for.
     exposed_s: float

@@ -172,7 +172,6 @@ class StepCost(Protocol):
 
     def seconds(self, works: Sequence[Work]) -> float:
         """Of one step, from its beginning to when the next may begin."""
-        ...
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Seconds from now to the end of each of the next ``steps`` steps, where every sequence of ``works`` (no chunks
@@ -180,7 +179,6 @@ class StepCost(Protocol):
 
         ``seconds`` of the works with contexts longer by j, summed over j, to rounding.
         """
-        ...
 
 
 @runtime_checkable
@@ -190,7 +188,6 @@ class StepwiseCost(StepCost, Protocol):
 
     def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Seconds of each of the next ``steps`` steps of :meth:`decode_ends_s`."""
-        ...
 
 
 @runtime_checkable
@@ -200,7 +197,6 @@ class EachStepCost(StepCost, Protocol):
     def decode_steps_s(self, works: Sequence[Work], advances: Sequence[Iterable[int]]) -> Iterable[float]:
         """Seconds of one decode step after another; ``advances`` are, for each of ``works``, the tokens by which its
         contexts have grown, step by step."""
-        ...
 
 
 class CalledCost:

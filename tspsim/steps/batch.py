@@ -91,10 +91,7 @@ class Batch:
                     rows[half].append(row._replace(sequences=count))
             more ^= row.sequences % 2
         first = round(self.head_tokens * sum(row.sequences for row in rows[0]) / self.sequences)
-        return (
-            Batch(tuple(rows[0]), self.causal, first),
-            Batch(tuple(rows[1]), self.causal, self.head_tokens - first),
-        )
+        return (Batch(tuple(rows[0]), self.causal, first), Batch(tuple(rows[1]), self.causal, self.head_tokens - first))
 
     @property
     def pairs(self) -> float:

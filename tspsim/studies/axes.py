@@ -25,8 +25,8 @@ from fractions import Fraction
 from typing import Any, get_args
 
 from .. import catalog
+from ..cells import Cell
 from ..errors import InputError, UnitError, UnknownNameError, shorten
-from ..result import Cell
 from ..scenario import Scenario
 from ..scenario.loading import assignment
 from ..units import Dimension, parse
@@ -43,21 +43,14 @@ _PAIRS = {"[": "]", "{": "}"}
 
 @dataclass(frozen=True)
 class Axis:
-    """A path and its values: as YAML text, and as the table's column shows them.
+    """A path and its values: as YAML text, and as the table's column shows them."""
 
-    Attributes
-    ----------
-    path
-        Key path, and name of the column.
-    texts
-        What is assigned, one a step.
-    cells
-        Numbers in SI where every value is one (counts and quantities with a unit), truths where every value is one,
-        else the texts.
-    """
-
+    #: Key path, and name of the column.
     path: str
+    #: What is assigned, one a step.
     texts: tuple[str, ...]
+    #: Numbers in SI where every value is one (counts and quantities with a unit), truths where every value is one,
+    #: else the texts.
     cells: tuple[Cell, ...]
 
     def __len__(self) -> int:

@@ -15,8 +15,8 @@ from ..errors import InfeasibleError, InputError
 from ..scenario import Plan, Scenario
 from .executors import in_order
 from .planner import Planner, ServingPlanner, TrafficPlanner, planner_of
+from .planner.candidate import plan_keys
 from .planner.query import searched_apart
-from .planner.space import plan_keys
 from .searched import Searched
 
 #: Seconds of processor time for the best plan of one machine; most are found in a tenth of it.

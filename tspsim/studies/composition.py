@@ -28,26 +28,18 @@ WARM = 20
 
 @dataclass(frozen=True)
 class Composition:
-    """What one machine makes of some models.
-
-    Attributes
-    ----------
-    resident
-        Models that stay in memory at once.
-    left_bytes
-        Of all GPUs' memory, beside those and what was set aside.
-    miss_share, least_miss_share
-        Of requests whose model is not there, least recently used ones replaced; and with the most popular ones for
-        good, which nothing beats.
-    switch_s, mean_switch_s
-        Of a miss, and over all requests.
-    """
+    """What one machine makes of some models."""
 
     models: int
+    #: Models that stay in memory at once.
     resident: int
+    #: Of all GPUs' memory, beside those and what was set aside.
     left_bytes: float
+    #: Of requests whose model is not there, least recently used ones replaced; and with the most popular ones for
+    #: good, which nothing beats.
     miss_share: float
     least_miss_share: float
+    #: Of a miss, and over all requests.
     switch_s: float
     mean_switch_s: float
 

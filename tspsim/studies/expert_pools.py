@@ -40,32 +40,22 @@ from ..scenario import load
 
 @dataclass(frozen=True)
 class Pools:
-    """One decode step.
-
-    Attributes
-    ----------
-    attention_s, experts_s, there_s, back_s
-        Of one micro-batch in one layer with experts: T_a, T_e, T_c there and back.
-    layer_s, step_s
-        Of all micro-batches; the step has dense layers, tables and the head on the attention GPUs.
-    tokens_per_s, tokens_per_s_per_gpu
-        Put out, over the GPUs of both pools.
-    touched
-        a_max.
-    attention_bytes, expert_bytes
-        Weights of a GPU in each pool, and of the first its requests' caches.
-    """
+    """One decode step; rates count the GPUs of both pools."""
 
     gpus: int
     batch: int
     micro_batches: int
+    #: Of one micro-batch in one layer with experts: T_a, T_e, T_c there and back.
     attention_s: float
     experts_s: float
     there_s: float
     back_s: float
+    #: Of all micro-batches; the step has dense layers, tables and the head on the attention GPUs.
     layer_s: float
     step_s: float
+    #: a_max.
     touched: float
+    #: Weights of a GPU in each pool, and of the first its requests' caches.
     attention_bytes: float
     expert_bytes: float
 

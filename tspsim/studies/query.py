@@ -53,13 +53,9 @@ class Library:
 
     Devices and clusters keep what they were asked, so that memory would grow with the number of different questions;
     :meth:`tidy` starts afresh now and then.
-
-    Attributes
-    ----------
-    keep
-        Whole answers, with their timelines, of how many questions answered last stay at hand.
     """
 
+    #: Whole answers, with their timelines, of how many questions answered last stay at hand.
     keep: int = 0
     _answers: dict[str, PlanResult] = field(default_factory=dict)
     _found: dict[Hashable, Any] = field(default_factory=dict)

@@ -12,31 +12,21 @@ CLOSE = 0.01
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search for a plan did.
+    """What a search for a plan did."""
 
-    Attributes
-    ----------
-    plan
-        What it found; empty where nothing fits, and ``error`` says why.
-    simulated, bounded
-        Plans that were simulated, and layouts that were bounded.
-    gap
-        By what share a plan that was searched and not simulated may be better.
-    complete
-        Whether time was enough to prove that.
-    keys
-        Keys that were chosen, and of some the values that were looked at.
-    limits
-        What was asked of a plan, as stated: others, which may be better, were not searched.
-    """
-
+    #: What it found; empty where nothing fits, and ``error`` says why.
     plan: str
     error: str = ""
+    #: Plans that were simulated, and layouts that were bounded.
     simulated: int = 0
     bounded: int = 0
+    #: By what share a plan that was searched and not simulated may be better.
     gap: float = 0.0
+    #: Whether time was enough to prove that.
     complete: bool = True
+    #: Keys that were chosen, and of some the values that were looked at.
     keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: What was asked of a plan, as stated: others, which may be better, were not searched.
     limits: Sequence[str] = ()
 
     def in_words(self, name: str) -> str:

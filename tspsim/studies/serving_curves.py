@@ -78,9 +78,7 @@ def rates_over_batch(scenario: Scenario, plans: Sequence[PlanResult], limit_s: f
 def rate_of(result: PlanResult, batch: int) -> Rate:
     """What a plan that ran did."""
     seen = result.inference
-    return Rate(
-        batch, result.tokens_per_s_per_gpu, seen["tokens_per_s_per_user"], seen["time_per_output_token_s"]
-    )
+    return Rate(batch, result.tokens_per_s_per_gpu, seen["tokens_per_s_per_user"], seen["time_per_output_token_s"])
 
 
 def batches(question: Question, name: str) -> list[int]:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..cells import Cell
 from ..errors import InputError, TspsimError, UnknownNameError
-from ..result import Cell, PlanResult, Result
+from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import duration
 from .axes import Axis, Point, choose, points, read_axis

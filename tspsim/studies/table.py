@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._display import html_table
+from ..cells import Cell, flat
 from ..errors import InputError
 from ..files import atomic_write, replacing
-from ..result import Cell, Memory, PlanResult, Range, Result, flat
+from ..result import Memory, PlanResult, Range, Result
 from ..units import compact, duration
 
 if TYPE_CHECKING:
@@ -53,20 +54,13 @@ _NUMBERS = (
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows of equal columns.
+    """Rows of equal columns."""
 
-    Attributes
-    ----------
-    swept
-        The paths that were swept: names of columns.
-    columns
-        Name → cells, one a row; a column holds one type and None.
-    results
-        The rows again, a :class:`~tspsim.result.Result` a point, for pages and pictures; without timelines.
-    """
-
+    #: The paths that were swept: names of columns.
     swept: tuple[str, ...]
+    #: Name → cells, one a row; a column holds one type and None.
     columns: Mapping[str, Sequence[Cell]]
+    #: The rows again, a :class:`~tspsim.result.Result` a point, for pages and pictures; without timelines.
     results: tuple[Result, ...]
 
     def __len__(self) -> int:

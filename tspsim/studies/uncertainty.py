@@ -72,39 +72,26 @@ class Factor:
 
 @dataclass(frozen=True)
 class Offer:
-    """A plan on hardware at a price.
+    """A plan on hardware at a price."""
 
-    Parameters
-    ----------
-    name
-        How answers call it.
-    tokens
-        Tokens a step.
-    step_s
-        Seconds a step.
-    parts_s
-        Seconds of the step under each factor, by name; together at most ``step_s``.
-    factors
-        What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
-        as high as its own range goes.
-    gpus
-        How many it takes.
-    usd_per_gpu_hour
-        Price of one of them; 0 where nobody asks for money.
-    price
-        Name of the price's factor, if it is uncertain.
-    added_usd_per_gpu_hour, added
-        What comes on top of the price (the fabric), and the name of its factor.
-    """
-
+    #: How answers call it.
     name: str
+    #: Tokens a step.
     tokens: float
+    #: Seconds a step.
     step_s: float
+    #: Seconds of the step under each factor, by name; together at most ``step_s``.
     parts_s: Mapping[str, float]
+    #: What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
+    #: as high as its own range goes.
     factors: Mapping[str, Factor] = field(default_factory=dict)
+    #: How many it takes.
     gpus: int = 1
+    #: Price of one of them; 0 where nobody asks for money.
     usd_per_gpu_hour: float = 0.0
+    #: Name of the price's factor, if it is uncertain.
     price: str | None = None
+    #: What comes on top of the price (the fabric), and the name of its factor.
     added_usd_per_gpu_hour: float = 0.0
     added: str | None = None
 
@@ -151,37 +138,27 @@ class Change:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether ``a`` beats ``b``.
-
-    Attributes
-    ----------
-    ratio, low, high
-        Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
-    probability
-        That ``a`` beats ``b``; a tie counts half.
-    standard_error
-        Of ``probability``, from the number of draws.
-    break_even_price_ratio, break_even_low, break_even_high
-        Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
-        range: the ratio of their tokens/s/GPU.
-    tornado
-        What each factor alone does to ``ratio``, the strongest first.
-    changes
-        What would change the verdict, the most likely first.
-    """
+    """Whether ``a`` beats ``b``."""
 
     a: str
     b: str
     measure: Measure
+    #: Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
     ratio: float
     low: float
     high: float
+    #: That ``a`` beats ``b``; a tie counts half.
     probability: float
+    #: Of ``probability``, from the number of draws.
     standard_error: float
+    #: Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
+    #: range: the ratio of their tokens/s/GPU.
     break_even_price_ratio: float
     break_even_low: float
     break_even_high: float
+    #: What each factor alone does to ``ratio``, the strongest first.
     tornado: tuple[Swing, ...]
+    #: What would change the verdict, the most likely first.
     changes: tuple[Change, ...]
 
 
@@ -347,9 +324,7 @@ def likely_ratio(a: Offer, b: Offer) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def offer_served(
-    question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud"
-) -> Offer:
+def offer_served(question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud") -> Offer:
     """A plan that served requests: all steps faster or slower together, by the range of its rate."""
     steps, rate, spread = f"{question.device.name} steps", answer.tokens_per_s, answer.range
     assert spread is not None

@@ -75,12 +75,7 @@ def _answer(question: Query) -> Answer:
         entry = {"name": asked.plans[0].name, "error": str(error)}
     except Exception as error:  # a bug that one question meets must not end a sweep
         return Answer(question.key, "", time.perf_counter() - begin_s, f"{type(error).__name__}: {shorten(error, 200)}")
-    document = {
-        "cluster": asked.cluster.name,
-        "device": asked.device.name,
-        "gpus": asked.cluster.gpus,
-        "plan": entry,
-    }
+    document = {"cluster": asked.cluster.name, "device": asked.device.name, "gpus": asked.cluster.gpus, "plan": entry}
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     _library.tidy()
     return Answer(question.key, text, time.perf_counter() - begin_s)

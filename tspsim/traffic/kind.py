@@ -6,9 +6,9 @@ A class registers under the ``kind`` that a scenario names it by. A registry's c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,15 +30,10 @@ class Key(NamedTuple):
 
 
 class Kind(BaseModel):
-    """One way in which something varies.
-
-    Attributes
-    ----------
-    name
-        What a scenario's ``kind`` calls it.
-    """
+    """One way in which something varies."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    #: What a scenario's ``kind`` calls it.
     name: ClassVar[str]
     #: Of the family: set by its base class.
     registry: ClassVar[Registry[Any]]
@@ -59,28 +54,15 @@ class Kind(BaseModel):
         raise NotImplementedError
 
 
-class Shorthand(Protocol):
-    """Other spellings of a value: what a mapping with ``kind`` would say; None where it is no such spelling."""
-
-    def __call__(self, value: Any) -> Mapping[str, Any] | None: ...
-
-
 @dataclass(frozen=True)
 class OneKind:
-    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read.
+    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read."""
 
-    Parameters
-    ----------
-    registry
-        Of classes.
-    shorthand
-        Reads other spellings than a mapping with ``kind``.
-    without
-        Kinds that it may not be: those that hold others.
-    """
-
+    #: Of classes.
     registry: Registry[Any]
-    shorthand: Shorthand = lambda value: None
+    #: Reads other spellings than a mapping with ``kind``: what that would say; None where it is no such spelling.
+    shorthand: Callable[[Any], Mapping[str, Any] | None] = lambda value: None
+    #: Kinds that it may not be: those that hold others.
     without: tuple[str, ...] = ()
 
     @property

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tspsim.errors import InputError
+
+from .cells import Row
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+#: Fills in the answers of a table's rows.
+Predictor = Callable[["pd.DataFrame", "Answers"], None]
+
 
 class Answers:
-    """One answer a row, filled in by a predictor.
-
-    Attributes
-    ----------
-    predicted, low, high
-        Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
-    reason
-        Shape (rows,), text; empty where a row is predicted.
-    further
-        Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
-    labels
-        Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
-    notes
-        Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
-    """
+    """One answer a row, filled in by a predictor."""
 
     def __init__(self, rows: int) -> None:
+        #: Shape (rows,), in the unit of the table's main column; NaN where a row is skipped.
         self.predicted = np.full(rows, np.nan)
         self.low = np.full(rows, np.nan)
         self.high = np.full(rows, np.nan)
+        #: Shape (rows,), text; empty where a row is predicted.
         self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
+        #: Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
         self.further: dict[str, NDArray[Any]] = {}
+        #: Words by which rows are grouped beside their own columns, shape (rows,) by name; empty where there is none.
         self.labels: dict[str, NDArray[Any]] = {}
+        #: Sentence → rows it is true of: whose parameters were borrowed, what was assumed.
         self.notes: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -88,7 +88,21 @@ class Answers:
             raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
 
 
-def unpredicted(reason: str) -> Any:
+def each_row(answer: Callable[[Row, int, Answers], None]) -> Predictor:
+    """A predictor that answers row by row; what an InputError says is why a row is skipped."""
+
+    @wraps(answer)
+    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+        for position, row in enumerate(frame.to_dict("records")):
+            try:
+                answer(row, position, answers)
+            except InputError as error:
+                answers.skip(position, error.message)
+
+    return predict
+
+
+def unpredicted(reason: str) -> Predictor:
     """A predictor that has one reason for every row."""
 
     def predict(frame: pd.DataFrame, answers: Answers) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
 from tspsim.program import COLLECTIVE_KINDS
 
-from .answers import Answers
-from .devices import device_name, no_device
+from .answers import Answers, each_row
+from .cells import Row
+from .devices import named_device
 from .kernels import MICROSECONDS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: GPUs whose domain of NVLink is a rack; one machine of them ("node" 1 of a table) holds four.
 RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb300-nvl72", 72)}
@@ -41,43 +38,27 @@ USUAL_FABRICS = {
 }
 
 
-def predict(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict(row: Row, position: int, answers: Answers) -> None:
     """All-reduce, all-gather, reduce-scatter, all-to-all and broadcast, by nodes, GPUs and library."""
-    names = ["gpu", "nodes", "gpus", "op", "bytes"]
-    libraries = frame["library"] if "library" in frame else [""] * len(frame)
-    for position, (gpu, nodes, gpus, op, size, written) in enumerate(
-        zip(*(frame[name] for name in names), libraries, strict=True)
-    ):
-        if op not in COLLECTIVE_KINDS:
-            answers.skip(position, f"no collective '{op}'")
-            continue
-        try:
-            cluster = cluster_of(str(gpu), int(nodes), int(gpus), fabric_of(str(written)))
-            library = library_of(cluster, str(written))
-            traffic = collective(cluster, range(int(gpus)), op, float(size), library=library)
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
-            own = cluster.node.collectives.default_library or "its own, in the middle of those known"
-            answers.note(f"{cluster.node.name} knows no library '{written}': {own}", 1)
-        tell(answers, position, traffic)
+    op, gpus, written = row["op"], int(row["gpus"]), str(row.get("library", ""))
+    if op not in COLLECTIVE_KINDS:
+        raise InputError(f"no collective '{op}'")
+    cluster = cluster_of(str(row["gpu"]), int(row["nodes"]), gpus, fabric_of(written))
+    library = library_of(cluster, written)
+    traffic = collective(cluster, range(gpus), op, float(row["bytes"]), library=library)
+    if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
+        own = cluster.node.collectives.default_library or "its own, in the middle of those known"
+        answers.note(f"{cluster.node.name} knows no library '{written}': {own}", 1)
+    tell(answers, position, traffic)
 
 
-def predict_custom(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_custom(row: Row, position: int, answers: Answers) -> None:
     """All-reduce by the kernels of a serving engine: ``custom``, the engine, and whose kernels it runs."""
-    for position, (gpu, gpus, size, written) in enumerate(
-        zip(*(frame[name] for name in ("gpu", "gpus", "bytes", "library")), strict=True)
-    ):
-        try:
-            cluster = cluster_of(str(gpu), 1, int(gpus))
-            traffic = collective(
-                cluster, range(int(gpus)), "all_reduce", float(size), library=custom_library(str(written))
-            )
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        tell(answers, position, traffic)
+    gpus, library = int(row["gpus"]), custom_library(str(row["library"]))
+    cluster = cluster_of(str(row["gpu"]), 1, gpus)
+    tell(answers, position, collective(cluster, range(gpus), "all_reduce", float(row["bytes"]), library=library))
 
 
 def tell(answers: Answers, position: int, traffic: Traffic, column: str | None = None) -> None:
@@ -143,9 +124,7 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cl
         if racks > 1:
             return build_cluster(node=node, nodes=racks, fabric=fabric or "rail-optimised-400g")
         return load_cluster(node)
-    name = device_name(gpu)
-    if name is None:
-        raise InputError(no_device(gpu))
+    name = named_device(gpu)
     if nodes < 1:
         raise InputError(f"{gpu} has no rack-scale domain in the catalog")
     if nodes == 1:

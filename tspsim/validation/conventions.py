@@ -9,26 +9,17 @@ from tspsim.model import Architecture
 
 @dataclass(frozen=True)
 class Convention:
-    """How a source turns a step into FLOP/s.
+    """How a source turns a step into FLOP/s."""
 
-    Attributes
-    ----------
-    where
-        Part of the source's address.
-    causal
-        Attention's score pairs are halved for the causal mask.
-    recomputed
-        The forward that full recomputation repeats is counted (hardware FLOPs).
-    source
-        Where the definition stands.
-    adapter_passes
-        Forwards' worth of FLOPs that a step with frozen weights is counted as: two, or three as if they were trained.
-    """
-
+    #: Part of the source's address.
     where: str
+    #: Attention's score pairs are halved for the causal mask.
     causal: bool
+    #: The forward that full recomputation repeats is counted (hardware FLOPs).
     recomputed: bool
+    #: Where the definition stands.
     source: str
+    #: Forwards' worth of FLOPs that a step with frozen weights is counted as: two, or three as if they were trained.
     adapter_passes: float = 2.0
 
 

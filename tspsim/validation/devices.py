@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache, lru_cache
 
 from tspsim import catalog
+from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.model import load_model
 from tspsim.network import build_cluster
@@ -56,7 +57,10 @@ def forget() -> None:
         remembered.cache_clear()
 
 
-def no_device(written: object) -> str:
-    """Why rows of a GPU that is not in the catalog are skipped."""
-    board = OTHER_BOARDS.get(str(written).strip().lower())
-    return f"no device '{written}' in the catalog" + (f": {board}" if board else "")
+def named_device(written: object) -> str:
+    """The same; raises InputError with why rows of a GPU that is not in the catalog are skipped."""
+    name = device_name(written)
+    if name is None:
+        board = OTHER_BOARDS.get(str(written).strip().lower())
+        raise InputError(f"no device '{written}' in the catalog" + (f": {board}" if board else ""))
+    return name

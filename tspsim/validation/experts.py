@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
 
-from .answers import Answers
+from .answers import Answers, each_row
+from .cells import Row
 from .collectives import RACKS, cluster_of, tell
 from .devices import device_name
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Modes of DeepEP as the table writes them.
 MODES = {"normal": "normal", "ll": "low_latency"}
@@ -51,35 +47,27 @@ class ExpertPhase:
         return exchange_experts(self.cluster, range(self.ranks), self.phase, self.exchange, mode=self.mode)
 
 
-def predict_deepep(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_deepep(row: Row, position: int, answers: Answers) -> None:
     """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            for asked in deepep(row):
-                traffic = asked.traffic()
-                tell(answers, position, traffic, None if asked.phase == "dispatch" else "combine_avg_t_us")
-                if asked.mode == "normal":
-                    tell(answers, position, traffic, f"{asked.phase}_transmit_us")
-        except InputError as error:
-            answers.skip(position, error.message)
+    for asked in deepep(row):
+        traffic = asked.traffic()
+        tell(answers, position, traffic, None if asked.phase == "dispatch" else "combine_avg_t_us")
+        if asked.mode == "normal":
+            tell(answers, position, traffic, f"{asked.phase}_transmit_us")
 
 
-def predict_mori(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_mori(row: Row, position: int, answers: Answers) -> None:
     """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            asked = mori(row)
-            gpu = asked.cluster.device_name
-            if gpu != str(row["gpu"]).strip().lower():
-                answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
-            traffic = asked.traffic()
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        tell(answers, position, traffic)
+    asked = mori(row)
+    gpu = asked.cluster.device_name
+    if gpu != str(row["gpu"]).strip().lower():
+        answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
+    tell(answers, position, asked.traffic())
 
 
-def deepep(row: Mapping[Any, Any]) -> list[ExpertPhase]:
+def deepep(row: Row) -> list[ExpertPhase]:
     """Dispatch and combine of a row; raises InputError where it asks for what nobody knows."""
     mode = MODES.get(str(row["mode"]))
     if mode is None:
@@ -98,7 +86,7 @@ def deepep(row: Mapping[Any, Any]) -> list[ExpertPhase]:
     ]  # fmt: skip
 
 
-def mori(row: Mapping[Any, Any]) -> ExpertPhase:
+def mori(row: Row) -> ExpertPhase:
     """The phase of a row; raises InputError where it asks for what nobody knows."""
     mode = KERNELS.get(str(row["kernel"]))
     if mode is None:
@@ -116,7 +104,7 @@ def machine(system: str) -> int:
     return 4 if system.strip().lower() in RACKS else 8
 
 
-def mori_bytes(row: Mapping[Any, Any]) -> float:
+def mori_bytes(row: Row) -> float:
     """Bytes of a token: its values, halved where a combine casts them to fp8 on the way (which needs a copy).
 
     >>> mori_bytes({"hidden_dim": 7168.0, "dtype": "bf16", "quant": "fp8_direct_cast", "zero_copy": "False"})

@@ -55,11 +55,7 @@ MODULE = "a whole module"
 
 
 #: Types of experts' activations and weights by the names that NVIDIA's table gives to both.
-_EXPERT_TYPES = {
-    "int4_w4a16": ("bf16", "int4"),
-    "mxfp4_w4a16": ("bf16", "mxfp4"),
-    "mxfp4_w4a8": ("mxfp8", "mxfp4"),
-}
+_EXPERT_TYPES = {"int4_w4a16": ("bf16", "int4"), "mxfp4_w4a16": ("bf16", "mxfp4"), "mxfp4_w4a8": ("mxfp8", "mxfp4")}
 
 
 def times_of(table: str) -> tuple[str, ...]:
@@ -97,14 +93,14 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
     reader = next((reader for start, reader in READERS.items() if name.startswith(start)), None)
     if reader is None:
         raise KeyError(f"{table} is not a kernel table; known: {', '.join(KERNEL_TABLES)}")
-    out = reader(frame, column)
+    out = reader(frame)
+    if column == "backward_us":
+        out["family"] += "_backward"
     out["gpu"] = frame["gpu"].str.lower()
     out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
     unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
     out["reason"] = ""
-    out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get(
-        "dtype", pd.Series("", frame.index)
-    )
+    out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get("dtype", pd.Series("", frame.index))
     if name.startswith("mla_") and "scope" in frame:
         out.loc[frame["scope"] != "kernel", "reason"] = MODULE
     return out
@@ -118,11 +114,7 @@ def _columns(frame: pd.DataFrame, family: str, **renamed: str) -> pd.DataFrame:
     import pandas as pd
 
     names = FAMILIES[family].shape
-    data = {
-        name: frame[renamed.get(name, name)].astype(float)
-        for name in names
-        if renamed.get(name, name) in frame
-    }
+    data = {name: frame[renamed.get(name, name)].astype(float) for name in names if renamed.get(name, name) in frame}
     return pd.DataFrame(data, index=frame.index)
 
 
@@ -134,21 +126,22 @@ def _library(frame: pd.DataFrame, default: str = "") -> pd.Series[str]:
     return frame["library"].fillna(default).astype(str)
 
 
-def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
-    out = _columns(frame, "gemm")
-    out["batch"] = 1.0
-    out["family"] = "gemm"
-    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
+def _named(out: pd.DataFrame, frame: pd.DataFrame, family: str, second: str = "dtype") -> pd.DataFrame:
+    """With its family and library, and the types that ``dtype`` and a ``second`` column write."""
+    out["family"] = family
+    out["dtype"] = frame["dtype"].replace(_DTYPES)
+    out["second_dtype"] = frame[second].replace(_DTYPES)
     out["library"] = _library(frame)
     return out
 
 
-def _grouped_gemm(frame: pd.DataFrame, family: str) -> pd.DataFrame:
-    out = _columns(frame, family, batch="groups")
-    out["family"] = family
-    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
-    library = _library(frame)
-    out["library"] = library.where(out["batch"] > 1.0, library + ONE_GROUP)
+def _gemm(frame: pd.DataFrame) -> pd.DataFrame:
+    return _named(_columns(frame, "gemm").assign(batch=1.0), frame, "gemm")
+
+
+def _grouped_gemm(frame: pd.DataFrame) -> pd.DataFrame:
+    out = _named(_columns(frame, "grouped_gemm", batch="groups"), frame, "grouped_gemm")
+    out["library"] = out["library"].where(out["batch"] > 1.0, out["library"] + ONE_GROUP)
     return out
 
 
@@ -210,7 +203,7 @@ def _latent_prefill(frame: pd.DataFrame) -> pd.DataFrame:
     out = _columns(frame, "latent_prefill", kv_len="q_len", value_dim="v")
     out["key_dim"] = (frame["nope"] + frame["rope"]).astype(float)
     out["form"] = frame.get("form", "expanded")
-    return _latent_types(frame, out, "latent_prefill")
+    return _named(out, frame, "latent_prefill", second="kv_dtype")
 
 
 def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
@@ -218,15 +211,7 @@ def _latent_decode(frame: pd.DataFrame) -> pd.DataFrame:
     out = _columns(frame, "latent_decode", latent_dim="kv_lora", rope_dim="rope")
     out["context"] += 1.0
     out["queries"] = 1.0
-    return _latent_types(frame, out, "latent_decode")
-
-
-def _latent_types(frame: pd.DataFrame, out: pd.DataFrame, family: str) -> pd.DataFrame:
-    out["family"] = family
-    out["dtype"] = frame["dtype"].replace(_DTYPES)
-    out["second_dtype"] = frame["kv_dtype"].replace(_DTYPES)
-    out["library"] = _library(frame)
-    return out
+    return _named(out, frame, "latent_decode", second="kv_dtype")
 
 
 def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
@@ -235,10 +220,7 @@ def _absorb(frame: pd.DataFrame) -> pd.DataFrame:
     queries = frame["op"] == "q_absorb"
     out["n"] = frame["kv_lora"].where(queries, frame["nope_or_v"]).astype(float)
     out["k"] = frame["nope_or_v"].where(queries, frame["kv_lora"]).astype(float)
-    out["family"] = "absorb"
-    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
-    out["library"] = _library(frame)
-    return out
+    return _named(out, frame, "absorb")
 
 
 def _linear(frame: pd.DataFrame) -> pd.DataFrame:
@@ -277,26 +259,21 @@ def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
     touched = touched_by(out["pairs"].to_numpy(), out["experts"].to_numpy(), 1.0)
     out["touched"] = touched.clip(max=out["experts"].to_numpy())
     out["gated"] = 1.0
-    out["family"] = "fused_moe"
-    out["dtype"] = out["second_dtype"] = frame["dtype"].replace(_DTYPES)
-    out["library"] = _library(frame)
-    return out
+    return _named(out, frame, "fused_moe")
 
 
-#: By the start of a table's name; ``(frame, time column)`` → normalised rows.
-READERS: Mapping[str, Callable[[pd.DataFrame, str], pd.DataFrame]] = {
-    "gemm": lambda frame, column: _gemm(frame),
-    "grouped_gemm": lambda frame, column: _grouped_gemm(
-        frame, "grouped_gemm_backward" if column == "backward_us" else "grouped_gemm"
-    ),
-    "attention_prefill": lambda frame, column: _prefill(frame),
-    "attention_decode": lambda frame, column: _decode(frame),
-    "memory_bound": lambda frame, column: _memory_bound(frame),
-    "wideep_moe": lambda frame, column: _moe_behind_all_to_all(frame),
-    "fused_moe_nvidia": lambda frame, column: _moe_ranks(frame),
-    "fused_moe": lambda frame, column: _moe(frame),
-    "mla_prefill": lambda frame, column: _latent_prefill(frame),
-    "mla_decode": lambda frame, column: _latent_decode(frame),
-    "mla_bmm": lambda frame, column: _absorb(frame),
-    "linear_attention": lambda frame, column: _linear(frame),
+#: By the start of a table's name: rows → normalised rows.
+READERS: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "gemm": _gemm,
+    "grouped_gemm": _grouped_gemm,
+    "attention_prefill": _prefill,
+    "attention_decode": _decode,
+    "memory_bound": _memory_bound,
+    "wideep_moe": _moe_behind_all_to_all,
+    "fused_moe_nvidia": _moe_ranks,
+    "fused_moe": _moe,
+    "mla_prefill": _latent_prefill,
+    "mla_decode": _latent_decode,
+    "mla_bmm": _absorb,
+    "linear_attention": _linear,
 }

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.hardware.families import FAMILIES
 
-from .answers import Answers
-from .devices import device, device_name, no_device
+from .answers import Answers, Predictor
+from .devices import device, named_device
 from .kernel_tables import calls, times_of
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ MICROSECONDS = 1e6
 NO_FAMILY = "no kernel of the table: its direction is neither fwd nor bwd, or its kind and part are unknown"
 
 
-def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
+def predictor(table: str) -> Predictor:
     """The predictor of a kernel table, by its path in a measurements folder."""
 
     def predict(frame: pd.DataFrame, answers: Answers) -> None:
@@ -39,12 +38,8 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
         for key, group in rows[~unknown].groupby(columns, sort=True):
             gpu, family, dtype, second, library = (str(part) for part in key)
             where = group["position"].to_numpy()
-            name = device_name(gpu)
-            if name is None:
-                skip(where, no_device(gpu))
-                continue
             try:
-                _predict_group(device(name), family, dtype, second, library, group, where, answers, column)
+                _predict_group(device(named_device(gpu)), family, dtype, second, library, group, where, answers, column)
             except InputError as error:  # such as no kernel of this family on this device or its relatives
                 skip(where, error.message)
 

@@ -8,10 +8,10 @@ tables time a block in a loop by itself, at the clock of such a loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from tspsim.model.serving import ServingLayer
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator
 
 from . import kernels
-from .answers import Answers
-from .devices import device, device_name, no_device
+from .answers import Answers, Predictor, each_row
+from .cells import Row
+from .devices import device, named_device
 from .kernels import MICROSECONDS
 
 if TYPE_CHECKING:
@@ -33,27 +34,18 @@ if TYPE_CHECKING:
 
 
 class Further(NamedTuple):
-    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse.
+    """What an engine's block takes beside the operators of a step: small kernels that a compiler did not fuse."""
 
-    Attributes
-    ----------
-    seconds
-        A block, whatever its tokens.
-    states
-        Hidden states of its tokens that they move.
-    heads
-        Keys and values of its tokens, a head each, that they move.
-    spread
-        Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
-    gain
-        Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
-        kernel before. Never below the roofline.
-    """
-
+    #: A block, whatever its tokens.
     seconds: float
+    #: Hidden states of its tokens that they move.
     states: float
+    #: Keys and values of its tokens, a head each, that they move.
     heads: float
+    #: Half width, in log time, by which blocks lie around this, beside the ranges of their kernels.
     spread: float
+    #: Seconds that a product takes less than by itself, by type: what quantising costs where it is fused with the
+    #: kernel before. Never below the roofline.
     gain: Mapping[str, float] = MappingProxyType({})
 
 
@@ -74,7 +66,7 @@ FURTHER: Mapping[str, Mapping[str, Further]] = {
 UNKNOWN = Further(0.0, 1.4, 0.5, spread=0.3)
 
 
-def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
+def predictor(table: str) -> Predictor:
     """The predictor of ``mla_prefill.csv`` or ``mla_decode.csv``, by the path in a measurements folder."""
     kernel = kernels.predictor(table)
     prefill = "prefill" in table
@@ -87,23 +79,15 @@ def predictor(table: str) -> Callable[[pd.DataFrame, Answers], None]:
                 each(frame[where].reset_index(drop=True), part)
                 answers.put(np.flatnonzero(where), part)
 
-    def modules(frame: pd.DataFrame, answers: Answers) -> None:
-        for position, row in enumerate(frame.to_dict("records")):
-            name = device_name(row["gpu"])
-            if name is None:
-                answers.skip(position, no_device(row["gpu"]))
-                continue
-            try:
-                estimate = block(device(name), row, prefill=prefill)
-            except InputError as error:
-                answers.skip(position, error.message)
-                continue
-            answers.predict(position, *(value * MICROSECONDS for value in estimate))
+    @each_row
+    def modules(row: Row, position: int, answers: Answers) -> None:
+        estimate = block(device(named_device(row["gpu"])), row, prefill=prefill)
+        answers.predict(position, *(value * MICROSECONDS for value in estimate))
 
     return predict
 
 
-def block(on: Device, row: Mapping[Any, Any], *, prefill: bool) -> Estimate:
+def block(on: Device, row: Row, *, prefill: bool) -> Estimate:
     """One attention block on one rank; raises InputError where the device has no kernel for it."""
     engine = str(row.get("library", "")).split(" ")[0]
     further = further_of(engine, on)
@@ -146,19 +130,19 @@ def gained(on: Device, operator: Operator, alone: Estimate, further: Further) ->
     return Estimate(*(value * share for value in alone))
 
 
-def rows_of(row: Mapping[Any, Any], *, prefill: bool) -> tuple[tuple[int, int, int], ...]:
+def rows_of(row: Row, *, prefill: bool) -> tuple[tuple[int, int, int], ...]:
     """(query tokens, tokens in the cache before them, sequences), as serving steps name them."""
     batch = size(row, "batch")
     return ((size(row, "q_len"), 0, batch),) if prefill else ((1, size(row, "context"), batch),)
 
 
-def layer_of(row: Mapping[Any, Any]) -> ServingLayer:
+def layer_of(row: Row) -> ServingLayer:
     """The layer of a module's row, with as many heads as its rank has."""
     names = ("hidden", "heads", "q_lora", "kv_lora", "nope", "rope", "v")
     return _layer(*(size(row, name) for name in names), str(row["gemm_dtype"]), str(row["kv_dtype"]))
 
 
-def size(row: Mapping[Any, Any], column: str) -> int:
+def size(row: Row, column: str) -> int:
     """A whole number of a row; raises InputError where it is missing."""
     try:
         return int(float(row[column]))

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
@@ -20,13 +19,11 @@ from tspsim.operators import Gemm, Operator, Role
 from tspsim.parallel import Job, peak_memory, scheme_of, write_program
 from tspsim.program import Compute
 
-from .answers import Answers
+from .answers import Answers, each_row
+from .cells import Row
 from .devices import device
 from .kernels import MICROSECONDS
 from .runs import Run, question_of, served
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: Operators of a measurement, and how often each runs.
 Kernels = Mapping[Operator, int]
@@ -53,47 +50,37 @@ FUSED_ADAMW = (("weights", 0.0), ("gradients", 2.0), ("state", 6.0))
 OPTIMIZER = "optimizer"
 
 
-def predict_layers(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_layers(row: Row, position: int, answers: Answers) -> None:
     """One layer or ``1/tp`` of it: forward, or forward and backward; compiled rows only."""
-    on = device(MEASURED_ON)
-    for position, row in enumerate(frame.to_dict("records")):
-        if row["compiled"] != 1:
-            answers.skip(position, "eager execution is not modelled: compiled kernels are")
-            continue
-        passes = LAYER_PASSES.get(row["pass"])
-        if passes is None:
-            answers.skip(position, "pass is neither fwd nor fwd+bwd")
-            continue
-        model = _architecture(row, layers=1, vocab=0)
-        try:
-            job = job_of(model, passes, int(row["b"]), int(row["s"]), tp=int(row["tp"]))
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        total = add(on, kernels_of(job, without=OPTIMIZER))
-        if job.training:
-            total = Estimate(*(max(value + FIRST_LAUNCHES_S, LEAST_FORWARD_AND_BACKWARD_S) for value in total))
-        answers.predict(position, *(value * MICROSECONDS for value in total))
+    if row["compiled"] != 1:
+        raise InputError("eager execution is not modelled: compiled kernels are")
+    passes = LAYER_PASSES.get(row["pass"])
+    if passes is None:
+        raise InputError("pass is neither fwd nor fwd+bwd")
+    model = _architecture(row, layers=1, vocab=0)
+    job = job_of(model, passes, int(row["b"]), int(row["s"]), tp=int(row["tp"]))
+    total = add(device(MEASURED_ON), kernels_of(job, without=OPTIMIZER))
+    if job.training:
+        total = Estimate(*(max(value + FIRST_LAUNCHES_S, LEAST_FORWARD_AND_BACKWARD_S) for value in total))
+    answers.predict(position, *(value * MICROSECONDS for value in total))
 
 
 #: What the table calls a pass, and the product.
 LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
 
 
-def predict_models(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_models(row: Row, position: int, answers: Answers) -> None:
     """A whole model: prefill, one decoding step, or a training step with a fused AdamW; time and peak memory."""
-    on = device(MEASURED_ON).preferring(LIBRARY)
-    for position, row in enumerate(frame.to_dict("records")):
-        model = _architecture(row, layers=int(row["layers"]), vocab=int(row["vocab"]))
-        batch, sequence, context = int(row["b"]), int(row["s"]), int(row["ctx"])
-        if row["phase"] not in JOBS:
-            answers.skip(position, "phase is none of prefill, decode, train")
-            continue
-        job = JOBS[row["phase"]](model, batch, sequence, context)
-        total = add(on, kernels_of(job))
-        memory = peak_memory(job, scheme_of(job.plan).residency)
-        answers.predict(position, *(value * MICROSECONDS for value in total))
-        answers.also(position, "peak_gb", sum(memory.values()) / 1e9)
+    model = _architecture(row, layers=int(row["layers"]), vocab=int(row["vocab"]))
+    if row["phase"] not in JOBS:
+        raise InputError("phase is none of prefill, decode, train")
+    job = JOBS[row["phase"]](model, int(row["b"]), int(row["s"]), int(row["ctx"]))
+    total = add(device(MEASURED_ON).preferring(LIBRARY), kernels_of(job))
+    memory = peak_memory(job, scheme_of(job.plan).residency)
+    answers.predict(position, *(value * MICROSECONDS for value in total))
+    answers.also(position, "peak_gb", sum(memory.values()) / 1e9)
 
 
 def prefill_job(model: Architecture, batch: int, sequence: int, context: int) -> Job:
@@ -116,17 +103,16 @@ JOBS: Mapping[str, Callable[[Architecture, int, int, int], Job]] = {
 }
 
 
-def predict_overlap(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_overlap(row: Row, position: int, answers: Answers) -> None:
     """Eight products beside one copy inside HBM, and each of the two alone."""
     on = device(MEASURED_ON)
-    for position, row in enumerate(frame.to_dict("records")):
-        products = add(on, {Gemm(int(row["m"]), int(row["n"]), int(row["k"])): PRODUCTS_BESIDE_A_COPY})
-        copy = on.memory_bound(2.0 * row["copy_mb"] * 2**20)
-        lost = Estimate(*(LOST_BESIDE_A_COPY * value for value in copy))
-        both = join((products, lost))
-        answers.predict(position, *(value * MICROSECONDS for value in both))
-        answers.also(position, "gemm_alone_us", products.seconds * MICROSECONDS)
-        answers.also(position, "copy_alone_us", copy.seconds * MICROSECONDS)
+    products = add(on, {Gemm(int(row["m"]), int(row["n"]), int(row["k"])): PRODUCTS_BESIDE_A_COPY})
+    copy = on.memory_bound(2.0 * row["copy_mb"] * 2**20)
+    lost = Estimate(*(LOST_BESIDE_A_COPY * value for value in copy))
+    answers.predict(position, *(value * MICROSECONDS for value in join((products, lost))))
+    answers.also(position, "gemm_alone_us", products.seconds * MICROSECONDS)
+    answers.also(position, "copy_alone_us", copy.seconds * MICROSECONDS)
 
 
 def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int = 1) -> Job:
@@ -190,7 +176,7 @@ def join(parts: Sequence[Estimate]) -> Estimate:
     return Estimate(seconds, seconds - faster, seconds + slower)
 
 
-def _architecture(row: Mapping[Hashable, Any], *, layers: int, vocab: int) -> Architecture:
+def _architecture(row: Row, *, layers: int, vocab: int) -> Architecture:
     """The model of a row; heads are as wide as the hidden size divides."""
     heads = int(row["heads"])
     return Architecture(

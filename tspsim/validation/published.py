@@ -11,31 +11,27 @@ from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.parallel.recomputed import Partly
 
-from .answers import Answers
+from .answers import Answers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
-from .devices import device, device_name, no_device
+from .devices import device, named_device
 from .frameworks import adapters_of, stack_of
-from .runs import Predicted, Run, nearest_gating, simulate_run
+from .runs import TOO_LARGE, Predicted, Run, nearest_gating, simulate_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_published(row: Row, position: int, answers: Answers) -> None:
     """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs whose rows are complete."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            run = published_run(row)
-            step = simulate_run(run)
-            if not step.fits:
-                raise InputError("does not fit by the memory model")
-            metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
-        answers.predict(position, predicted, min(one, other), max(one, other))
+    run = published_run(row)
+    step = simulate_run(run)
+    if not step.fits:
+        raise InputError(TOO_LARGE)
+    metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
+    predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
+    answers.predict(position, predicted, min(one, other), max(one, other))
 
 
 def run_by_run(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
@@ -57,9 +53,7 @@ def published_run(row: Row) -> Run:
     metric, model = str(row["metric"]), str(row["model"])
     if metric == "time_to_train_min":
         raise InputError("time to train is not predicted")
-    name = device_name(row["gpu"])
-    if name is None:
-        raise InputError(no_device(row["gpu"]))
+    name = named_device(row["gpu"])
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")

@@ -39,20 +39,13 @@ Mapper = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One table with its predictions.
+    """One table with its predictions."""
 
-    Attributes
-    ----------
-    table
-        What the table is.
-    rows
-        Its cells as text, as they stand in the file.
-    answers
-        One a row.
-    """
-
+    #: What the table is.
     table: Table
+    #: Its cells as text, as they stand in the file.
     rows: pd.DataFrame = field(repr=False)
+    #: One a row.
     answers: Answers = field(repr=False)
 
     @cached_property
@@ -103,11 +96,7 @@ class Outcome:
         known: dict[str, Any] = {}
         for value in sorted(rows_of):
             where = np.array(rows_of[value])
-            known[value] = {
-                "rows": len(where),
-                "predicted": int(self.predicted[where].sum()),
-                **self.error(where),
-            }
+            known[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
             if any(column in self.answers.labels for column in columns):
                 known[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
         return dict(list(known.items())[:MOST_GROUPS])
@@ -117,7 +106,7 @@ class Outcome:
         told = self.answers.further[column][where]
         known = np.array([value is not None for value in told], dtype=bool)
         if any(isinstance(value, str) for value in told):
-            name = _measured_name(column)
+            name = column.removeprefix("predicted_")
             right = [
                 truth == value for truth, value in zip(self.rows[name][where][known], told[known], strict=True)
             ] if name in self.rows else []  # fmt: skip
@@ -176,9 +165,7 @@ def reference_folder() -> Path:
     return Path(str(resources.files("tspsim.validation").joinpath("reference")))
 
 
-def validate(
-    folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map
-) -> Validation:
+def validate(folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map) -> Validation:
     """Predict every row of every known table under ``folder``.
 
     Parameters
@@ -320,11 +307,6 @@ def _numbers(rows: pd.DataFrame, column: str) -> NDArray[np.float64]:
     if column not in rows:
         return np.full(len(rows), np.nan)
     return pd.to_numeric(rows[column], errors="coerce").to_numpy(float)
-
-
-def _measured_name(column: str) -> str:
-    """The measured column that a predicted word is compared with."""
-    return column.removeprefix("predicted_")
 
 
 def _cells(values: NDArray[Any]) -> list[str]:

@@ -105,6 +105,8 @@ class Predicted:
     allocated_bytes: float = math.nan
 
 
+#: Why a run that does not fit has no time.
+TOO_LARGE = "does not fit by the memory model"
 #: Parts of memory that stay from step to step.
 STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries", "optimizer_buffers")
 

@@ -9,19 +9,15 @@ configuration states it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.hardware.sparse import attention_call, indexer_call
 from tspsim.operators import AbsorbProduct, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
 
-from .answers import Answers
+from .answers import Answers, each_row
 from .cells import Row, count_of, number_of
-from .devices import device, device_name, no_device
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .devices import device, named_device
 
 #: Output projection of DeepSeek-V4: heads a group, and the width that each group is brought to.
 GROUP_HEADS, GROUP_RANK = 8, 1024
@@ -119,9 +115,7 @@ def latent(module: Module) -> tuple[Operator, ...]:
     operators.append(AbsorbProduct(m.tokens, m.heads, m.kv_lora, m.nope))
     width = m.kv_lora + m.rope
     entry = FP8_LATENT if m.kv_dtype == "fp8" else 2.0 * width
-    operators.append(
-        SparseAttention(m.rows, m.heads, width, m.kv_lora, m.topk, entry_bytes=entry, kv_dtype=m.kv_dtype)
-    )
+    operators.append(SparseAttention(m.rows, m.heads, width, m.kv_lora, m.topk, entry_bytes=entry, kv_dtype=m.kv_dtype))
     operators.append(AbsorbProduct(m.tokens, m.heads, m.v, m.kv_lora))
     operators.append(m.product(m.hidden, m.heads * m.v, "output"))
     return tuple(operators)
@@ -191,27 +185,14 @@ def total(on: Device, operators: tuple[Operator, ...], library: str | None = Non
     return Estimate(*(sum(values) for values in zip(*parts, strict=True)))
 
 
-def predict(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict(row: Row, position: int, answers: Answers) -> None:
     """Every module that a graph launches; the others wait for their host."""
-    for position, row in enumerate(frame.to_dict("records")):
-        reason = _predict(row, position, answers)
-        if reason:
-            answers.skip(position, reason)
-
-
-def _predict(row: dict[Any, Any], position: int, answers: Answers) -> str:
-    """Fills in a row's answer, or says why there is none."""
     if row["launch"] != "graph":
-        return "launched eagerly: the host decides"
-    name = device_name(row["gpu"])
-    if name is None:
-        return no_device(row["gpu"])
-    on, library = device(name), engine(row["library"])
-    try:
-        operators = Module.of(row).operators()
-        answers.predict(position, *(value * MICROSECONDS for value in total(on, operators, library)))
-    except InputError as error:  # such as a kind that is not modelled, or a type the device does not have
-        return error.message
+        raise InputError("launched eagerly: the host decides")
+    on, library = device(named_device(row["gpu"])), engine(row["library"])
+    operators = Module.of(row).operators()
+    answers.predict(position, *(value * MICROSECONDS for value in total(on, operators, library)))
     if not captured(on, row):
         answers.note(f"{library}: larger than the graphs it captures; its host decides, which is not in the price", 1)
     for operator in operators:
@@ -220,4 +201,3 @@ def _predict(row: dict[Any, Any], position: int, answers: Answers) -> str:
             kernel = on.kernel(family, operator.dtype, library, operator.kv_dtype)
             if kernel.library != library or not kernel.basis.startswith("fitted"):
                 answers.note(f"{on.name} {family} of '{library}': {kernel.library}, {kernel.basis}", 1)
-    return ""

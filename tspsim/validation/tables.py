@@ -18,50 +18,36 @@ from . import (
     training,
     training_operators,
 )
-from .answers import Answers, unpredicted
+from .answers import Predictor, unpredicted
 from .kernel_tables import times_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Predictor = Callable[["pd.DataFrame", Answers], None]
-
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a measurements folder.
+    """One table of a measurements folder."""
 
-    Attributes
-    ----------
-    path
-        Relative to the folder.
-    column
-        What is predicted, and the measured value it is compared with.
-    predict
-        Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
-    counts, numbers, texts
-        Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
-        lacks one is skipped with that reason.
-    groups
-        Columns by which errors are reported apart, together and one by one.
-    further
-        Columns predicted beside the main one.
-    pieces
-        Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
-    mend
-        What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
-        and sentences with the rows they are true of.
-    """
-
+    #: Relative to the folder.
     path: str
+    #: What is predicted, and the measured value it is compared with.
     column: str
+    #: Fills in the answers of a frame that has ``counts`` and ``numbers`` as floats and ``texts`` as text.
     predict: Predictor
+    #: Columns the predictor cannot do without: whole numbers from one on, numbers from zero on, and words. A row that
+    #: lacks one is skipped with that reason.
     counts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("gpu",)
+    #: Columns by which errors are reported apart, together and one by one.
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
+    #: Columns predicted beside the main one.
     further: tuple[str, ...] = ()
+    #: Positions of the rows that are predicted together: all, or, where rows are simulated, no more than share a run.
     pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
+    #: What is wrong with a source's rows put right before they are looked at one by one: the frame with columns more,
+    #: and sentences with the rows they are true of.
     mend: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]] | None = None
 
 
@@ -202,7 +188,7 @@ TABLES: dict[str, Table] = {
             pieces=row_by_row,
         ),
         Table(
-            "published/training_vtrain_a100.csv", "iteration time (ms)", training.predict_vtrain,
+            "published/training_vtrain_a100.csv", "iteration time (ms)", training.steps(training.vtrain_run, 1e3),
             counts=(
                 "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
                 "sequence length", "tensor parallelism", "pipeline parallelism",
@@ -210,12 +196,13 @@ TABLES: dict[str, Table] = {
             texts=(), groups=(("Parameters (billion)",),), pieces=row_by_row,
         ),
         Table(
-            "published/training_megatron_a100.csv", "seconds", training.predict_megatron,
+            "published/training_megatron_a100.csv", "seconds", training.steps(training.megatron_run, 1.0),
             counts=("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len"), numbers=("sequence_regions",),
             texts=("model", "recompute"), groups=(("model",), ("recompute",)), pieces=row_by_row,
         ),
         Table(
-            "published/training_simumax_b200.csv", "real_ms", training.predict_simumax, counts=("layer_num", "mbc"),
+            "published/training_simumax_b200.csv", "real_ms",
+            training.steps(training.simumax_run, 1e3, memory="real_alloc_gib"), counts=("layer_num", "mbc"),
             texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), pieces=row_by_row,
         ),
         Table(

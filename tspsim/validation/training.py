@@ -7,42 +7,33 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 
-from .answers import Answers
+from .answers import Answers, Predictor, each_row
 from .cells import Row, count_of, number_of
-from .devices import device_name, no_device
-from .runs import Run, memory_of, simulate_run
+from .devices import named_device
+from .runs import TOO_LARGE, Run, memory_of, simulate_run
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-def predict_nanotron(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict_nanotron(row: Row, position: int, answers: Answers) -> None:
     """Tokens/s a GPU of runs that ran, and memory and the verdict of every run."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            run = nanotron_run(row)
-            memory = memory_of(run)
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        # Logged by the first stage at the end of a step, when activations are gone, in GiB: by that unit, and no other,
-        # a replica takes the 20 B a weight that its bf16 and fp32 copies add up to.
-        answers.also(position, "mem_alloc_gb", memory.state_bytes / 2**30)
-        answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
-        if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
-            answers.skip(position, "no rate was measured: memory alone is predicted")
-        elif str(row.get("after_pp_fix", "True")) == "False" and run.pp > 1:
-            answers.skip(position, "measured before the pipeline was mended: memory alone is predicted")
-        elif not memory.fits:
-            answers.skip(position, "does not fit by the memory model")
-        else:
-            step = simulate_run(run)
-            per_gpu = run.tokens / run.gpus
-            answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
+    run = nanotron_run(row)
+    memory = memory_of(run)
+    # Logged by the first stage at the end of a step, when activations are gone, in GiB: by that unit, and no other,
+    # a replica takes the 20 B a weight that its bf16 and fp32 copies add up to.
+    answers.also(position, "mem_alloc_gb", memory.state_bytes / 2**30)
+    answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
+    if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
+        raise InputError("no rate was measured: memory alone is predicted")
+    if str(row.get("after_pp_fix", "True")) == "False" and run.pp > 1:
+        raise InputError("measured before the pipeline was mended: memory alone is predicted")
+    if not memory.fits:
+        raise InputError(TOO_LARGE)
+    step, per_gpu = simulate_run(run), run.tokens / run.gpus
+    answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
 
 
 #: nanotron keeps bf16 weights, fp32 gradients (which are what it sums) and fp32 Adam state, and bf16 gradients in
@@ -68,9 +59,7 @@ def nanotron_run(row: Row) -> Run:
         tied_embeddings=True,
         source="the row's own columns",
     )
-    name = device_name(row["gpu"])
-    if name is None:
-        raise InputError(no_device(row["gpu"]))
+    name = named_device(row["gpu"])
     return Run(
         model=model,
         device=name,
@@ -106,52 +95,42 @@ def layers_by_cost(model: Architecture, stages: int) -> tuple[int, ...]:
     return tuple(end - start for start, end in pairwise([0, *ends, model.layers]))
 
 
-def predict_vtrain(frame: pd.DataFrame, answers: Answers) -> None:
-    """Iteration time of GPT models on A100 (vTrain).
+def vtrain_run(row: Row) -> Run:
+    """A run of a GPT model on A100 (vTrain).
 
     Recomputation is not stated. Full is assumed, as Megatron ran such models then (Narayanan et al. 2021, §3.5): with
     less, every plan of small micro-batches would come out a quarter too fast, and those of large ones right.
     """
-
-    def run(row: Row) -> Run:
-        return Run(
-            model=gpt(
-                "vtrain", count_of(row, "# layers"), count_of(row, "hidden size"), count_of(row, "attention heads")
-            ),
-            device="a100-80gb",
-            stack="megatron-2022",
-            recomputation="full",
-            gpus=count_of(row, "# GPUs"),
-            sequence=count_of(row, "sequence length"),
-            micro_batch=count_of(row, "micro batch"),
-            global_batch=count_of(row, "global batch"),
-            tp=count_of(row, "tensor parallelism"),
-            pp=count_of(row, "pipeline parallelism"),
-        )
-
-    _predict_steps(frame, answers, run, 1e3)
+    return Run(
+        model=gpt("vtrain", count_of(row, "# layers"), count_of(row, "hidden size"), count_of(row, "attention heads")),
+        device="a100-80gb",
+        stack="megatron-2022",
+        recomputation="full",
+        gpus=count_of(row, "# GPUs"),
+        sequence=count_of(row, "sequence length"),
+        micro_batch=count_of(row, "micro batch"),
+        global_batch=count_of(row, "global batch"),
+        tp=count_of(row, "tensor parallelism"),
+        pp=count_of(row, "pipeline parallelism"),
+    )
 
 
-def predict_megatron(frame: pd.DataFrame, answers: Answers) -> None:
-    """Iteration time of the four models of Korthikanti et al. 2022 on A100."""
-
-    def run(row: Row) -> Run:
-        return Run(
-            model=load_model(MEGATRON_MODELS.get(str(row["model"]), str(row["model"]))),
-            device="a100-80gb",
-            stack="megatron-2022",
-            gpus=count_of(row, "n_gpus"),
-            sequence=count_of(row, "seq_len"),
-            micro_batch=count_of(row, "micro_batch_size"),
-            global_batch=count_of(row, "global_batch"),
-            tp=count_of(row, "tp"),
-            pp=count_of(row, "pp"),
-            vpp=count_of(row, "vpp", 1),
-            recomputation=str(row["recompute"]),
-            sequence_regions=count_of(row, "sequence_regions") == 1,
-        )
-
-    _predict_steps(frame, answers, run, 1.0)
+def megatron_run(row: Row) -> Run:
+    """A run of one of the four models of Korthikanti et al. 2022 on A100."""
+    return Run(
+        model=load_model(MEGATRON_MODELS.get(str(row["model"]), str(row["model"]))),
+        device="a100-80gb",
+        stack="megatron-2022",
+        gpus=count_of(row, "n_gpus"),
+        sequence=count_of(row, "seq_len"),
+        micro_batch=count_of(row, "micro_batch_size"),
+        global_batch=count_of(row, "global_batch"),
+        tp=count_of(row, "tp"),
+        pp=count_of(row, "pp"),
+        vpp=count_of(row, "vpp", 1),
+        recomputation=str(row["recompute"]),
+        sequence_regions=count_of(row, "sequence_regions") == 1,
+    )
 
 
 #: The table's names → the catalog's.
@@ -169,43 +148,39 @@ MEGATRON_OPTIMIZER = (("weights", 2.0), ("gradients", 4.0), ("state", 12.0), ("t
 SIMUMAX_DENSE = 1
 
 
-def predict_simumax(frame: pd.DataFrame, answers: Answers) -> None:
-    """Iteration time and memory of cut models on 8 B200: overlap off, all-to-all context parallelism."""
-
-    def run(row: Row) -> Run:
-        name = str(row["model"])
-        if name not in SIMUMAX_MODELS:
-            raise InputError(f"no model '{name}' in the catalog")
-        case = str(row["case"])
-        degree = {axis: int(size) for axis, size in re.findall(r"(tp|cp|pp|ep|dp)(\d+)", case)}
-        sequence = re.search(r"seq(\d+)", case)
-        layers = count_of(row, "layer_num")
-        model = load_model(SIMUMAX_MODELS[name])
-        if model.experts:
-            model = replace(model, experts=replace(model.experts, first_dense=SIMUMAX_DENSE))
-        micro_batches, dp = count_of(row, "mbc"), degree.get("dp", 1)
-        return Run(
-            model=replace(model, layers=layers, name=f"{name} of {layers} layers"),
-            device="b200",
-            gpus=8,
-            sequence=int(sequence.group(1)) if sequence else SIMUMAX_SEQUENCE,
-            micro_batch=1,
-            global_batch=micro_batches * dp,
-            tp=degree.get("tp", 1),
-            cp=degree.get("cp", 1),
-            pp=degree.get("pp", 1),
-            ep=degree.get("ep", 1),
-            expert_dispatch="experts",
-            stack="megatron-plain",
-            optimizer=MEGATRON_OPTIMIZER,
-            vpp=count_of(row, "vp_size", 1),
-            zero=1,
-            recomputation="none",
-            sequence_regions=degree.get("tp", 1) > 1,
-            exchange="ulysses",
-        )
-
-    _predict_steps(frame, answers, run, 1e3, memory="real_alloc_gib")
+def simumax_run(row: Row) -> Run:
+    """A run of a cut model on 8 B200: overlap off, all-to-all context parallelism."""
+    name = str(row["model"])
+    if name not in SIMUMAX_MODELS:
+        raise InputError(f"no model '{name}' in the catalog")
+    case = str(row["case"])
+    degree = {axis: int(size) for axis, size in re.findall(r"(tp|cp|pp|ep|dp)(\d+)", case)}
+    sequence = re.search(r"seq(\d+)", case)
+    layers = count_of(row, "layer_num")
+    model = load_model(SIMUMAX_MODELS[name])
+    if model.experts:
+        model = replace(model, experts=replace(model.experts, first_dense=SIMUMAX_DENSE))
+    micro_batches, dp = count_of(row, "mbc"), degree.get("dp", 1)
+    return Run(
+        model=replace(model, layers=layers, name=f"{name} of {layers} layers"),
+        device="b200",
+        gpus=8,
+        sequence=int(sequence.group(1)) if sequence else SIMUMAX_SEQUENCE,
+        micro_batch=1,
+        global_batch=micro_batches * dp,
+        tp=degree.get("tp", 1),
+        cp=degree.get("cp", 1),
+        pp=degree.get("pp", 1),
+        ep=degree.get("ep", 1),
+        expert_dispatch="experts",
+        stack="megatron-plain",
+        optimizer=MEGATRON_OPTIMIZER,
+        vpp=count_of(row, "vp_size", 1),
+        zero=1,
+        recomputation="none",
+        sequence_regions=degree.get("tp", 1) > 1,
+        exchange="ulysses",
+    )
 
 
 #: Tokens a sequence where a case does not say (SimuMax's benchmark configurations).
@@ -221,19 +196,16 @@ def gpt(name: str, layers: int, hidden: int, heads: int, vocab: int = 51200) -> 
     )  # fmt: skip
 
 
-def _predict_steps(
-    frame: pd.DataFrame, answers: Answers, run_of: Callable[[Row], Run], unit: float, memory: str | None = None
-) -> None:
-    """Step times in ``1/unit`` seconds; ``memory`` names a column in GiB."""
-    for position, row in enumerate(frame.to_dict("records")):
-        try:
-            step = simulate_run(run_of(row))
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
+def steps(run_of: Callable[[Row], Run], unit: float, memory: str | None = None) -> Predictor:
+    """Of step times in ``1/unit`` seconds; ``memory`` names a column in GiB."""
+
+    @each_row
+    def predict(row: Row, position: int, answers: Answers) -> None:
+        step = simulate_run(run_of(row))
         if memory is not None:
             answers.also(position, memory, step.allocated_bytes / 2**30)
-        if step.fits:
-            answers.predict(position, *(unit * value for value in (step.seconds, step.low, step.high)))
-        else:
-            answers.skip(position, "does not fit by the memory model")
+        if not step.fits:
+            raise InputError(TOO_LARGE)
+        answers.predict(position, *(unit * value for value in (step.seconds, step.low, step.high)))
+
+    return predict

@@ -7,38 +7,27 @@ backward, with d the mean of the query-key and the value width; so does the effi
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 from tspsim.operators import Attention, Gemm, GroupedGemm, Operator
 
-from .answers import Answers
-from .devices import device, device_name, no_device
-
-if TYPE_CHECKING:
-    import pandas as pd
+from .answers import Answers, each_row
+from .cells import Row
+from .devices import device, named_device
 
 #: Systems of the table → device names.
 SYSTEMS = {"a100_pcie": "a100-80gb", "b200_bf16_ceperm": "b200"}
 
 
-def predict(frame: pd.DataFrame, answers: Answers) -> None:
+@each_row
+def predict(row: Row, position: int, answers: Answers) -> None:
     """Efficiency = FLOPs / (predicted time · the peak the row states)."""
-    for position, row in enumerate(frame.to_dict("records")):
-        system = str(row["system"])
-        name = SYSTEMS.get(system) or device_name(system)
-        if name is None:
-            answers.skip(position, no_device(system))
-            continue
-        try:
-            operator, flops = shape(str(row["op"]), str(row["shape"]))
-            estimate = device(name).time(operator)
-        except InputError as error:
-            answers.skip(position, error.message)
-            continue
-        peak = row["peak_tflops"] * 1e12
-        seconds, low, high = estimate
-        answers.predict(position, flops / (seconds * peak), flops / (high * peak), flops / (low * peak))
+    system = str(row["system"])
+    name = SYSTEMS.get(system) or named_device(system)
+    operator, flops = shape(str(row["op"]), str(row["shape"]))
+    peak = row["peak_tflops"] * 1e12
+    seconds, low, high = device(name).time(operator)
+    answers.predict(position, flops / (seconds * peak), flops / (high * peak), flops / (low * peak))
 
 
 def shape(op: str, text: str) -> tuple[Operator, float]:

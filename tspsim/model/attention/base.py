@@ -53,32 +53,21 @@ def product(layer: ServingLayer, tokens: int, n: int, k: int, name: str, role: R
 
 @dataclass(frozen=True)
 class CacheUse:
-    """What one layer keeps for a sequence, before any sharding.
+    """What one layer keeps for a sequence, before any sharding."""
 
-    Attributes
-    ----------
-    token_bytes
-        Of every token in the context, or in the window.
-    window
-        Tokens that are kept at most; 0: all.
-    sequence_bytes
-        Whatever the length: a state.
-    heads
-        Heads that tensor parallelism can divide it by: 1 where all heads share it.
-    state_heads
-        The same of the state.
-    shared_token_bytes
-        Of every token besides, and on every tensor-parallel rank: keys of an indexer.
-    latest, latest_token_bytes
-        Latest tokens that are kept besides on every tensor-parallel rank, and bytes of one.
-    """
-
+    #: Of every token in the context, or in the window.
     token_bytes: float
+    #: Tokens that are kept at most; 0: all.
     window: int = 0
+    #: Whatever the length: a state.
     sequence_bytes: float = 0.0
+    #: Heads that tensor parallelism can divide it by: 1 where all heads share it.
     heads: int = 1
+    #: The same of the state.
     state_heads: int = 1
+    #: Of every token besides, and on every tensor-parallel rank: keys of an indexer.
     shared_token_bytes: float = 0.0
+    #: Latest tokens that are kept besides on every tensor-parallel rank, and bytes of one.
     latest: int = 0
     latest_token_bytes: float = 0.0
 
@@ -108,22 +97,15 @@ class AttentionKind(ABC):
     The four methods :meth:`enter` to :meth:`leave` give the operators of a layer in order; ``layer`` says which shard
     of which model. Between :meth:`attend` and :meth:`leave` a scheme may merge what ranks with other parts of the
     context found.
-
-    Attributes
-    ----------
-    name
-        ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
-    cache_types
-        Types that a cache can be kept in, and bytes of an element, scales included.
-    divides_context
-        Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
-    whole
-        Training and forward steps, where whole sequences pass, run models of this kind.
     """
 
+    #: ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
     name: ClassVar[str]
+    #: Types that a cache can be kept in, and bytes of an element, scales included.
     cache_types: ClassVar[Mapping[str, float]]
+    #: Training and forward steps, where whole sequences pass, run models of this kind.
     whole: ClassVar[bool] = True
+    #: Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
     divides_context: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------

@@ -95,9 +95,7 @@ class Latent(AttentionKind):
         if prompts:
             pieces = tuple((q, c + q) for q, c, n in prompts for _ in range(n))
             operators.append(
-                LatentPrefill(
-                    pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer)
-                )
+                LatentPrefill(pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer))
             )
         for queries in sorted({q for q, _, _ in decodes}):
             seen = tuple((layer.held(c + q), n) for q, c, n in decodes if q == queries)

@@ -33,7 +33,6 @@ class Cost(Protocol):
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """Seconds of latency, and seconds that contention stretches."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 #: What an all-to-all that states bytes alone is taken for: 7,168 values a token, dispatched in fp8 with a scale for
 #: each 128, combined in bf16; eight of 256 experts (DeepSeek-V3).
 TYPICAL: Mapping[str, ExpertExchange] = MappingProxyType(
-    {
-        "dispatch": ExpertExchange(1.0, 7168 * (1.0 + 4.0 / 128.0)),
-        "combine": ExpertExchange(1.0, 7168 * 2.0),
-    }
+    {"dispatch": ExpertExchange(1.0, 7168 * (1.0 + 4.0 / 128.0)), "combine": ExpertExchange(1.0, 7168 * 2.0)}
 )
 
 

@@ -82,9 +82,7 @@ class InMemory(CollectiveAlgorithm):
         return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]
 
 
-KINDS = tuple(
-    [kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL, RING_SHIFT)]
-)
+KINDS = tuple([kind.name for kind in (ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, ALL_TO_ALL, RING_SHIFT)])
 ALGORITHM = ALGORITHMS.register(
     InMemory("in_memory", KINDS, "every rank writes to a pool that adds, and reads from it", build)
 )

@@ -26,17 +26,11 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a group stands: what it has in common with groups that stand alike, and what is its own.
+    """Where a group stands: what it has in common with groups that stand alike, and what is its own."""
 
-    Attributes
-    ----------
-    alike
-        Equal for groups that stand alike.
-    nodes, leaves
-        Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
-    """
-
+    #: Equal for groups that stand alike.
     alike: Hashable
+    #: Its nodes, and the leaf switches of their NICs (over all planes), ascending; no leaves of a single node.
     nodes: Integers
     leaves: Integers
 
@@ -52,7 +46,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
     inside = local.tobytes(), begins.tobytes()
     if len(nodes) == 1:
         return Standing((inside,), nodes, nodes[:0])
-    uplinks = _uplinks(cluster) if cluster.islands is None else None
+    uplinks = cluster.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
     if uplinks is None:
         return None
     leaves, number = np.unique(uplinks.leaf[nodes], return_inverse=True)
@@ -69,7 +63,8 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
     layout = cluster.layout
     if len(here.nodes) == 1:
         return np.add(links, int(there.nodes[0] - here.nodes[0]) * layout.node_links, dtype=np.int64)
-    new_node, new_leaf = np.zeros(cluster.nodes, dtype=np.int64), np.zeros(layout.planes * _leaves(cluster), np.int64)
+    new_node = np.zeros(cluster.nodes, dtype=np.int64)
+    new_leaf = np.zeros(layout.planes * layout.clos.leaves, dtype=np.int64)
     new_node[here.nodes], new_leaf[here.leaves] = there.nodes, there.leaves
     starts = (0, layout.host_start, layout.nic_start, layout.switch_start, layout.links)
     # Links of a node in each block, and of a leaf.
@@ -95,20 +90,8 @@ class _Uplinks:
     planes: int
 
 
-def _leaves(cluster: Cluster) -> int:
-    return cluster.layout.clos.leaves
-
-
 def _uplinks(cluster: Cluster) -> _Uplinks | None:
     """None where NICs are not joined by a Clos network whose flows choose by destination."""
-    key = "uplinks"
-    if key not in cluster.memo:
-        cluster.memo[key] = _found_uplinks(cluster)
-    found: _Uplinks | None = cluster.memo[key]
-    return found
-
-
-def _found_uplinks(cluster: Cluster) -> _Uplinks | None:
     layout = cluster.layout
     if layout.fabric is None or not isinstance(layout.plane, Clos) or not layout.routing.object.by_destination:
         return None

@@ -68,11 +68,7 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
 
     def in_nodes(part: CollectiveKind) -> Schedule:
         # The same from whatever root.
-        key, memo = ("in nodes", group.members, inside, part.name), group.cluster.memo
-        if key not in memo:
-            memo[key] = found_in_nodes(part)
-        found: Schedule = memo[key]
-        return found
+        return group.cluster.once(("in nodes", group.members, inside, part.name), lambda: found_in_nodes(part))
 
     def found_in_nodes(part: CollectiveKind) -> Schedule:
         if not group.cluster.factors:  # all nodes are alike: one is computed and moved
@@ -83,11 +79,9 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
 
     def on_rails() -> Schedule:
         # The same whatever runs inside the nodes.
-        key, memo = ("on rails", group.members, group.source_node, outside, kind.name), group.cluster.memo
-        if key not in memo:
-            memo[key] = scaled(beside(outside(_on_rail(group, i), kind)[0] for i in range(g)), 1.0 / g)
-        found: Schedule = memo[key]
-        return found
+        key = ("on rails", group.members, group.source_node, outside, kind.name)
+        each = (outside(_on_rail(group, i), kind)[0] for i in range(g))
+        return group.cluster.once(key, lambda: scaled(beside(each), 1.0 / g))
 
     rails = on_rails()
     phases = {

@@ -131,33 +131,22 @@ Merge = Callable[[ProgramBuilder, Partial, list[int]], list[int]]
 
 @dataclass(frozen=True)
 class DecodeExchange:
-    """How ranks with parts of the contexts come to whole outputs.
+    """How ranks with parts of the contexts come to whole outputs."""
 
-    Attributes
-    ----------
-    name, summary
-        What a plan's ``decode_exchange`` calls it, and a line for the catalogue.
-    attend
-        Writes the attention of decoding rows and its exchanges.
-    received_bytes
-        What is attended → payload that a rank receives in one layer.
-    buffer_bytes
-        What is attended → bytes of queries, partial outputs and others' cache on a rank meanwhile.
-    check
-        (job, share) → the key of the plan that does not go with it and why; None where all do.
-    source
-        Who published it.
-    why_not
-        Why a search over plans does not try it; empty: it does.
-    """
-
+    #: What a plan's ``decode_exchange`` calls it, and a line for the catalogue.
     name: str
     summary: str
+    #: Writes the attention of decoding rows and its exchanges.
     attend: Merge
+    #: What is attended → payload that a rank receives in one layer.
     received_bytes: Callable[[Partial], float]
+    #: What is attended → bytes of queries, partial outputs and others' cache on a rank meanwhile.
     buffer_bytes: Callable[[Partial], float]
+    #: (job, share) → the key of the plan that does not go with it and why; None where all do.
     check: Callable[[Job, ContextShare], Refusal] = lambda job, share: None
+    #: Who published it.
     source: str = ""
+    #: Why a search over plans does not try it; empty: it does.
     why_not: str = ""
 
     @property

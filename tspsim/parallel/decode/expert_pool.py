@@ -117,22 +117,16 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
     return [builder.collective("from_pool", "dp", moved, "sums of experts", root=first, after=[done], stream=BACK)]
 
 
-def send(
-    builder: ProgramBuilder, job: Job, layer: ServingLayer, after: list[int], shared: Shared | None
-) -> list[int]:
+def send(builder: ProgramBuilder, job: Job, layer: ServingLayer, after: list[int], shared: Shared | None) -> list[int]:
     """The experts' part of a layer on an attention GPU, of ``job`` the rows that it attends; when all is done."""
     first, beside = attending(job.plan), job.plan.hiding.shared_beside
     moved = mean_bytes(job, job.tokens * first)
     normed = builder.compute("norm", layer.norm(job.tokens), after=after)
     done = shared([normed]) if shared and not beside else []
-    sent = builder.collective(
-        "to_pool", "dp", moved, "rows to experts", root=first, after=[normed, *done], stream=ROWS
-    )
+    sent = builder.collective("to_pool", "dp", moved, "rows to experts", root=first, after=[normed, *done], stream=ROWS)
     if shared and beside:
         done = shared([normed])
-    back = builder.collective(
-        "from_pool", "dp", moved, "sums of experts", root=first, after=[sent], stream=EXCHANGE
-    )
+    back = builder.collective("from_pool", "dp", moved, "sums of experts", root=first, after=[sent], stream=EXCHANGE)
     return [builder.compute("add", layer.add(job.tokens), after=[back, *done])]
 
 

@@ -99,9 +99,7 @@ def project(
     return first, ready[0]
 
 
-def attend(
-    builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]
-) -> list[int]:
+def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]) -> list[int]:
     """Attention of a rank's heads over whole contexts, or merged from the parts of them that ranks hold."""
     kind, rows = layer.attention_kind, job.rows
     own = replace(layer, shards=share.own)
@@ -162,9 +160,7 @@ def hand_on_entries(builder: ProgramBuilder, prompts: Partial, after: list[int])
         builder.collective("all_to_all", prompts.share.axis, prompts.entries, name, after=after, stream="context")
 
 
-def mlp(
-    builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: list[int]
-) -> tuple[int, list[int]]:
+def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after: list[int]) -> tuple[int, list[int]]:
     """The MLP or experts of a rank, and their sum; tokens whose experts are on other replicas go there. Returns its
     first kernel, of those that stay, and when all is done."""
     builder.part = "mlp"

@@ -9,36 +9,25 @@ from ...model.attention import CacheUse
 
 @dataclass(frozen=True)
 class ContextShare:
-    """How the ranks of a replica share contexts.
+    """How the ranks of a replica share contexts."""
 
-    Attributes
-    ----------
-    axis
-        Ranks along it hold a part of the tokens of the same heads each; empty where one holds them all.
-    ranks
-        How many those are.
-    projected, attended, own
-        Parts that heads are cut into while queries, keys and values are made, while they are attended, and while
-        outputs go through the output projection. Where ``projected`` is more than ``attended`` queries are gathered
-        first; where ``own`` is, a rank takes only its own heads of what was merged.
-    sequences
-        Ranks that whole sequences are dealt to.
-    usual
-        The exchange of plans that name none.
-    copies
-        Replicas whose sequences a rank keeps all of, or as many as it attends of where others attend none.
-    hosts
-        Part of the sequences whose caches hosts keep.
-    """
-
+    #: Ranks along it hold a part of the tokens of the same heads each; empty where one holds them all.
     axis: str = ""
+    #: How many those are.
     ranks: int = 1
+    #: Parts that heads are cut into while queries, keys and values are made, while they are attended, and while
+    #: outputs go through the output projection. Where ``projected`` is more than ``attended`` queries are gathered
+    #: first; where ``own`` is, a rank takes only its own heads of what was merged.
     projected: int = 1
     attended: int = 1
     own: int = 1
+    #: Ranks that whole sequences are dealt to.
     sequences: int = 1
+    #: The exchange of plans that name none.
     usual: str = "tree"
+    #: Replicas whose sequences a rank keeps all of, or as many as it attends of where others attend none.
     copies: float = 1
+    #: Part of the sequences whose caches hosts keep.
     hosts: float = 0.0
 
     @property

@@ -45,9 +45,7 @@ def attend_fused(builder: ProgramBuilder, partial: Partial, after: list[int]) ->
     heads = partial.heads
     size = partial.rows_of(heads, FP32) + partial.numbers(heads)
     ready = attend_and_rescale(builder, partial, after)
-    ready = [
-        builder.collective("all_reduce", partial.share.axis, size, "numerators and denominators", after=ready)
-    ]
+    ready = [builder.collective("all_reduce", partial.share.axis, size, "numerators and denominators", after=ready)]
     return divide(builder, partial, ready)
 
 

@@ -46,10 +46,7 @@ def build(view: View) -> dict[str, Any]:
     }
     refusals = [f"{plan.name} is refused: {_close(str(plan.error))}" for plan in view.refused]
     if best is None:
-        return answer | {
-            "headline": "No plan fits or can run.",
-            "sentences": refusals,
-        }
+        return answer | {"headline": "No plan fits or can run.", "sentences": refusals}
     only = len(view.ran) == 1
     lead = "is the only plan that runs" if only and view.refused else "runs" if only else "is fastest"
     answer["headline"] = f"{best.name} {lead}: {compact(best.tokens_per_s, 'tokens/s')}"
@@ -131,11 +128,7 @@ def tiles(view: View) -> list[dict[str, str]]:
 def rates(best: PlanResult) -> list[dict[str, str]]:
     """Tiles of a step that serves nobody."""
     return [
-        {
-            "what": "Tokens/s a GPU",
-            "value": compact(best.tokens_per_s_per_gpu),
-            "more": f"{best.gpus:,} GPUs",
-        },
+        {"what": "Tokens/s a GPU", "value": compact(best.tokens_per_s_per_gpu), "more": f"{best.gpus:,} GPUs"},
         {
             "what": "Block forward",
             "value": compact(best.block_forward_tokens_per_s),

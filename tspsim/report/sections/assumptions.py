@@ -44,12 +44,7 @@ def build(view: View) -> dict[str, Any]:
     if not view.model.get("experts"):
         workload.pop("routing", None)
     cluster = {key: value for key, value in result.cluster.items() if key != "device"}
-    tables = [
-        ("Workload", workload),
-        ("Model", dict(view.model)),
-        ("Cluster", cluster),
-        ("Device", dict(view.device)),
-    ]
+    tables = [("Workload", workload), ("Model", dict(view.model)), ("Cluster", cluster), ("Device", dict(view.device))]
     return {
         "defaults": result.defaults,
         "borrowed": borrowed(result.provenance),

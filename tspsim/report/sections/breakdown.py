@@ -32,9 +32,7 @@ def build(view: View) -> dict[str, Any] | None:
         return None
     stacks = [parts(plan) for plan in view.ran]
     groups = ("compute", "exposed", "rest")
-    kinds = {
-        group: in_order(kind for stack in stacks for at, kind in stack if at == group) for group in groups
-    }
+    kinds = {group: in_order(kind for stack in stacks for at, kind in stack if at == group) for group in groups}
     keys = [(group, kind) for group in groups for kind in kinds[group]]
     keys = [key for key in keys if any(stack.get(key, 0.0) > 0.0 for stack in stacks)]
     tone = colours([kind for _, kind in keys])
@@ -62,10 +60,7 @@ def build(view: View) -> dict[str, Any] | None:
         {
             "name": plan.name,
             "place": view.place(plan),
-            "cells": [
-                *(percent(stack.get(key, 0.0) / plan.step_time_s) for key in keys),
-                seconds(plan.step_time_s),
-            ],
+            "cells": [*(percent(stack.get(key, 0.0) / plan.step_time_s) for key in keys), seconds(plan.step_time_s)],
         }
         for plan, stack in zip(view.ran, stacks, strict=True)
     ]
@@ -86,9 +81,7 @@ def parts(plan: PlanResult) -> dict[tuple[str, str], float]:
     unnamed = compute - sum(stack.values())
     if unnamed > 1e-3 * compute:
         stack["compute", "other"] = unnamed
-    stack |= {
-        ("exposed", kind): float(value) for kind, value in breakdown.get("exposed_communication", {}).items()
-    }
+    stack |= {("exposed", kind): float(value) for kind, value in breakdown.get("exposed_communication", {}).items()}
     return stack | {("rest", kind): float(breakdown.get(kind, 0.0)) for kind in ("bubble", "idle")}
 
 

@@ -158,12 +158,7 @@ def _map(shape: Shape, tokens: int, degree: int, tensor: int, sequence: int, nam
             "mode": "markers",
             "x": [tokens],
             "y": [shape.hidden],
-            "marker": {
-                "symbol": "x",
-                "size": 13,
-                "color": "#111111",
-                "line": {"color": "#ffffff", "width": 2},
-            },
+            "marker": {"symbol": "x", "size": 13, "color": "#111111", "line": {"color": "#ffffff", "width": 2}},
             "hovertext": [f"this scenario against {label(name)}: B·S {tokens:,}, h {shape.hidden:,.0f}"],
             "hoverinfo": "text",
         }
@@ -194,9 +189,7 @@ def _logarithmic(title: str, exponents: range, text: Callable[[int], str]) -> di
 
 def _scaled(shape: Shape, hidden: float) -> Shape:
     """The same proportions at another hidden size."""
-    return Shape(
-        hidden, shape.attention_ratio * hidden, shape.group, shape.ffn_ratio * hidden, shape.matrices
-    )
+    return Shape(hidden, shape.attention_ratio * hidden, shape.group, shape.ffn_ratio * hidden, shape.matrices)
 
 
 def _power(exponent: int) -> str:

@@ -125,9 +125,7 @@ def positions(edges: list[tuple[str, str]]) -> dict[str, Point]:
     return place
 
 
-def _ring(
-    vertices: list[str], near: dict[str, set[str]], place: dict[str, Point], radius: float
-) -> dict[str, Point]:
+def _ring(vertices: list[str], near: dict[str, set[str]], place: dict[str, Point], radius: float) -> dict[str, Point]:
     """Places on one ring, moved apart where several vertices want the same direction."""
     wanted: dict[float, list[str]] = {}
     for index, vertex in enumerate(vertices):

@@ -23,18 +23,7 @@ Refused plans stand here too.") }}
 
 #: Tol's muted palette (personal.sron.nl/~pault): parts of memory are not kinds of work, so they look
 #: different.
-PALETTE = (
-    "#332288",
-    "#88ccee",
-    "#44aa99",
-    "#ddcc77",
-    "#cc6677",
-    "#882255",
-    "#117733",
-    "#999933",
-    "#aa4499",
-    "#777777",
-)
+PALETTE = ("#332288", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#882255", "#117733", "#999933", "#aa4499", "#777777")
 
 
 def build(view: View) -> dict[str, Any]:

@@ -11,26 +11,17 @@ from tspsim.report.view import View
 
 @dataclass(frozen=True)
 class Section:
-    """One part of the page.
+    """One part of the page."""
 
-    Attributes
-    ----------
-    key
-        The anchor in the page.
-    title
-        The heading; empty for a section that writes its own.
-    build
-        Values for the template. ``figures`` among them is a dict from an identifier to a figure (``data`` and
-        ``layout``) or to ``{"choices": [{"label", "data", "layout"}, ...]}``; the template places it with the
-        macro ``figure``. ``payload`` is data for the page's own scripts.
-    template
-        Jinja2, autoescaped.
-    short
-        What the navigation calls it; its title when empty.
-    """
-
+    #: The anchor in the page.
     key: str
+    #: The heading; empty for a section that writes its own.
     title: str
+    #: Values for the template. ``figures`` among them is a dict from an identifier to a figure (``data`` and
+    #: ``layout``) or to ``{"choices": [{"label", "data", "layout"}, ...]}``; the template places it with the
+    #: macro ``figure``. ``payload`` is data for the page's own scripts.
     build: Callable[[View], Mapping[str, Any] | None]
+    #: Jinja2, autoescaped.
     template: str
+    #: What the navigation calls it; its title when empty.
     short: str = ""

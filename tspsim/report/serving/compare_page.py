@@ -136,22 +136,17 @@ def by_load(view: ServingView) -> Iterator[str]:
     """Which offer is cheapest from which load on."""
     if not view.curve:
         return
-    found: list[tuple[str, list[float]]] = []
+    firsts: list[tuple[str, float]] = []
     for load in view.loads:
         known = [
             (run.price(), each.offer)
             for each in view.served
             if (run := each.at(load)) is not None and not np.isnan(run.price())
         ]
-        if len({offer for _, offer in known}) < 2:
-            continue
-        first = min(known)[1]
-        if found and found[-1][0] == first:
-            found[-1][1].append(load)
-        else:
-            found.append((first, [load]))
-    if found:
-        told = ", ".join(f"{name} {words.span(loads)}" for name, loads in found)
+        if len({offer for _, offer in known}) > 1:
+            firsts.append((min(known)[1], load))
+    if firsts:
+        told = ", ".join(words.in_a_row(firsts))
         yield f"Cheapest at equal load, by {'requests at once' if view.closed else 'requests/s sent'}: {told}."
 
 

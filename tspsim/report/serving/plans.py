@@ -130,11 +130,7 @@ COLUMNS = (
 
 def build(view: ServingView) -> dict[str, Any]:
     """Rows, the best first; columns that somebody has a value for."""
-    shown = [
-        column
-        for column in COLUMNS
-        if any(column.cell(served, served.best)[0] != "–" for served in view.served)
-    ]
+    shown = [column for column in COLUMNS if any(column.cell(served, served.best)[0] != "–" for served in view.served)]
     rows = [
         {"name": served.name, "setting": setting(view, served), "cells": [c.cell(served, served.best) for c in shown]}
         for served in view.ranked

@@ -14,22 +14,14 @@ from .view import KINDS, Floats, Steps
 
 @dataclass(frozen=True)
 class Columns:
-    """A log cut into columns of time.
+    """A log cut into columns of time: means over each column's time, idle time counting as nothing waiting and run."""
 
-    Attributes
-    ----------
-    edges_s
-        One more than columns.
-    share
-        Kind of step → share of each column that the engine spent in it; the rest it was idle.
-    waiting, sequences, used_tokens
-        Means over each column's time, idle time counting as nothing waiting and nothing run; ``most_waiting`` is the
-        longest queue in it.
-    """
-
+    #: One more than columns.
     edges_s: Floats
+    #: Kind of step → share of each column that the engine spent in it; the rest it was idle.
     share: dict[int, Floats]
     waiting: Floats
+    #: The longest queue in it.
     most_waiting: Floats
     sequences: Floats
     used_tokens: Floats

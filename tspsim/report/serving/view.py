@@ -35,30 +35,20 @@ class Requests(Waits):
 
 @dataclass(frozen=True)
 class Steps:
-    """What an engine did: runs of equal steps, in order and without overlap; between them it is idle.
+    """What an engine did: runs of equal steps, in order and without overlap; between them it is idle."""
 
-    Attributes
-    ----------
-    start_s, end_s
-        Of a run.
-    steps
-        In it.
-    kind
-        One of :data:`KINDS` each.
-    sequences
-        That decode in each of its steps.
-    chunk_tokens
-        Of prompts in it.
-    waiting, used_tokens
-        Requests in the queue and tokens in the cache.
-    """
-
+    #: Of a run.
     start_s: Floats
     end_s: Floats
+    #: In it.
     steps: Ints
+    #: One of :data:`KINDS` each.
     kind: NDArray[np.int8]
+    #: That decode in each of its steps.
     sequences: Ints
+    #: Of prompts in it.
     chunk_tokens: Ints
+    #: Requests in the queue and tokens in the cache.
     waiting: Ints
     used_tokens: Floats
 
@@ -108,20 +98,13 @@ class PutBack:
 
 @dataclass(frozen=True)
 class Run:
-    """A plan under one load.
+    """A plan under one load."""
 
-    Attributes
-    ----------
-    load
-        Requests at once of a closed loop, requests/s of an open one; nan where neither is stated.
-    metrics
-        The entry ``serving`` of the JSON contract.
-    ranges
-        Of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``: the bounds nine times of ten.
-    """
-
+    #: Requests at once of a closed loop, requests/s of an open one; nan where neither is stated.
     load: float
+    #: The entry ``serving`` of the JSON contract.
     metrics: Mapping[str, Any]
+    #: Of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``: the bounds nine times of ten.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requests: Requests | None = None
     engines: tuple[Engine, ...] = ()
@@ -256,19 +239,13 @@ class Merit:
 
 @dataclass(frozen=True)
 class ServingView:
-    """A serving result as its page reads it.
-
-    Attributes
-    ----------
-    closed
-        Whether ``load`` of runs counts requests at once (else requests/s).
-    slo
-        Limits in seconds by wait (``ttft``, ``tpot``, ``e2e``).
-    """
+    """A serving result as its page reads it."""
 
     served: tuple[Served, ...]
     refused: Sequence[PlanResult] = ()
+    #: Whether ``load`` of runs counts requests at once (else requests/s).
     closed: bool = True
+    #: Limits in seconds by wait (``ttft``, ``tpot``, ``e2e``).
     slo: Mapping[str, float] = field(default_factory=dict)
     published: Sequence[Published] = ()
 
@@ -296,8 +273,5 @@ class ServingView:
     @cached_property
     def ranked(self) -> tuple[Served, ...]:
         """Plans, the best first (of equals the first)."""
-        return tuple(sorted(self.served, key=lambda each: _backwards(Merit.of(each.best))))
-
-
-def _backwards(merit: Merit) -> tuple[float, float]:
-    return -merit.goodput, -merit.per_gpu
+        merits = [(Merit.of(each.best), each) for each in self.served]
+        return tuple(each for _, each in sorted(merits, key=lambda one: (-one[0].goodput, -one[0].per_gpu)))

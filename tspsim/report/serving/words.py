@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -117,26 +118,29 @@ def leaders(view: ServingView) -> Iterator[str]:
     """Which plan leads from which load on, where that changes."""
     if not view.curve or len(view.served) < 2:
         return
-    found: list[tuple[str, list[float]]] = []
+    firsts: list[tuple[str, float]] = []
     for load in view.loads:
         known = [(each, run) for each in view.served if (run := each.at(load)) is not None]
-        if len(known) < 2:
-            continue
-        first = max(known, key=lambda pair: Merit.of(pair[1]))[0].name
-        if found and found[-1][0] == first:
-            found[-1][1].append(load)
-        else:
-            found.append((first, [load]))
-    if len(found) < 2:
+        if len(known) > 1:
+            firsts.append((max(known, key=lambda pair: Merit.of(pair[1]))[0].name, load))
+    told = in_a_row(firsts)
+    if len(told) < 2:
         return
-    told = [f"{name} {span(loads)}" for name, loads in found]
     what = "within the limits" if view.slo else "of outputs"
     yield f"Most {what}, by {'requests at once' if view.closed else 'requests/s sent'}: {', '.join(told)}."
 
 
-def span(loads: Sequence[float]) -> str:
-    first, last = f"{loads[0]:,.4g}", f"{loads[-1]:,.4g}"
-    return f"at {first}" if first == last else f"from {first} to {last}"
+def in_a_row(firsts: Sequence[tuple[str, float]]) -> list[str]:
+    """Who is first from which load to which, of who is first at each.
+
+    >>> in_a_row([("TP8", 1), ("TP8", 4), ("DP8", 16)])
+    ['TP8 from 1 to 4', 'DP8 at 16']
+    """
+    found = []
+    for name, loads in groupby(firsts, key=lambda pair: pair[0]):
+        at = [f"{load:,.4g}" for _, load in loads]
+        found.append(f"{name} at {at[0]}" if at[0] == at[-1] else f"{name} from {at[0]} to {at[-1]}")
+    return found
 
 
 def dollars(run: Run) -> str:

@@ -15,23 +15,17 @@ from ..settings import Settings
 
 
 class Group:
-    """Attention replicas of one engine, which step together.
-
-    Attributes
-    ----------
-    settings
-        Of the engine.
-    lanes
-        One an attention replica; mostly one.
-    """
+    """Attention replicas of one engine, which step together."""
 
     def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
+        #: Of the engine.
         self.settings = settings
+        #: One an attention replica; mostly one.
         self.lanes = tuple(lane(settings) for _ in range(count))
 
     def deal(self, request: Request) -> Lane:
         """Who serves a request: the replica with fewest, the first of equals."""
-        return min(self.lanes, key=_present)
+        return min(self.lanes, key=lambda lane: lane.present)
 
     def schedule(self) -> list[StepPlan]:
         """What each does in the next step."""
@@ -40,36 +34,22 @@ class Group:
         return [lane.schedule() for lane in self.lanes]
 
 
-def _present(lane: Lane) -> int:
-    return lane.present
-
-
 @dataclass(frozen=True)
 class Policy:
-    """How an engine schedules.
+    """How an engine schedules."""
 
-    Attributes
-    ----------
-    name
-        As scenarios write it.
-    options
-        Its options by their real names, with their defaults.
-    lane
-        Queues of one attention replica, and what its next step does.
-    block_option
-        Which option says how many tokens a block of the cache has.
-    token_option, sequence_option
-        And how many tokens a step has at most, and how many requests run at once; empty: none does.
-    group
-        Several replicas that step together.
-    """
-
+    #: As scenarios write it.
     name: str
+    #: Its options by their real names, with their defaults.
     options: type[Section]
+    #: Queues of one attention replica, and what its next step does.
     lane: type[Lane]
+    #: Which option says how many tokens a block of the cache has.
     block_option: str
+    #: And how many tokens a step has at most, and how many requests run at once; empty: none does.
     token_option: str = ""
     sequence_option: str = ""
+    #: Several replicas that step together.
     group: type[Group] = Group
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:

@@ -14,28 +14,19 @@ from ..sequence import Sequence
 class BudgetLane(Lane):
     """Every running request goes on by a token, or by as much of its prompt as the budget allows; one without a block
     takes it from the last; then, if none was preempted, waiting ones are admitted up to the first that has no room.
-
-    Attributes
-    ----------
-    budget
-        Tokens of a step.
-    seats
-        Requests that run at once.
-    most
-        Tokens of a prompt in a step.
-    chunked
-        Whether a prompt may be computed in several steps.
-    unit
-        Tokens that a piece of a prompt, but for the last, is a multiple of.
-    still
-        Prompts stand still in the next step.
     """
 
+    #: Tokens of a step.
     budget = 8192
+    #: Requests that run at once.
     seats = 256
+    #: Tokens of a prompt in a step.
     most = 8192
+    #: Whether a prompt may be computed in several steps.
     chunked = True
+    #: Tokens that a piece of a prompt, but for the last, is a multiple of.
     unit = 1
+    #: Prompts stand still in the next step.
     still = False
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:

@@ -15,7 +15,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...errors import InputError
 from ...scenario.section import OneOf, Section
-from ..blocks import Match
 from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
@@ -176,7 +175,7 @@ class SglangLane(Lane):
             extend = sequence.target - self.computed_by(sequence, match)
             # Tokens that came from elsewhere are not computed, but need room.
             room = sequence.target - match.blocks * self.block
-            if room + self._outputs_of(sequence) >= self._free_tokens(match) - kept:
+            if room + self._outputs_of(sequence) >= (self.pool.free - match.idle) * self.block - kept:
                 self._full = True
                 return
             if extend >= input_left and plan.chunks:
@@ -199,9 +198,6 @@ class SglangLane(Lane):
     def _paged(self, tokens: int, rest: int) -> int:
         """As much of a rest as fits: a piece that is not the last has whole pages."""
         return rest if rest <= tokens else tokens - tokens % self.block
-
-    def _free_tokens(self, match: Match) -> float:
-        return (self.pool.free - match.idle) * self.block
 
     def _outputs_of(self, sequence: Sequence) -> int:
         return min(sequence.request.output_tokens - sequence.made, CLIP)

@@ -20,25 +20,19 @@ class PrefixAware:
     are uneven, the replica with the fewest requests is chosen; otherwise the one that was sent most of the prompt's
     first blocks, if those are enough of it; otherwise the one that was sent the fewest blocks.
 
-    Attributes
-    ----------
-    enough
-        Share of the prompt above which a match decides.
-    uneven_by, uneven_times
-        Loads are uneven if the largest is above the smallest by more than so many requests *and* by more than this
-        factor.
-    most_blocks
-        Blocks that are remembered of a replica; the one not seen for longest is forgotten.
-
     Notes
     -----
     Defaults are those of sglang-router's ``RouterArgs`` (``cache_threshold``, ``balance_abs_threshold``,
     ``balance_rel_threshold``).
     """
 
+    #: Share of the prompt above which a match decides.
     enough: float = 0.3
+    #: Loads are uneven if the largest is above the smallest by more than so many requests *and* by more than this
+    #: factor.
     uneven_by: int = 64
     uneven_times: float = 1.5
+    #: Blocks that are remembered of a replica; the one not seen for longest is forgotten.
     most_blocks: int = 1 << 20
     name: str = "prefix_aware"
     summary: str = "the replica that was sent most of the prompt before, unless loads are uneven"

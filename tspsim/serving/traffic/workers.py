@@ -15,16 +15,12 @@ class Workers:
     ----------
     count
         Calls that run at once; None: no limit.
-
-    Attributes
-    ----------
-    busy_s
-        Seconds of all calls that were begun.
     """
 
     def __init__(self, env: simpy.Environment, count: int | None) -> None:
         self.env, self._free = env, count
         self._waiting: deque[tuple[float, Callable[[], None], Callable[[], None]]] = deque()
+        #: Seconds of all calls that were begun.
         self.busy_s = 0.0
 
     def run(self, seconds: float, begun: Callable[[], None], ended: Callable[[], None]) -> None:

@@ -9,23 +9,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Command:
-    """Files that it reads, words of the command, and what they cannot say.
+    """Files that it reads, words of the command, and what they cannot say."""
 
-    Attributes
-    ----------
-    words
-        Of the command.
-    cannot
-        What the plan has and these words have not.
-    files
-        Name → text of files that are written before.
-    exports
-        Variables of the environment, and their values.
-    """
-
+    #: Of the command.
     words: Sequence[str]
+    #: What the plan has and these words have not.
     cannot: Sequence[str] = ()
+    #: Name → text of files that are written before.
     files: Mapping[str, str] = field(default_factory=dict)
+    #: Variables of the environment, and their values.
     exports: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:

@@ -3,7 +3,6 @@ of Megatron-Core 0.15 (``000c4ac2``); the backends of the flexible dispatcher as
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
 
 from ...parallel.pipeline import order_of
@@ -183,13 +182,10 @@ def _types(run: Run, cannot: list[str]) -> list[str]:
         words += ["--fp4-format", "e2m1", "--fp4-recipe", "nvfp4"]
     elif work.precision != "bf16":
         cannot.append(f"products in {work.precision}")
-    cannot.extend(_gradients(work.optimizer.gradients))
-    return words + (["--grad-reduce-in-bf16"] if work.optimizer.gradients == 2.0 else [])
-
-
-def _gradients(size: float) -> Iterator[str]:
+    size = work.optimizer.gradients
     if size not in (2.0, 4.0):
-        yield f"gradients of {size:g} bytes: its own have 4, or 2 with --grad-reduce-in-bf16"
+        cannot.append(f"gradients of {size:g} bytes: its own have 4, or 2 with --grad-reduce-in-bf16")
+    return words + (["--grad-reduce-in-bf16"] if size == 2.0 else [])
 
 
 MEGATRON = TRAINERS.register(Megatron())

@@ -22,48 +22,33 @@ REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
 
 @dataclass(frozen=True)
 class Server:
-    """One engine, as often as it is started.
+    """One engine, as often as it is started."""
 
-    Attributes
-    ----------
-    model
-        Repository of the checkpoint, or ``MODEL``.
-    count
-        Servers that are alike, behind a router.
-    lanes
-        Attention replicas inside one.
-    axes
-        Degrees of one: ``tp``, ``pp``, ``ep``, and others above one by name.
-    tokens, sequences
-        Limits of a step's tokens and of sequences at once, per attention replica; None: the engine has none.
-    options
-        Stated by real names of the simulated engine; ``scheduler`` says of which.
-    cache
-        Type of the cache; None: as the weights are computed in.
-    part
-        ``prefill`` or ``decode`` of two pools; empty: both.
-    pushes
-        Caches go layer by layer, where there are two pools.
-    per_node
-        GPUs of a node.
-    vendor
-        Of the GPUs.
-    """
-
+    #: Repository of the checkpoint, or ``MODEL``.
     model: str
+    #: Servers that are alike, behind a router.
     count: int
+    #: Attention replicas inside one.
     lanes: int
+    #: Degrees of one: ``tp``, ``pp``, ``ep``, and others above one by name.
     axes: Mapping[str, int]
     scheduler: str
+    #: Stated by real names of the simulated engine; ``scheduler`` says of which.
     options: Mapping[str, Any]
+    #: Limits of a step's tokens and of sequences at once, per attention replica; None: the engine has none.
     tokens: int | None
     sequences: int | None
+    #: Type of the cache; None: as the weights are computed in.
     cache: str | None
     dispatch: ExpertDispatch | None
     drafts: SpeculationSpec | None
+    #: GPUs of a node.
     per_node: int
+    #: Of the GPUs.
     vendor: str = "nvidia"
+    #: ``prefill`` or ``decode`` of two pools; empty: both.
     part: str = ""
+    #: Caches go layer by layer, where there are two pools.
     pushes: bool = False
 
     @property
@@ -85,29 +70,21 @@ class Server:
 
 
 class Launcher(Protocol):
-    """An engine's way to be launched.
-
-    Attributes
-    ----------
-    name
-        What ``--emit`` calls it: that of its scheduler.
-    vendors
-        Whose GPUs it runs on.
-    """
+    """An engine's way to be launched."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What ``--emit`` calls it: that of its scheduler."""
 
     @property
-    def vendors(self) -> tuple[str, ...]: ...
+    def vendors(self) -> tuple[str, ...]:
+        """Whose GPUs it runs on."""
 
     def command(self, server: Server) -> Command:
         """What launches one server."""
-        ...
 
     def router(self, servers: Sequence[Server]) -> list[str]:
         """What is started beside several servers, as comments or commands."""
-        ...
 
 
 LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers")

@@ -33,27 +33,18 @@ ADAM_STATE = 12.0
 
 @dataclass(frozen=True)
 class Run:
-    """One training run.
+    """One training run."""
 
-    Attributes
-    ----------
-    job
-        Model, plan and work of a replica.
-    nodes, per_node
-        Nodes, and GPUs of each.
-    mesh
-        Where ranks stand.
-    vendor
-        Of the GPUs.
-    model_name
-        As the scenario has it.
-    """
-
+    #: Model, plan and work of a replica.
     job: Job
+    #: Nodes, and GPUs of each.
     nodes: int
     per_node: int
+    #: Where ranks stand.
     mesh: Mesh
+    #: Of the GPUs.
     vendor: str
+    #: As the scenario has it.
     model_name: str
 
     @property
@@ -125,30 +116,22 @@ class Run:
 
 
 class Trainer(Protocol):
-    """A framework's way to be launched.
-
-    Attributes
-    ----------
-    name
-        What ``--emit`` calls it.
-    vendors
-        Whose GPUs it runs on.
-    beside
-        What a launch needs that no plan says, in words.
-    """
+    """A framework's way to be launched."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What ``--emit`` calls it."""
 
     @property
-    def vendors(self) -> tuple[str, ...]: ...
+    def vendors(self) -> tuple[str, ...]:
+        """Whose GPUs it runs on."""
 
     @property
-    def beside(self) -> str: ...
+    def beside(self) -> str:
+        """What a launch needs that no plan says, in words."""
 
     def command(self, run: Run) -> Command:
         """What launches it on one node."""
-        ...
 
 
 TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers")

@@ -38,30 +38,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Form:
-    """The closed form of one plan.
+    """The closed form of one plan."""
 
-    Attributes
-    ----------
-    micro_batches
-        G.
-    stages_s
-        c_s: seconds of every stage's kernels and of its transfers inside nodes, one micro-batch forward and back.
-    chains
-        Places of a pipeline's stages, shape (pipelines, stages): positions in the order of nodes.
-    message_bytes
-        What one rank sends to the next stage.
-    rings
-        Of every axis whose groups span nodes: places of each group's nodes, shape (groups, nodes), and the bytes that a
-        rank receives along it.
-    rate
-        Bytes/s a GPU gets from node (row) to node (column) while all GPUs of both are at it; infinite on the diagonal.
-    """
-
+    #: G.
     micro_batches: int
+    #: c_s: seconds of every stage's kernels and of its transfers inside nodes, one micro-batch forward and back.
     stages_s: Floats
+    #: Places of a pipeline's stages, shape (pipelines, stages): positions in the order of nodes.
     chains: Integers
+    #: What one rank sends to the next stage.
     message_bytes: float
+    #: Of every axis whose groups span nodes: places of each group's nodes, shape (groups, nodes), and the bytes that a
+    #: rank receives along it.
     rings: tuple[tuple[Integers, float], ...]
+    #: Bytes/s a GPU gets from node (row) to node (column) while all GPUs of both are at it; infinite on the diagonal.
     rate: Floats
 
     def pipeline_s(self, order: Integers) -> float:

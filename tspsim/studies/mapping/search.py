@@ -33,24 +33,16 @@ JUDGED = 4
 
 @dataclass(frozen=True)
 class Mapping:
-    """What a search found.
+    """What a search found."""
 
-    Attributes
-    ----------
-    asked
-        The scenario with that plan alone, there.
-    order
-        Nodes as the plan's axes should take them; by number where nothing is better.
-    result, default
-        The plan there, and with nodes by number.
-    closed_s, closed_default_s
-        What the closed form says of both.
-    """
-
+    #: The scenario with that plan alone, there.
     asked: Scenario
+    #: Nodes as the plan's axes should take them; by number where nothing is better.
     order: tuple[int, ...]
+    #: The plan there, and with nodes by number.
     result: PlanResult
     default: PlanResult
+    #: What the closed form says of both.
     closed_s: float
     closed_default_s: float
 

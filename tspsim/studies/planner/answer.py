@@ -51,32 +51,23 @@ class Ahead:
 
 @dataclass
 class Planned:
-    """What the planner found.
-
-    Attributes
-    ----------
-    batch
-        Sequences of a step, the same for every plan.
-    best
-        The best plans, best first; ``next_bound`` says what those that were not simulated cannot undercut.
-    gap
-        By what share a plan that was searched and not simulated may be better than the best; 0: none can.
-    kept
-        The limits that plans had to keep.
-    front
-        Plans that no other simulated one beats in rate, tokens a dollar and memory left.
-    """
+    """What the planner found."""
 
     scenario: Scenario
     question: Question
+    #: Sequences of a step, the same for every plan.
     batch: int
     objective: str
     top: int
+    #: The limits that plans had to keep.
     kept: KeptLimits = field(default_factory=KeptLimits)
+    #: The best plans, best first; ``next_bound`` says what those that were not simulated cannot undercut.
     best: tuple[Found, ...] = ()
     next_bound_s: float = math.inf
+    #: By what share a plan that was searched and not simulated may be better than the best; 0: none can.
     gap: float = 0.0
     stated: tuple[Stated, ...] = ()
+    #: Plans that no other simulated one beats in rate, tokens a dollar and memory left.
     front: tuple[Found, ...] = ()
     why: tuple[Part, ...] = ()
     rival: str = ""

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from ...parallel import Job
 from ...paths import LowerBound
 from ...result import PlanResult
+from .candidate import Candidate
 from .clock import NEVER, Deadline
 from .frontier import BEGIN_S, INSTRUCTION_S, Frontier, Tally
 from .sets import Sets
-from .space import Candidate, Space
+from .space import Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
 ROUND = 4
@@ -71,32 +72,21 @@ class Best:
 
 @dataclass
 class Search:
-    """A space, and what was found in it; what one question simulates the next one knows.
+    """A space, and what was found in it; what one question simulates the next one knows."""
 
-    Parameters
-    ----------
-    space
-        The legal plans.
-    bound
-        Bounds on their steps.
-    capacity_bytes
-        Memory of a GPU.
-    simulate
-        Answers some plans, in their order; None for those it had no time for. May raise :class:`Interrupted`.
-    deadline
-        When to stop. A plan whose simulation would take longer than is left is not begun.
-    least_s
-        No plan at all is faster.
-    report
-        Called before plans are simulated: the lowest bound left, and the best found so far.
-    """
-
+    #: The legal plans.
     space: Space
+    #: Bounds on their steps.
     bound: LowerBound
+    #: Memory of a GPU.
     capacity_bytes: float
+    #: Answers some plans, in their order; None for those it had no time for. May raise :class:`Interrupted`.
     simulate: Callable[[Sequence[Candidate]], list[PlanResult | None]]
+    #: When to stop. A plan whose simulation would take longer than is left is not begun.
     deadline: Deadline = NEVER
+    #: Called before plans are simulated: the lowest bound left, and the best found so far.
     report: Callable[[float, Sequence[Found]], None] | None = None
+    #: No plan at all is faster.
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)

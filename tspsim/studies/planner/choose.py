@@ -33,10 +33,20 @@ def planner_of(
 
     Parameters
     ----------
+    scenario
+        What ``tspsim.load`` returns; its plans are the stated ones, or with ``stated`` False one stands in for none.
     objective
-        None: most goodput a dollar of requests, otherwise most tokens a second.
+        One of the planner's; None: most goodput a dollar of requests, otherwise most tokens a second.
+    top
+        How many plans are wanted.
     jobs
-        Processes, of a planner that uses several.
+        Processes, of a planner that uses several; None: as many as this machine lends.
+    budget_s
+        Seconds of processor time for everything, of all processes; None: until nothing better can be left.
+    limits
+        Texts such as ``memory_free>=8GiB``, ``tpot<=50ms`` and ``schemes=tsp,tp``: what plans have to keep.
+    progress
+        Called with a sentence and the share done.
     maps
         Where TSP wins is asked too.
 

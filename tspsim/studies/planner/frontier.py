@@ -18,10 +18,10 @@ from ...errors import UnreachableError
 from ...parallel import Job
 from ...parallel.recomputed import KEPT
 from ...paths import Division
+from .candidate import Candidate
 from .clock import Deadline
 from .room import layout_bytes, memory_bytes
 from .sets import Sets
-from .space import Candidate
 
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000

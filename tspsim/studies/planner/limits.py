@@ -13,9 +13,10 @@ from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
 from ...parallel.memory import stage_memory, workspace
+from .candidate import name_of
 from .clock import NEVER, Deadline
 from .room import memory_bytes
-from .space import LEAST_TOKENS, Space, name_of
+from .space import LEAST_TOKENS, Space
 
 #: No model is asked about a longer sequence.
 LONGEST_SEQUENCE = 2**30
@@ -35,20 +36,13 @@ class Lean:
 
 @dataclass(frozen=True)
 class Limits:
-    """The ends of what fits; None where nothing does. Each comes with the plan that reaches it.
+    """The ends of what fits; None where nothing does. Each comes with the plan that reaches it."""
 
-    Attributes
-    ----------
-    longest_sequence
-        Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
-    largest_batch
-        Sequences of a step in which every replica works on one micro-batch: without accumulating gradients.
-    fewest_nodes
-        Whole nodes for the workload as it is.
-    """
-
+    #: Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
     longest_sequence: tuple[int, Lean] | None
+    #: Sequences of a step in which every replica works on one micro-batch: without accumulating gradients.
     largest_batch: tuple[int, Lean] | None
+    #: Whole nodes for the workload as it is.
     fewest_nodes: tuple[int, Lean] | None
 
 
@@ -122,9 +116,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 yield job
 
 
-def limits(
-    space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER
-) -> Limits:
+def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER) -> Limits:
     """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
     deadline."""
 
@@ -142,9 +134,7 @@ def limits(
     )
 
 
-def longest(
-    space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes
-) -> tuple[int, Lean] | None:
+def longest(space: Space, room_bytes: float, needed: Callable[[Job], float] = memory_bytes) -> tuple[int, Lean] | None:
     """Plan by plan, those with most token shards first. Memory grows with the sequence under every plan, so that one
     look tells whether a plan goes further than the best so far; if it does, doubling, then halving the step.
 

@@ -75,7 +75,7 @@ def cell(searches: Searches, tokens: int, point: Point, deadline: Deadline = NEV
     """Both sides at one point."""
     batch = max(1, tokens // point.sequence)
     search = searches.search(point.nodes, batch, point.sequence, deadline=deadline)
-    other = search.near(admit=is_not_folded, gap=CLOSE, effort=EFFORT)
+    other = search.near(admit=lambda job: not is_folded(job), gap=CLOSE, effort=EFFORT)
     rival_s = other.plans[0].step_s if other.plans else math.inf
     folded = search.near(admit=is_folded, gap=CLOSE, effort=EFFORT, rival_s=rival_s)
     sure = folded.complete and other.complete
@@ -85,10 +85,6 @@ def cell(searches: Searches, tokens: int, point: Point, deadline: Deadline = NEV
 def is_folded(job: Job) -> bool:
     """Whether weights come to the tokens: TSP."""
     return scheme_of(job.plan).folds
-
-
-def is_not_folded(job: Job) -> bool:
-    return not is_folded(job)
 
 
 def side_of(best: Best) -> Side | None:

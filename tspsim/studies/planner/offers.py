@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from ...errors import InfeasibleError, InputError
@@ -14,8 +13,10 @@ from ..purchase.offers import expand
 from .answer import Planned, document
 from .planner import Planner
 
+#: Called with a sentence and the share that is done.
+Progress = Callable[[str, float], None]
 #: Makes the planner of one offer's scenario, told how far it is.
-Make = Callable[[Scenario, Callable[[str, float], None] | None], Planner]
+Make = Callable[[Scenario, Progress | None], Planner]
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ class OffersPlanner:
     make
         Makes the planner of one.
     progress
-        Called with a sentence and the share done.
+        Told how far all of it is.
     """
 
-    def __init__(self, scenario: Scenario, make: Make, progress: Callable[[str, float], None] | None = None) -> None:
+    def __init__(self, scenario: Scenario, make: Make, progress: Progress | None = None) -> None:
         self.scenario, self.make, self.progress = scenario, make, progress
 
     def run(self) -> OffersPlanned:
@@ -99,7 +100,8 @@ class OffersPlanner:
         interrupted, scenarios = False, expand(self.scenario)
         for number, scenario in enumerate(scenarios):
             try:
-                planned = self.make(scenario, self._told(scenario.name, number, len(scenarios))).run()
+                told = part_of(self.progress, scenario.name, number, len(scenarios))
+                planned = self.make(scenario, told).run()
                 found.append(Offered(scenario.name, planned))
                 interrupted = planned.interrupted
             except InfeasibleError as error:
@@ -114,9 +116,9 @@ class OffersPlanner:
             raise InfeasibleError("; ".join(f"{each.name}: {each.error}" for each in found))
         return OffersPlanned(self.scenario, tuple(found), interrupted)
 
-    def _told(self, name: str, number: int, of: int) -> Callable[[str, float], None] | None:
-        return partial(self._progress, name, number, of) if self.progress is not None else None
 
-    def _progress(self, name: str, number: int, of: int, words: str, share: float) -> None:
-        assert self.progress is not None
-        self.progress(f"{name}: {words}", (number + share) / of)
+def part_of(progress: Progress | None, name: str, number: int, of: int) -> Progress | None:
+    """The progress of task ``number`` of ``of``, as progress of them all."""
+    if progress is None:
+        return None
+    return lambda words, share: progress(f"{name}: {words}", (number + share) / of)

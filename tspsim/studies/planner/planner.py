@@ -23,6 +23,7 @@ from ..front import front_of
 from ..query import Library
 from .answer import Ahead, Planned, Stated
 from .branch import Best, Found, Interrupted, Search
+from .candidate import NAMED, Candidate, name_of
 from .clock import NEVER, Clock, Deadline
 from .limit import Limits
 from .limits import Lean, bytes_up_to, lean_jobs, leanest, limits
@@ -30,7 +31,7 @@ from .map_search import search_map
 from .scheme_map import Points
 from .searches import Searches
 from .sensitivity import places, ranked
-from .space import NAMED, Candidate, Space, name_of
+from .space import Space
 from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 
@@ -54,27 +55,9 @@ Progress = Callable[[str, float], None]
 
 
 class Planner:
-    """Asks and answers for one scenario.
+    """Asks and answers for one training step or forward pass; parameters as of :func:`~.choose.planner_of`.
 
-    Parameters
-    ----------
-    scenario
-        What ``tspsim.load`` returns; its plans are the stated ones.
-    stated
-        False where its plan only stands in for none.
-    objective
-        One of :data:`OBJECTIVES`.
-    top
-        How many plans are wanted.
-    jobs
-        Processes; as many as this machine lends when None.
-    budget_s
-        Seconds of processor time for everything, of all processes; None: until nothing better can be left. With a
-        budget the best need be proven to :data:`CLOSE_ENOUGH` only.
-    limits
-        Texts such as ``memory_free>=8GiB``, ``step<=20s`` and ``schemes=tsp,tp``: what plans have to keep.
-    progress
-        Called with a sentence and the share done.
+    With a budget the best need be proven to :data:`CLOSE_ENOUGH` only.
 
     Raises
     ------

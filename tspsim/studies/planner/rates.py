@@ -60,13 +60,7 @@ class Expected:
 
 @dataclass
 class Engine:
-    """A deployment's attention replicas in closed form.
-
-    Attributes
-    ----------
-    count
-        Of them.
-    """
+    """A deployment's attention replicas in closed form."""
 
     deployment: Deployment
     demand: Demand
@@ -75,6 +69,7 @@ class Engine:
 
     @property
     def count(self) -> int:
+        """Of attention replicas."""
         return self.replicas * self.deployment.replicas * self.deployment.lanes
 
     @cached_property

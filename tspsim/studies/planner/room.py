@@ -8,7 +8,7 @@ from ..._quick import replace
 from ...parallel import Job, data, peak_bytes, peak_memory, scheme_of
 from ...parallel.memory import stage_memory
 from ...paths import Division
-from .space import Candidate
+from .candidate import Candidate
 
 
 def without_gathered(job: Job) -> Job:

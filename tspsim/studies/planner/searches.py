@@ -15,8 +15,9 @@ from ...scenario import ClusterInline, Scenario
 from ...scenario.cluster import Island
 from ..query import Library
 from .branch import Search
+from .candidate import Candidate
 from .clock import NEVER, Deadline
-from .space import Candidate, Space
+from .space import Space
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:

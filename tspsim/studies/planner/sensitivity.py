@@ -11,7 +11,8 @@ from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of
 from .branch import Found, Search
-from .space import Candidate, Space, name_of
+from .candidate import Candidate, name_of
+from .space import Space
 
 
 @dataclass(frozen=True)

@@ -36,36 +36,26 @@ Each = TypeVar("Each", bound=ServedPlan)
 
 @dataclass
 class ServicePlanned(Generic[Each]):
-    """What was found.
-
-    Attributes
-    ----------
-    searched
-        The keys that were.
-    best
-        The best plans, best first, each once.
-    front
-        Those that no other beats in rate and in what a user sees.
-    refused
-        Plans by name, and why.
-    known
-        All that were simulated and may be the best.
-    complete
-        False where time ran out.
-    """
+    """What was found."""
 
     scenario: Scenario
     question: Question
     objective: str
+    #: The keys that were.
     searched: tuple[str, ...]
+    #: The best plans, best first, each once.
     best: tuple[Each, ...] = ()
+    #: Those that no other beats in rate and in what a user sees.
     front: tuple[Each, ...] = ()
     stated: tuple[Each, ...] = ()
+    #: Plans by name, and why.
     refused: tuple[tuple[str, str], ...] = ()
     simulated: int = 0
     bounded: int = 0
+    #: False where time ran out.
     complete: bool = True
     interrupted: bool = False
+    #: All that were simulated and may be the best.
     known: list[Each] = field(default_factory=list, repr=False)
 
     def plans_to_json(self) -> dict[str, Any]:

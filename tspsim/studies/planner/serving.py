@@ -84,18 +84,7 @@ class ServingPlanned(ServicePlanned[Served]):
 
 
 class ServingPlanner:
-    """Asks and answers for one serving step.
-
-    Parameters
-    ----------
-    scenario
-        Its plans are the stated ones; ``stated`` False where one only stands in for none.
-    objective, limits
-        Of :data:`OBJECTIVES`, and texts such as ``tpot<=50ms``.
-    top
-        How many plans are wanted.
-    budget_s
-        Seconds of processor time; None: as it takes. One plan is always answered.
+    """Asks and answers for one serving step; parameters as of :func:`~.choose.planner_of`. One plan is always answered.
 
     Raises
     ------

@@ -16,8 +16,9 @@ from ...parallel import Job
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
 from ...paths import Division, LowerBound, Outline
+from .candidate import Candidate
 from .room import first_stage_bytes, memory_bytes, state_bytes
-from .space import Candidate, Space
+from .space import Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
 PipelineKey = tuple[int, int, str]
@@ -27,20 +28,13 @@ Made = TypeVar("Made")
 
 @dataclass
 class Sets:
-    """The sets of one search.
+    """The sets of one search."""
 
-    Parameters
-    ----------
-    space
-        The legal plans.
-    bound
-        Bounds on their steps.
-    capacity_bytes
-        Memory of a GPU.
-    """
-
+    #: The legal plans.
     space: Space
+    #: Bounds on their steps.
     bound: LowerBound
+    #: Memory of a GPU.
     capacity_bytes: float
     #: What was made, with what it was made of.
     _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)

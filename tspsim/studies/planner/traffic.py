@@ -65,20 +65,10 @@ class Offered:
 
 
 class TrafficPlanner:
-    """Asks and answers for a scenario with traffic.
+    """Asks and answers for a scenario with traffic; parameters as of :func:`~.choose.planner_of`.
 
-    Parameters
-    ----------
-    scenario
-        Its plans are the stated ones; ``stated`` False where one only stands in for none.
-    objective
-        Of :data:`.traffic_answer.OBJECTIVES`; None: most goodput a dollar, without bounds most tokens a dollar.
-    limits
-        ``tpot<=50ms``, ``ttft<=2s`` instead of the scenario's bounds, and ``schemes=tp``.
-    top
-        How many plans are wanted.
-    budget_s
-        Seconds of processor time; None: until no plan is left that may be better.
+    Objectives are :data:`.traffic_answer.OBJECTIVES`; None: most goodput a dollar, without bounds most tokens a dollar.
+    Limits such as ``tpot<=50ms`` and ``ttft<=2s`` stand instead of the scenario's bounds.
 
     Raises
     ------

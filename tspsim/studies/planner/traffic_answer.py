@@ -12,20 +12,13 @@ from .service_answer import ServedPlan, ServicePlanned
 
 @dataclass(frozen=True)
 class Tried(ServedPlan):
-    """A plan under one load.
+    """A plan under one load."""
 
-    Attributes
-    ----------
-    offer
-        On whose cluster; the scenario's name where nothing is offered.
-    load
-        ``concurrency`` or ``rate`` of the requests.
-    share
-        Of requests that kept the bounds; 1 where there are none.
-    """
-
+    #: On whose cluster; the scenario's name where nothing is offered.
     offer: str
+    #: ``concurrency`` or ``rate`` of the requests.
     load: Mapping[str, float]
+    #: Of requests that kept the bounds; 1 where there are none.
     share: float
 
     def to_json(self) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from ..executors import Executor, answers
 from ..query import Library, Query
 from ..table import plan_result
 from .branch import Interrupted
+from .candidate import Candidate
 from .clock import NEVER, Clock, Deadline
-from .space import Candidate
 
 
 class Simulators:

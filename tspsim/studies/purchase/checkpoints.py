@@ -61,45 +61,30 @@ def expected_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a run is checkpointed, and what comes of it.
-
-    Attributes
-    ----------
-    mtbf_s
-        Mean time between failures of the whole machine.
-    interval_s
-        Work between two checkpoints.
-    failures
-        Expected in the run.
-    goodput
-        Work over time, in (0, 1].
-    """
+    """How a run is checkpointed, and what comes of it."""
 
     work_s: float
     elapsed_s: float
+    #: Mean time between failures of the whole machine.
     mtbf_s: float
+    #: Work between two checkpoints.
     interval_s: float
+    #: Expected in the run.
     failures: float
+    #: Work over time, in (0, 1].
     goodput: float
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plan's checkpoints are to a run.
+    """What a plan's checkpoints are to a run."""
 
-    Attributes
-    ----------
-    checkpoint_s
-        Seconds that one holds a step up, when the file of the one before is written: as the plan's was simulated, or
-        as the project states.
-    least_interval_s
-        No two follow each other faster: a step lies between them, and copy and file of the one before.
-    tokens_per_s
-        Of steps that write none.
-    """
-
+    #: Seconds that one holds a step up, when the file of the one before is written: as the plan's was simulated, or
+    #: as the project states.
     checkpoint_s: float
+    #: No two follow each other faster: a step lies between them, and copy and file of the one before.
     least_interval_s: float
+    #: Of steps that write none.
     tokens_per_s: float
 
     @classmethod

@@ -27,38 +27,26 @@ BASES = {
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU costs and draws.
+    """What a GPU costs and draws."""
 
-    Attributes
-    ----------
-    usd_per_gpu_hour
-        By price basis (``stated`` where the scenario names the price), the fabric added where the price lacks it.
-    basis
-        The one that ranks; None where the device has no price.
-    fabric_usd_per_gpu_hour, fabric_watts_per_gpu
-        The fabric's part by the stated prices of its pieces; 0 where none are stated.
-    fabric_added
-        Whether that part comes on top of the price of a GPU hour, and is in ``usd_per_gpu_hour``.
-    fabric_source
-        Where those prices come from, and how far they may be off.
-    watts_per_gpu
-        Power a GPU; None where the device file has none.
-    date
-        Of the prices, from the device file.
-    owned
-        What the hour of a bought GPU is made of; None where nobody asks, or no purchase price is stated.
-    """
-
+    #: By price basis (``stated`` where the scenario names the price), the fabric added where the price lacks it.
     usd_per_gpu_hour: Mapping[str, float]
+    #: The one that ranks; None where the device has no price.
     basis: str | None
     bill: Bill
+    #: The fabric's part by the stated prices of its pieces; 0 where none are stated.
     fabric_usd_per_gpu_hour: float
     fabric_watts_per_gpu: float
+    #: Whether that part comes on top of the price of a GPU hour, and is in ``usd_per_gpu_hour``.
     fabric_added: bool
+    #: Where those prices come from, and how far they may be off.
     fabric_source: str
+    #: Power a GPU; None where the device file has none.
     watts_per_gpu: float | None
     watts_in_words: str
+    #: Of the prices, from the device file.
     date: str
+    #: What the hour of a bought GPU is made of; None where nobody asks, or no purchase price is stated.
     owned: Owned | None = None
 
     @property

@@ -32,7 +32,6 @@ def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: Schedule) -> Ou
     electricity = scenario.prices.electricity
     extra = electricity * kwh if electricity is not None and kwh is not None else 0.0
     usd = {
-        basis: gpu_hours * price + (extra if basis != OWNED else 0.0)
-        for basis, price in rates.usd_per_gpu_hour.items()
+        basis: gpu_hours * price + (extra if basis != OWNED else 0.0) for basis, price in rates.usd_per_gpu_hour.items()
     }
     return Outcome(run, gpu_hours, usd, kwh)

@@ -22,30 +22,21 @@ HOURS_A_DAY = 24.0
 
 @dataclass(frozen=True)
 class Service:
-    """The machines that are enough.
+    """The machines that are enough."""
 
-    Attributes
-    ----------
-    machines, nodes, gpus
-        Of the offer: so many times its cluster.
-    plan, load
-        What each of them runs, and the point of its load.
-    users, requests_per_s
-        That each of them serves.
-    usd_per_hour
-        Of all, by price basis.
-    kwh_per_day
-        Of all; None where the power is not known.
-    """
-
+    #: Of the offer: so many times its cluster.
     machines: int
     nodes: int
     gpus: int
+    #: What each of them runs, and the point of its load.
     plan: str
     load: Mapping[str, float]
+    #: That each of them serves.
     users: float
     requests_per_s: float
+    #: Of all, by price basis.
     usd_per_hour: Mapping[str, float]
+    #: Of all; None where the power is not known.
     kwh_per_day: float | None
 
     def in_words(self, offer: str, basis: str | None) -> str:

@@ -14,9 +14,7 @@ def price_ratio(a: Row, b: Row) -> float | None:
     return a.rates.usd / b.rates.usd if a.rates.usd and b.rates.usd else None
 
 
-def sentences(
-    winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure
-) -> Iterator[str]:
+def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure) -> Iterator[str]:
     """Who gives most, by how much, how likely, and what turns it."""
     if winner is None or winner.best is None:
         return

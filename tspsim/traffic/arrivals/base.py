@@ -92,9 +92,7 @@ def _one_or_highest(value: Any) -> Any:
 
 #: A rate, several for a curve, or the highest that keeps the bounds.
 Rates = Annotated[
-    tuple[Rate, ...] | Literal["highest"],
-    BeforeValidator(_one_or_highest),
-    Field(min_length=1, max_length=MOST_POINTS),
+    tuple[Rate, ...] | Literal["highest"], BeforeValidator(_one_or_highest), Field(min_length=1, max_length=MOST_POINTS)
 ]
 
 

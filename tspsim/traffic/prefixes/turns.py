@@ -29,9 +29,7 @@ class Turns(Conversing):
         return np.full(count, self.think)
 
     def in_words(self) -> str:
-        pause = f"{self.think:g} s after the one before" + (
-            " in the mean" if self.think_kind == "exponential" else ""
-        )
+        pause = f"{self.think:g} s after the one before" + (" in the mean" if self.think_kind == "exponential" else "")
         return f"conversations of {self.turns:,} turns, each sent {pause}, with all that was said as its prompt"
 
 

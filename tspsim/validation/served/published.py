@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from tspsim.errors import InputError
 
 from ..cells import Row, count_of
-from ..devices import device_name, no_device
+from ..devices import named_device
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE, Asked, Script
 from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
@@ -112,9 +112,7 @@ def published_run(row: Row) -> ServedRun:
     """The run of a row; raises InputError with why it is not predicted."""
     if str(row.get("usable", "1")).strip() == "0":
         raise InputError("marked as not usable")
-    written, name = str(row["model"]), device_name(row["gpu"])
-    if name is None:
-        raise InputError(no_device(row["gpu"]))
+    written, name = str(row["model"]), named_device(row["gpu"])
     model = model_of(written)
     if model is None:
         raise InputError("no such model in the catalog")

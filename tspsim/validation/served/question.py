@@ -38,13 +38,7 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
-        "workload": {
-            "model": plan.model,
-            "stack": plan.stack,
-            "precision": precision,
-            "routing": ROUTING,
-            **amount,
-        },
+        "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount},
         "plans": [asked],
     }
 

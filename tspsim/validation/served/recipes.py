@@ -37,11 +37,6 @@ class Recipe:
     replicates_decode: bool = False
 
 
-def recipe_of(engine: str, stated: Workers) -> Recipe:
-    """The recipe of InferenceX's run."""
-    return RECIPES[engine](stated)
-
-
 #: TensorRT-LLM's ``max_batch_size`` of decode workers, which the recipes' names tell: of Kimi-K2.5 by prompt, workers
 #: and GPUs of a worker; of DeepSeek-R1 by device, four-bit weights, prompt and clients.
 KIMI_SLOTS = {(1024, 4, 8): 128, (1024, 5, 4): 8, (8192, 4, 8): 1, (8192, 5, 4): 16, (8192, 4, 4): 32}
@@ -82,9 +77,7 @@ def _vllm(stated: Workers) -> Recipe:
     replicates = stated.gpus > 4
     slots = 4096 if replicates else 1024 if stated.asked.prompt <= 1024 else 16
     common = {"enable_prefix_caching": False, "gpu_memory_utilization": 0.9}
-    return Recipe(
-        prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates
-    )
+    return Recipe(prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates)
 
 
 RECIPES: dict[str, Callable[[Workers], Recipe]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

@@ -66,7 +66,8 @@ def replay(run: ServedRun) -> Measures:
     asked = requests_of(run, simulated(run, tokens))
     drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
-    options = {**costs.question.work.stack.engine.scheduler.options} if run.policy == own_policy(costs) else {}
+    own = costs.question.work.stack.engine.scheduler
+    options = dict(own.options) if run.policy == own.name else {}
     options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
@@ -75,11 +76,6 @@ def replay(run: ServedRun) -> Measures:
         raise KeyboardInterrupt
     waits = Waits.of(source.book)
     return replace(measured(waits, run), kv_tokens=tokens)
-
-
-def own_policy(costs: ProgramCosts) -> str:
-    """The scheduler of the stack itself."""
-    return str(costs.question.work.stack.engine.scheduler.name)
 
 
 #: Prompts of all scored runs are random: nothing is met again.

@@ -11,45 +11,30 @@ Options = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class ServedPlan:
-    """What the cost of a step depends on: a replica of a model on some GPUs.
+    """What the cost of a step depends on: a replica of a model on some GPUs."""
 
-    Attributes
-    ----------
-    model
-        Catalog name.
-    device
-        Catalog name of the GPU.
-    tp
-        Ranks that share every token's attention.
-    dp
-        Attention replicas that step together, experts over all of them (attention data parallelism); 1: none.
-    ep
-        Ranks that divide whole experts; 1: every rank has a part of each.
-    stack
-        Catalog name of the engine's software, with its version where that matters.
-    weights, activations
-        Types by class of weights; empty: as the checkpoint keeps them, and as the device multiplies those.
-    kv
-        Type of the cache; empty: as the checkpoint says.
-    drafts
-        Drafted tokens a step; 0: no speculation.
-    prompts
-        What a drafter's prompts are like, by which the acceptance is looked up; empty without drafts.
-    rejected
-        The version accepts no draft: a fault of it.
-    """
-
+    #: Catalog name.
     model: str
+    #: Catalog name of the GPU.
     device: str
+    #: Ranks that share every token's attention.
     tp: int
+    #: Attention replicas that step together, experts over all of them (attention data parallelism); 1: none.
     dp: int = 1
+    #: Ranks that divide whole experts; 1: every rank has a part of each.
     ep: int = 1
+    #: Catalog name of the engine's software, with its version where that matters.
     stack: str = "vllm"
+    #: Types by class of weights; empty: as the checkpoint keeps them, and as the device multiplies those.
     weights: Options = ()
     activations: Options = ()
+    #: Type of the cache; empty: as the checkpoint says.
     kv: str = ""
+    #: Drafted tokens a step; 0: no speculation.
     drafts: int = 0
+    #: What a drafter's prompts are like, by which the acceptance is looked up; empty without drafts.
     prompts: Literal["", "coding", "chat", "random"] = ""
+    #: The version accepts no draft: a fault of it.
     rejected: bool = False
 
     @property
@@ -59,51 +44,35 @@ class ServedPlan:
 
 @dataclass(frozen=True)
 class ServedRun:
-    """One measured configuration.
+    """One measured configuration."""
 
-    Attributes
-    ----------
-    plan
-        Of every replica.
-    policy
-        Name of the engine's scheduler.
-    options
-        Of the scheduler, by their real names.
-    memory
-        Share of memory that the script gives the engine (``gpu_memory_utilization``, ``mem_fraction_static``,
-        ``free_gpu_memory_fraction``); None: the engine's default.
-    prompt, output
-        Tokens, nominal.
-    least, least_output
-        Prompts and outputs are uniform from this share of the nominal on; 1: all are equal; None: as prompts.
-    concurrency
-        Requests in a closed loop; None: all are sent at once (offline throughput).
-    requests
-        How many; 0 with None above: as many as twice the engine holds at once.
-    replicas
-        That share the requests evenly.
-    prefill
-        Disaggregated: the plan of prefill workers and how many; ``plan``, ``options`` and ``replicas`` are the decode
-        workers'.
-    reading
-        Options of prefill workers.
-    cold
-        The first requests waited for kernels to be compiled: the time to the first token is not of requests.
-    """
-
+    #: Of every replica.
     plan: ServedPlan
+    #: Name of the engine's scheduler.
     policy: str
+    #: Tokens, nominal.
     prompt: int
     output: int
+    #: Requests in a closed loop; None: all are sent at once (offline throughput).
     concurrency: int | None
+    #: How many; 0 with None above: as many as twice the engine holds at once.
     requests: int
+    #: Prompts and outputs are uniform from this share of the nominal on; 1: all are equal; None: as prompts.
     least: float = 1.0
     least_output: float | None = None
+    #: Of the scheduler, by their real names.
     options: Options = ()
+    #: Share of memory that the script gives the engine (``gpu_memory_utilization``, ``mem_fraction_static``,
+    #: ``free_gpu_memory_fraction``); None: the engine's default.
     memory: float | None = None
+    #: That share the requests evenly.
     replicas: int = 1
+    #: Disaggregated: the plan of prefill workers and how many; ``plan``, ``options`` and ``replicas`` are the decode
+    #: workers'.
     prefill: tuple[ServedPlan, int] | None = None
+    #: Options of prefill workers.
     reading: Options = ()
+    #: The first requests waited for kernels to be compiled: the time to the first token is not of requests.
     cold: bool = False
 
     @property

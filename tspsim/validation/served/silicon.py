@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 
 from ..cells import Row, count_of
-from ..devices import device_name, no_device
+from ..devices import named_device
 from . import clients
-from .recipes import Recipe, Workers, recipe_of
+from .recipes import RECIPES, Recipe, Workers
 from .run import Options, ServedPlan, ServedRun
 from .scripts import Asked, Script, defaults, inferencex
 
@@ -134,9 +134,7 @@ def _run(row: Row) -> ServedRun:
     """Raises InputError with why a row is not scored."""
     if row.get("mode") == "disagg":
         return disaggregated(row)
-    name = device_name(row["system"])
-    if name is None:
-        raise InputError(no_device(row["system"]))
+    name = named_device(row["system"])
     model = MODELS.get(str(row["model_path"]))
     if model is None:
         raise InputError("no such model in the catalog")
@@ -349,9 +347,7 @@ def disaggregated(row: Row) -> ServedRun:
     prefill, decode = (count_of(row, f"{phase}_num_workers") for phase in ("prefill", "decode"))
     if not (prefill and decode):
         raise InputError("incomplete: disaggregated, and its workers are not stated")
-    name = device_name(row["system"])
-    if name is None:
-        raise InputError(no_device(row["system"]))
+    name = named_device(row["system"])
     model, engine = MODELS.get(str(row["model_path"])), str(row["backend"])
     if model is None:
         raise InputError("no such model in the catalog")
@@ -364,10 +360,11 @@ def disaggregated(row: Row) -> ServedRun:
     degrees_of = {phase: _worker(row, phase) for phase in ("prefill", "decode")}
     weights = _weights(row, model)
     asked = Asked(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
-    recipe, least = Recipe(*_defaults(engine, asked)), 1.0
+    as_they_come = defaults(engine, asked).options
+    recipe, least = Recipe(as_they_come, as_they_come), 1.0
     if "gap-analysis" not in str(row["silicon_data_source"]):
         narrow = ("experts", "nvfp4") in weights
-        recipe, least = recipe_of(engine, Workers(asked, narrow, decode, asked.tp)), 0.8
+        recipe, least = RECIPES[engine](Workers(asked, narrow, decode, asked.tp)), 0.8
     replicates = {"prefill": recipe.replicates_prefill, "decode": recipe.replicates_decode}
     plans = {}
     for phase, (tp, dp, ep) in degrees_of.items():
@@ -398,9 +395,3 @@ def _worker(row: Row, phase: str) -> tuple[int, int, int]:
     if tp == dp > 1 or (tp > 1 and ep == tp * dp and dp > 1):
         tp = 1
     return tp, dp, ep
-
-
-def _defaults(engine: str, asked: Asked) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of engines that were started as they come, of both kinds of workers."""
-    options = defaults(engine, asked).options
-    return options, options

@@ -1,0 +1,336 @@
+"""Programs made ready for the machine: operators costed, templates interned, what is alike looked up once."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import TspsimError
+from ..mesh import Mesh
+from ..operators import Operator
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from .assignment import Content, Cost, Template, Templates, content
+from .ranks import ReadyInstruction
+from .timeline import Label, Labels
+
+
+class Costed(NamedTuple):
+    """What an instruction takes: seconds alone (kernels, launches), meeting keys (communication), its label's number.
+
+    A meeting key is ``2·template + half``: half 0 is a collective or a sending, half 1 a receiving.
+    """
+
+    duration_s: float
+    keys: tuple[int, ...]
+    label: int
+    is_compute: bool
+
+
+class KnownInstructions:
+    """What every different instruction takes, by content; an object that was met before is known by itself."""
+
+    def __init__(self) -> None:
+        self._by_content: dict[Content, Costed] = {}
+        self._by_object: dict[int, tuple[Instruction, Costed]] = {}
+
+    def look_up(self, instruction: Instruction, find: Callable[[Instruction, Content], Costed]) -> Costed:
+        """What it takes, found now if no such instruction was met before."""
+        same = self._by_object.get(id(instruction))
+        if same is not None and same[0] is instruction:
+            return same[1]
+        does = content(instruction)
+        takes = self._by_content.get(does)
+        if takes is None:
+            takes = self._by_content[does] = find(instruction, does)
+        self._by_object[id(instruction)] = instruction, takes
+        return takes
+
+    def __getitem__(self, instruction: Instruction) -> Costed:
+        same = self._by_object.get(id(instruction))
+        if same is not None and same[0] is instruction:
+            return same[1]
+        return self._by_content[content(instruction)]
+
+    def values(self) -> Iterable[Costed]:
+        """In order of first appearance."""
+        return self._by_content.values()
+
+
+@dataclass(frozen=True)
+class ReadyProgram:
+    """A program made ready: what it issues, labels, and a signature equal for programs that cost the same.
+
+    Of many roles few are run, one a class; only these are unrolled.
+    """
+
+    program: Program
+    #: What runs.
+    issued: Issued = field(repr=False)
+    #: A label of every different instruction.
+    distinct: Sequence[Label] = field(repr=False)
+    signature: Hashable = field(repr=False)
+    #: Every different instruction.
+    known: KnownInstructions = field(repr=False)
+
+    @property
+    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
+        """Instructions by stream."""
+        return self.issued.streams
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Of every instruction of the unrolled program."""
+        return labels_of(self.program, self.known, self.distinct)
+
+    def written_out(self, program: Program) -> ReadyProgram:
+        """The same for a program of the same instructions, repeated more often; what runs stays."""
+        return replace(self, program=program)
+
+    def uses(self) -> Counter[int]:
+        """How often the program meets others, by key."""
+        found: Counter[int] = Counter()
+        for each, times in self._different():
+            for key in each.keys:
+                found[key] += times
+        return found
+
+    def alone_s(self, transfer_s: Mapping[int, float]) -> float:
+        """Seconds of all its instructions one after the other; ``transfer_s`` by template."""
+        total_s = 0.0
+        for each, times in self._different():
+            total_s += times * (each.duration_s + sum([transfer_s.get(key // 2, 0.0) for key in each.keys]))
+        return total_s
+
+    def _different(self) -> Iterator[tuple[Costed, int]]:
+        """What every different instruction of the program takes, and how often it runs."""
+        # The same layers stand in a program many times.
+        items = {id(item): item for item in self.program.items}
+        for number, times in Counter(map(id, self.program.items)).items():
+            item = items[number]
+            if isinstance(item, Repeat):
+                for instruction in item.body:
+                    yield self.known[instruction], times * item.times
+            else:
+                yield self.known[item], times
+
+
+class Compiled(NamedTuple):
+    """An item of a program looked up: how often it runs, its number among different ones, and what it does.
+
+    ``body`` has for every instruction the stream it goes to, and the fields of its :class:`ReadyInstruction`.
+    """
+
+    times: int
+    number: int
+    body: Sequence[tuple[str, tuple[int, ...], float, tuple[int, ...], bool]]
+
+
+@dataclass(frozen=True)
+class Issued:
+    """The items of a program looked up, one after the other, and the streams they go to."""
+
+    items: Sequence[Instruction | Repeat]
+    compiled: Sequence[Compiled]
+    names: Iterable[str]
+
+    @cached_property
+    def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
+        """Instructions by stream, in issue order, each with what it waits for and counted among the uses of its
+        meetings."""
+        streams: dict[str, list[ReadyInstruction]] = {name: [] for name in self.names}
+        appends = {name: stream.append for name, stream in streams.items()}
+        uses: dict[int, int] = {}
+        # The same layers stand in a program many times: where each goes is looked up once.
+        bodies: dict[int, Any] = {}
+        position = 0
+        for item, each in zip(self.items, self.compiled, strict=True):
+            alone = not isinstance(item, Repeat)
+            first = 0 if isinstance(item, Repeat) and item.continues else position
+            if id(each) not in bodies:
+                bodies[id(each)] = [(appends[instruction[0]], *instruction[1:]) for instruction in each.body]
+            body = bodies[id(each)]
+            for _ in range(each.times):
+                begin = position
+                for append, waits, duration_s, keys, is_compute in body:
+                    if waits and not alone:
+                        if len(waits) == 1:
+                            index = begin + waits[0]
+                            waits = (index,) if index >= first else ()
+                        else:
+                            waits = tuple([begin + index for index in waits if begin + index >= first])
+                    meets: tuple[tuple[int, int], ...] = ()
+                    if keys:
+                        for key in keys:
+                            use = uses.get(key, 0)
+                            uses[key] = use + 1
+                            meets += ((key, use),)
+                    append(_ready((position, waits, duration_s, meets, is_compute)))
+                    position += 1
+        return streams
+
+
+def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgram:
+    """Cost every operator, and intern every template.
+
+    Raises
+    ------
+    TspsimError
+        A scheme mixes kernels and communication on one stream.
+    """
+    kernels: dict[str, bool] = {}
+    labels: list[Label] = []
+    costs: dict[Operator, float] = {}
+    known = KnownInstructions()
+    numbers: dict[Hashable, int] = {}
+    order: list[Compiled] = []
+    # The same layers stand in a program many times: each is looked up once.
+    compiled: dict[int, Compiled] = {}
+
+    def new(instruction: Instruction, does: Content) -> Costed:
+        takes = costed(instruction, cost, costs, templates, len(labels))
+        label = templates.labels.get(does)
+        if label is None:
+            label = templates.labels[does] = describe(instruction, costs, takes.duration_s, templates.mesh)
+        labels.append(label)
+        return takes
+
+    def compile_body(instructions: Sequence[Instruction], times: int, begin: int) -> Compiled:
+        """Of a Repeat, or with ``begin`` of an instruction alone, whose waits count from the program's start."""
+        body, does = [], []
+        for instruction in instructions:
+            duration_s, keys, _, is_compute = known.look_up(instruction, new)
+            stream, after = instruction.stream, instruction.after
+            if kernels.setdefault(stream, is_compute) is not is_compute:
+                # Communication stands beside kernels, not between them.
+                raise TspsimError(f"stream '{stream}' of '{program.role}' mixes kernels and communication")
+            body.append((stream, after, duration_s, keys, is_compute))
+            does.append((stream, duration_s, keys, tuple([index - begin for index in after])))
+        return Compiled(times, numbers.setdefault((times, *does), len(numbers)), body)
+
+    position = 0
+    for item in program.items:
+        if not isinstance(item, Repeat):
+            each = compile_body((item,), 1, position)
+        elif id(item) in compiled:
+            each = compiled[id(item)]
+        else:
+            each = compiled[id(item)] = compile_body(item.body, item.times, 0)
+        order.append(each)
+        position += each.times * len(each.body)
+    signature = (tuple([each.number for each in order]), tuple(numbers))
+    return ReadyProgram(program, Issued(program.items, order, tuple(kernels)), labels, signature, known)
+
+
+#: What ``ReadyInstruction._make`` does, three times as fast: a run makes a hundred thousand of these.
+_ready = cast("Callable[[tuple[object, ...]], ReadyInstruction]", partial(tuple.__new__, ReadyInstruction))
+
+
+def labels_of(program: Program, known: KnownInstructions, distinct: Sequence[Label]) -> Labels:
+    """The label of every instruction of the unrolled program."""
+    which: list[NDArray[np.int32]] = [np.zeros(0, dtype=np.int32)]
+    layers = which.copy()
+    alone: list[Instruction] = []
+    seen: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
+
+    def put_those_alone() -> None:
+        which.append(np.array([known[instruction].label for instruction in alone], dtype=np.int32))
+        layers.append(np.array([max(-1, instruction.layer) for instruction in alone], dtype=np.int32))
+        alone.clear()
+
+    for item in program.items:
+        if not isinstance(item, Repeat):
+            alone.append(item)
+            continue
+        put_those_alone()
+        if id(item) not in seen:
+            numbers = np.array([known[instruction].label for instruction in item.body], dtype=np.int32)
+            first = np.array([instruction.layer for instruction in item.body], dtype=np.int32)
+            turns = item.layer_step * np.arange(item.times, dtype=np.int32)[:, None]
+            seen[id(item)] = np.tile(numbers, item.times), np.where(first >= 0, first + turns, -1).reshape(-1)
+        which.append(seen[id(item)][0])
+        layers.append(seen[id(item)][1])
+    put_those_alone()
+    return Labels(distinct, np.concatenate(which), np.concatenate(layers).astype(np.int32, copy=False))
+
+
+def costed(
+    instruction: Instruction, cost: Cost, costs: dict[Operator, float], templates: Templates, label: int
+) -> Costed:
+    """An instruction that this program did not have before; its operators are asked for once a program."""
+    if isinstance(instruction, Launch):
+        return Costed(instruction.host_s, (), label, False)
+    if not isinstance(instruction, Compute):
+        return Costed(0.0, meeting_keys(instruction, templates), label, False)
+    duration_s = 0.0
+    for operator in instruction.operators:
+        if operator not in costs:
+            costs[operator] = cost(operator)
+        duration_s += costs[operator]
+    return Costed(duration_s, (), label, True)
+
+
+def meeting_keys(instruction: Collective | SendReceive | Copy, templates: Templates) -> tuple[int, ...]:
+    if isinstance(instruction, Copy):
+        kind = f"copy_{instruction.direction}"
+        return (2 * templates.number(Template("", kind, instruction.size_bytes, seconds=instruction.seconds)),)
+    if isinstance(instruction, Collective):
+        template = Template(
+            instruction.axis,
+            instruction.kind,
+            instruction.size_bytes,
+            instruction.root,
+            instruction.algorithm,
+            tokens=instruction.tokens,
+            slices=instruction.slices,
+        )
+        return (2 * templates.number(template),)
+    keys = []
+    for offset, half in ((instruction.to, 0), (None if instruction.source is None else -instruction.source, 1)):
+        if offset is not None:
+            template = Template(
+                instruction.axis, "send_recv", instruction.size_bytes, offset=offset, wrap=instruction.wrap
+            )
+            keys.append(2 * templates.number(template) + half)
+    return tuple(keys)
+
+
+def describe(instruction: Instruction, costs: Mapping[Operator, float], duration_s: float, mesh: Mesh) -> Label:
+    """The label of an instruction without its layer: what the timeline shows of it."""
+    common = (instruction.stream, instruction.name)
+    if isinstance(instruction, Compute):
+        operators = instruction.operators
+        longest = max(operators, key=lambda operator: costs[operator], default=None)
+        return Label(
+            *common,
+            longest.kind if longest is not None else "idle",
+            instruction.part,
+            -1,
+            sum(operator.hbm_bytes for operator in operators),
+            sum(operator.flops for operator in operators),
+            "; ".join(f"{operator.name} {operator.shape}" for operator in operators),
+            duration_s,
+            tuple((operator.kind, costs[operator]) for operator in operators),
+            is_compute=True,
+        )
+    if isinstance(instruction, Launch):
+        return Label(*common, "launch", instruction.part, -1, 0.0, 0.0, "on the host")
+    if isinstance(instruction, Copy):
+        where = "a store" if instruction.seconds else "the host"
+        shape = f"{instruction.size_bytes / 1e6:.2f} MB {instruction.direction}, {where}"
+        size = float(instruction.size_bytes)
+        return Label(*common, f"copy_{instruction.direction}", instruction.part, -1, size, 0.0, shape)
+    members = math.prod([mesh.sizes[part] for part in mesh.parts(instruction.axis)])
+    if isinstance(instruction, Collective):
+        template = Template(instruction.axis, instruction.kind, instruction.size_bytes)
+        kind, received = instruction.kind, template.received_bytes(members)
+    else:
+        kind, received = "send_recv", float(instruction.size_bytes) if instruction.source is not None else 0.0
+    shape = f"{instruction.size_bytes / 1e6:.2f} MB over {members} ranks along {instruction.axis}"
+    return Label(*common, kind, instruction.part, -1, received, 0.0, shape)
