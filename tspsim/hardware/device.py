@@ -43,19 +43,29 @@ READ_AS = "as "
 
 @dataclass(frozen=True, eq=False)
 class Device(DeviceFacts):
-    """One GPU: its facts, and the cost of operators on it."""
+    """One GPU: its facts, and the cost of operators on it.
 
-    #: Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
+    Parameters
+    ----------
+    spec
+        The device file.
+    relatives
+        Specs of the devices whose kernel models are borrowed where this one has none, nearest first.
+    clocks
+        ``sustained``: operators inside a step run at the rate of a long step (the default for simulation);
+        ``burst``: at that of a short step on a cool device.
+    engine
+        The word that names of libraries begin with whose kernels run where they were measured here; empty: the
+        device's default libraries.
+    instead
+        (words, library) pairs: what the engine runs of a family and types instead of its own, as
+        ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
+        and a type of cache: that cache is read by the kernel of another, as fast a byte.
+    """
+
     relatives: tuple[DeviceSpec, ...] = ()
-    #: ``sustained``: operators inside a step run at the rate of a long step (the default for simulation); ``burst``: at
-    #: that of a short step on a cool device.
     clocks: Literal["sustained", "burst"] = "sustained"
-    #: The word that names of libraries begin with whose kernels run where they were measured here; empty: the device's
-    #: default libraries.
     engine: str = ""
-    #: (words, library) pairs: what the engine runs of a family and types instead of its own, as
-    #: ``fused_moe bf16 mxfp4``; of experts that no rank has whole, with the word ``divided``. ``as bf16`` of a family
-    #: and a type of cache: that cache is read by the kernel of another, as fast a byte.
     instead: tuple[tuple[str, str], ...] = ()
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)

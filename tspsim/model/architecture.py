@@ -19,68 +19,98 @@ from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttentio
 
 @dataclass(frozen=True)
 class Architecture:
-    """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order."""
+    """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order.
 
-    #: Catalog name, or the file's.
+    Parameters
+    ----------
+    name
+        Catalog name, or the file's.
+    layers, hidden
+        Blocks, and the width of the residual stream.
+    heads, kv_heads, head_dim
+        Query heads, key/value heads (equal to ``heads`` in multi-head and latent attention), width of one head; with
+        latent attention the mean of a key's and a value's width, so that a counts half of Q and output together.
+    ffn
+        Columns of the dense MLP; 0 where every layer has experts.
+    gated
+        Three matrices (gate, up, down) instead of two, in experts as well.
+    vocab
+        Rows of the embedding; 0 for a benchmark model that is only its blocks.
+    tied_embeddings
+        Input embedding and language-model head are one matrix.
+    qk_norm
+        Q and K are normalised a head.
+    qk_norm_wide
+        With it: over all heads together, so that ranks which divide heads sum squares.
+    attention_bias
+        The Q, K and V projections have a bias.
+    linear_bias
+        Every projection has a bias, and norms as well (LayerNorm), as in GPT-2 and its kin.
+    learned_positions
+        A table of ``max_context`` position embeddings.
+    max_context
+        Longest sequence the model was made for, in tokens; 0 when unknown. Longer ones can be simulated.
+    source
+        Where the numbers come from.
+    note
+        What of the original is simplified here; empty when nothing is.
+    latent
+        Latent attention; None is (grouped-query) attention with a K and V a head.
+    experts
+        Mixture of experts; None where every MLP is dense.
+    window, full_every
+        Tokens that a layer with windowed attention sees, 0 where all layers see the whole context; every
+        ``full_every``-th layer sees it in any case (2: layers 1, 3, 5, … from 0).
+    multi_token
+        Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
+        from 2h. They are not part of ``parameters``.
+    attention
+        The kind of attention that says what each layer has, a name in :data:`ATTENTION_KINDS`; left out, latent
+        attention where ``latent`` is given and grouped-query attention where it is not.
+    output_gate
+        As many columns as queries, whose sigmoid multiplies what grouped-query attention gives.
+    indexing
+        The indexer that chooses what is attended; None: everything is.
+    linear
+        Layers that keep a state instead of a cache; None where there are none.
+    compressed
+        Latents kept once for several tokens; None where each token has its own.
+    checkpoint
+        Types in which the published checkpoint keeps the classes of weights.
+    residual_lanes
+        Lanes of the residual stream; more than one: hyper-connections mix them before and behind every block. Their
+        weights are no part of ``parameters``.
+    """
+
     name: str
-    #: Blocks, and the width of the residual stream.
     layers: int
     hidden: int
-    #: Query heads, key/value heads (equal to ``heads`` in multi-head and latent attention), width of one head; with
-    #: latent attention the mean of a key's and a value's width, so that a counts half of Q and output together.
     heads: int
     kv_heads: int
     head_dim: int
-    #: Columns of the dense MLP; 0 where every layer has experts.
     ffn: int
-    #: Three matrices (gate, up, down) instead of two, in experts as well.
     gated: bool = True
-    #: Rows of the embedding; 0 for a benchmark model that is only its blocks.
     vocab: int = 0
-    #: Input embedding and language-model head are one matrix.
     tied_embeddings: bool = False
-    #: Q and K are normalised a head.
     qk_norm: bool = False
-    #: With it: over all heads together, so that ranks which divide heads sum squares.
     qk_norm_wide: bool = False
-    #: The Q, K and V projections have a bias.
     attention_bias: bool = False
-    #: Every projection has a bias, and norms as well (LayerNorm), as in GPT-2 and its kin.
     linear_bias: bool = False
-    #: A table of ``max_context`` position embeddings.
     learned_positions: bool = False
-    #: Longest sequence the model was made for, in tokens; 0 when unknown. Longer ones can be simulated.
     max_context: int = 0
-    #: Where the numbers come from.
     source: str = ""
-    #: What of the original is simplified here; empty when nothing is.
     note: str = ""
-    #: Latent attention; None is (grouped-query) attention with a K and V a head.
     latent: LatentAttention | None = None
-    #: Mixture of experts; None where every MLP is dense.
     experts: Experts | None = None
-    #: Tokens that a layer with windowed attention sees, 0 where all layers see the whole context; every
-    #: ``full_every``-th layer sees it in any case (2: layers 1, 3, 5, … from 0).
     window: int = 0
     full_every: int = 1
-    #: Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
-    #: from 2h. They are not part of ``parameters``.
     multi_token: int = 0
-    #: The kind of attention that says what each layer has, a name in :data:`ATTENTION_KINDS`; left out, latent
-    #: attention where ``latent`` is given and grouped-query attention where it is not.
     attention: str = ""
-    #: As many columns as queries, whose sigmoid multiplies what grouped-query attention gives.
     output_gate: bool = False
-    #: The indexer that chooses what is attended; None: everything is.
     indexing: Indexing | None = None
-    #: Layers that keep a state instead of a cache; None where there are none.
     linear: LinearAttention | None = None
-    #: Latents kept once for several tokens; None where each token has its own.
     compressed: CompressedAttention | None = None
-    #: Types in which the published checkpoint keeps the classes of weights.
     checkpoint: Formats = BF16
-    #: Lanes of the residual stream; more than one: hyper-connections mix them before and behind every block. Their
-    #: weights are no part of ``parameters``.
     residual_lanes: int = 1
 
     def __post_init__(self) -> None:

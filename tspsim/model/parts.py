@@ -13,16 +13,23 @@ class LatentAttention:
 
     K and V of a token are one latent of ``kv_rank`` and a rotary key of ``rope_dim`` that all heads share; every head
     has its own matrices to make keys of ``nope_dim`` and values of ``value_dim`` from it.
+
+    Parameters
+    ----------
+    q_rank
+        Width of the queries' latent; 0 where queries are projected from the residual stream directly.
+    kv_rank
+        Width of the latent that keys and values are made from.
+    nope_dim, rope_dim
+        Widths of a head's query (and key) without and with rotary position.
+    value_dim
+        Width of a head's value.
     """
 
-    #: Width of the queries' latent; 0 where queries are projected from the residual stream directly.
     q_rank: int
-    #: Width of the latent that keys and values are made from.
     kv_rank: int
-    #: Widths of a head's query (and key) without and with rotary position.
     nope_dim: int
     rope_dim: int
-    #: Width of a head's value.
     value_dim: int
 
     @property
@@ -129,40 +136,61 @@ class CompressedAttention:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The MLP of a mixture-of-experts layer."""
+    """The MLP of a mixture-of-experts layer.
 
-    #: Routed experts, and how many of them a token visits.
+    Parameters
+    ----------
+    count, topk
+        Routed experts, and how many of them a token visits.
+    width
+        Columns of one expert.
+    shared_width
+        Columns of all shared experts together; every token visits them.
+    first_dense
+        Layers at the start that have a dense MLP instead.
+    every
+        Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
+    router_bias
+        The router has a bias, or a correction an expert.
+    groups, kept_groups
+        Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
+    shared_gate
+        One column more of the router, whose sigmoid multiplies what the shared experts give.
+    """
+
     count: int
     topk: int
-    #: Columns of one expert.
     width: int
-    #: Columns of all shared experts together; every token visits them.
     shared_width: int = 0
-    #: Layers at the start that have a dense MLP instead.
     first_dense: int = 0
-    #: Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
     every: int = 1
-    #: The router has a bias, or a correction an expert.
     router_bias: bool = False
-    #: Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     groups: int = 1
     kept_groups: int = 1
-    #: One column more of the router, whose sigmoid multiplies what the shared experts give.
     shared_gate: bool = False
 
 
 class Block(NamedTuple):
-    """What one layer is made of."""
+    """What one layer is made of.
 
-    #: Of its attention, in tokens; 0: the whole context.
+    Attributes
+    ----------
+    window
+        Of its attention, in tokens; 0: the whole context.
+    experts
+        Experts instead of a dense MLP.
+    attention
+        Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
+    indexer
+        Whether it owns an indexer.
+    compression
+        Tokens that an entry of its cache stands for; 0: it has no such entries.
+    """
+
     window: int = 0
-    #: Experts instead of a dense MLP.
     experts: bool = False
-    #: Its kind, a name in :data:`tspsim.model.ATTENTION_KINDS`.
     attention: str = "gqa"
-    #: Whether it owns an indexer.
     indexer: bool = False
-    #: Tokens that an entry of its cache stands for; 0: it has no such entries.
     compression: int = 1
 
     def __hash__(self) -> int:

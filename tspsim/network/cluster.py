@@ -98,6 +98,27 @@ class Cluster:
     GPUs are numbered ``0 … gpus − 1``, node by node. Nothing of a size that grows with the cluster is built
     before it is asked for. Clusters do not change: :meth:`with_links` returns another.
 
+    Parameters
+    ----------
+    name
+        How reports call it.
+    node
+        What each node is.
+    nodes
+        How many.
+    fabric
+        What joins them; None for a single node.
+    oversubscription
+        Bandwidth into a leaf switch over bandwidth out of it.
+    factors
+        Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
+    engine_all_reduces
+        Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
+    routing
+        Which of equal paths between switches a flow takes.
+    islands
+        Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
+
     Examples
     --------
     >>> from tspsim.network import load_cluster
@@ -108,23 +129,14 @@ class Cluster:
     64000000000.0
     """
 
-    #: How reports call it.
     name: str
-    #: What each node is.
     node: NodeSpec
-    #: How many.
     nodes: int = 1
-    #: What joins them; None for a single node.
     fabric: FabricSpec | None = None
-    #: Bandwidth into a leaf switch over bandwidth out of it.
     oversubscription: float = 1.0
-    #: Links that are slower than their specification: id and factor; 0 is a dead one, which routes avoid.
     factors: tuple[tuple[int, float], ...] = ()
-    #: Library whose kernels do small groups' all-reduces inside a node where none is named; None: the node's own.
     engine_all_reduces: str | None = None
-    #: Which of equal paths between switches a flow takes.
     routing: Routing = SPREAD
-    #: Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
     islands: Islands | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)

@@ -15,21 +15,32 @@ from ..registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class CollectiveKind:
-    """One kind."""
+    """One kind.
 
-    #: As programs, plans and node files write it.
+    Attributes
+    ----------
+    name
+        As programs, plans and node files write it.
+    counts
+        What ``size_bytes`` counts.
+    passes
+        How often the bytes go through the group: two where they are summed and then gathered.
+    keeps_own
+        Whether 1/n of the bytes is a rank's own and does not move.
+    rooted
+        Whether one rank gives and the others take; bytes received are means over the group.
+    reduces
+        Whether what arrives is added up.
+    considered
+        Algorithms that a library weighs where a node's file lists none for this kind; empty: all that can run it.
+    """
+
     name: str
-    #: What ``size_bytes`` counts.
     counts: str
-    #: How often the bytes go through the group: two where they are summed and then gathered.
     passes: int = 1
-    #: Whether 1/n of the bytes is a rank's own and does not move.
     keeps_own: bool = True
-    #: Whether one rank gives and the others take; bytes received are means over the group.
     rooted: bool = False
-    #: Whether what arrives is added up.
     reduces: bool = False
-    #: Algorithms that a library weighs where a node's file lists none for this kind; empty: all that can run it.
     considered: tuple[str, ...] = ()
 
     def received_bytes(self, size_bytes: float, members: int) -> float:

@@ -40,20 +40,30 @@ class Flows(NamedTuple):
 
 @dataclass(frozen=True)
 class RoutingPolicy:
-    """A way to choose among equal paths."""
+    """A way to choose among equal paths.
 
-    #: What a scenario's ``routing`` calls it, and a line for the catalogue.
+    Attributes
+    ----------
+    name, summary
+        What a scenario's ``routing`` calls it, and a line for the catalogue.
+    choose
+        (a plane, flows, seed) → a number a flow; :meth:`~tspsim.network.clos.Clos.paths` says what it picks.
+    drawn
+        The seed decides: one run is one draw of many.
+    by_cable
+        A flow stays on one cable. Elsewhere parallel cables between two switches are one link of their summed rate.
+    alone
+        Policy of messages that belong to no collective; empty: this one.
+    by_destination
+        It asks for the number of the arriving NIC and nothing else.
+    """
+
     name: str
     summary: str
-    #: (a plane, flows, seed) → a number a flow; :meth:`~tspsim.network.clos.Clos.paths` says what it picks.
     choose: Callable[[Clos, Flows, int], Integers]
-    #: The seed decides: one run is one draw of many.
     drawn: bool = False
-    #: A flow stays on one cable. Elsewhere parallel cables between two switches are one link of their summed rate.
     by_cable: bool = False
-    #: Policy of messages that belong to no collective; empty: this one.
     alone: str = ""
-    #: It asks for the number of the arriving NIC and nothing else.
     by_destination: bool = False
 
 

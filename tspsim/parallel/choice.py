@@ -26,22 +26,33 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """Switches of a plan that are chosen together."""
+    """Switches of a plan that are chosen together.
 
-    #: Keys of a scenario's plan: fields of :class:`~tspsim.parallel.plan.Plan`, or options.
+    Attributes
+    ----------
+    switches
+        Keys of a scenario's plan: fields of :class:`~tspsim.parallel.plan.Plan`, or options.
+    first
+        Those of them that attention's kernels depend on; they matter most, and a tuner settles them before the others.
+    options
+        (job, whether GPUs of a node have links of their own) → values of the switches worth a look, simplest first;
+        some may not be legal.
+    word
+        What a plan's name says of them.
+    sentence
+        What a plan chose, for people.
+    searched
+        Of these values, those that a search over many plans looks at: fastest, or least memory, somewhere.
+    settings
+        Plan → the switches as they stand, where that is more than what the plan states.
+    """
+
     switches: tuple[str, ...]
-    #: Those of them that attention's kernels depend on; they matter most, and a tuner settles them before the others.
     first: tuple[str, ...]
-    #: (job, whether GPUs of a node have links of their own) → values of the switches worth a look, simplest first;
-    #: some may not be legal.
     options: Callable[[Job, bool], Iterator[Values]]
-    #: What a plan's name says of them.
     word: Callable[[Plan], str]
-    #: What a plan chose, for people.
     sentence: Callable[[Plan], str]
-    #: Of these values, those that a search over many plans looks at: fastest, or least memory, somewhere.
     searched: Callable[[Values], bool] = lambda values: True
-    #: Plan → the switches as they stand, where that is more than what the plan states.
     settings: Callable[[Plan], Values] = lambda plan: {}
 
     def settings_of(self, plan: Plan) -> Values:

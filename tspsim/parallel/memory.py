@@ -26,15 +26,23 @@ from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
 
 @dataclass(frozen=True)
 class Residency:
-    """What a scheme keeps, as far as memory cares."""
+    """What a scheme keeps, as far as memory cares.
 
-    #: Ranks one copy of the weights is spread over.
+    Attributes
+    ----------
+    weight_shards
+        Ranks one copy of the weights is spread over.
+    compute_shards
+        t: ranks that heads and FFN columns of a rank's tokens are spread over.
+    buffers
+        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
+    logit_shards
+        Parts of the vocabulary, one of which has its logits here at a time.
+    """
+
     weight_shards: Callable[[Job], int]
-    #: t: ranks that heads and FFN columns of a rank's tokens are spread over.
     compute_shards: Callable[[Job], int]
-    #: Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
     buffers: Callable[[Job], Iterable[Buffer]]
-    #: Parts of the vocabulary, one of which has its logits here at a time.
     logit_shards: Callable[[Job], int] = lambda job: 1
 
 

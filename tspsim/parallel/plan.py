@@ -33,102 +33,145 @@ WEIGHT_SHARD, WEIGHT_LEVELS = "weight_shard", "weight levels"
 
 @dataclass(frozen=True)
 class Plan:
-    """How one model is spread over the GPUs, and which switches of the schedule are set."""
+    """How one model is spread over the GPUs, and which switches of the schedule are set.
+
+    Attributes
+    ----------
+    degrees
+        Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
+        groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
+    partition
+        ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
+    exchange
+        How sequence shards see each other's K and V: a registered context method.
+    sequence_regions
+        Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
+    overlap
+        Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
+        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums, and exchanges
+        with experts, meet in slices of one kernel.
+    overlap_chunks
+        Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
+    recomputation
+        ``none``, ``selective`` (attention only), ``cheap`` (norms, activations, heads from latents) or ``full`` (a
+        layer's input is all that is kept); see :mod:`tspsim.parallel.recompute`.
+    micro_batch
+        Sequences of one micro-batch; None: one while training, all of them in a forward pass.
+    vpp
+        Chunks of layers a pipeline stage holds (virtual stages).
+    schedule
+        Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
+        with vpp > 1), ``zb-h1`` or ``dualpipe``.
+    zero
+        What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
+        (Rajbhandari et al. 2020); 3 is FSDP.
+    secondary_shard
+        With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
+    weight_wire, gradient_wire
+        With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
+        that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
+    checkpoint, checkpoint_rate, checkpoint_every
+        How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s
+        that the file system takes of all ranks (None: it keeps up), and one in how many steps.
+    shard_group
+        Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
+    expert_dispatch
+        How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
+    expert_overlap
+        What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
+    expert_pieces
+        Pieces that dispatch, experts and combine are cut into, so that they run beside each other (Tutel's degree).
+    expert_shards
+        Where experts and tokens meet (:mod:`tspsim.parallel.expert_shards`, Tutel's r): 0 gathers all experts, more are
+        ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
+    stage_layers
+        Layers of every chunk, first to last; empty: as even as can be.
+    recomputed
+        Which layers that is said of, where not of all; of the others nothing is made again.
+    activation_store
+        In which type kept activations wait: a name in :data:`tspsim.parallel.activation_store.ACTIVATION_STORES`; None:
+        the stack's.
+    offload_layers
+        Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
+    offload_weights
+        Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
+        (:mod:`tspsim.parallel.weight_offload`).
+    expert_balance
+        What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
+    weight_transport
+        How the MLP's weights come to the ranks of the folded axis: a registered transport.
+    mlp_pieces
+        Pieces in which ``gather`` brings them.
+    head_groups
+        Groups of heads that TSP attends one after the other; None: one a rank, the published bucket.
+    context_transport
+        Links that the ring exchange of sequence shards uses: ``ring``, one of a GPU's on a mesh, or ``multi_ring``.
+    overlap_by
+        What overlapped gathers of K and V are cut by: ``heads``, or ``blocks`` of tokens.
+    algorithms
+        Collective kind → algorithm name, where the plan insists on one.
+    open
+        Names of switches above that are not stated: :mod:`tspsim.tuning` chooses them for the cluster. Until then they
+        stand at the published schedule.
+    chosen
+        Names of those that were chosen so.
+    expert_owners
+        Ranks that keep an expert in slices: as many as ``ep`` is more than the model's experts (:meth:`owned`).
+    together
+        Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
+    node_axes, rail_axes
+        Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
+    node_order
+        Nodes, or GPUs, in the order in which the mesh is laid on them; empty: as they are numbered.
+    routing
+        How its flows choose among equal paths between switches; None: as the cluster's do.
+    options
+        Keys that the scheme or the context method brings with it.
+    """
 
     name: str
-    #: Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
-    #: groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
     degrees: Mapping[str, int]
-    #: ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
     partition: str = "zigzag"
-    #: How sequence shards see each other's K and V: a registered context method.
     exchange: str = "all_gather"
-    #: Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
     sequence_regions: bool = False
-    #: Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-    #: reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums, and exchanges
-    #: with experts, meet in slices of one kernel.
     overlap: bool | str | None = None
-    #: Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
     overlap_chunks: int = 4
-    #: ``none``, ``selective`` (attention only), ``cheap`` (norms, activations, heads from latents) or ``full`` (a
-    #: layer's input is all that is kept); see :mod:`tspsim.parallel.recompute`.
     recomputation: str = "none"
-    #: Sequences of one micro-batch; None: one while training, all of them in a forward pass.
     micro_batch: int | None = None
-    #: Chunks of layers a pipeline stage holds (virtual stages).
     vpp: int = 1
-    #: Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
-    #: with vpp > 1), ``zb-h1`` or ``dualpipe``.
     schedule: str = "1f1b"
-    #: What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
-    #: (Rajbhandari et al. 2020); 3 is FSDP.
     zero: int = 0
-    #: Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
     shard_group: int | None = None
-    #: With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
     secondary_shard: int | None = None
-    #: With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
-    #: that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
     weight_wire: str | None = None
     gradient_wire: str | None = None
-    #: How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s
-    #: that the file system takes of all ranks (None: it keeps up), and one in how many steps.
     checkpoint: str | None = None
     checkpoint_rate: float | None = None
     checkpoint_every: int = 1
-    #: How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
     expert_dispatch: str = "ranks"
-    #: What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
     expert_overlap: str = "none"
-    #: Pieces that dispatch, experts and combine are cut into, so that they run beside each other (Tutel's degree).
     expert_pieces: int = 1
-    #: Where experts and tokens meet (:mod:`tspsim.parallel.expert_shards`, Tutel's r): 0 gathers all experts, more are
-    #: ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
     expert_shards: int | None = None
-    #: Layers of every chunk, first to last; empty: as even as can be.
     stage_layers: tuple[int, ...] = ()
-    #: Which layers ``recomputation`` is said of, where not of all; of the others nothing is made again.
     recomputed: Partly | None = None
-    #: In which type kept activations wait: a name in :data:`tspsim.parallel.activation_store.ACTIVATION_STORES`; None:
-    #: the stack's.
     activation_store: str | None = None
-    #: Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
     offload_layers: int = 0
-    #: Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
-    #: (:mod:`tspsim.parallel.weight_offload`).
     offload_weights: int = 0
-    #: What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     expert_balance: Balance = BUSIEST
-    #: How the MLP's weights come to the ranks of the folded axis: a registered transport.
     weight_transport: str = "ring"
-    #: Pieces in which ``gather`` brings them.
     mlp_pieces: int = 4
-    #: Groups of heads that TSP attends one after the other; None: one a rank, the published bucket.
     head_groups: int | None = None
-    #: Links that the ring exchange of sequence shards uses: ``ring``, one of a GPU's on a mesh, or ``multi_ring``.
     context_transport: str = "ring"
-    #: What overlapped gathers of K and V are cut by: ``heads``, or ``blocks`` of tokens.
     overlap_by: str = "heads"
-    #: Collective kind → algorithm name, where the plan insists on one.
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    #: Axes laid along the node first, and those laid across nodes; see :func:`tspsim.parallel.mesh.build_mesh`.
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
-    #: Nodes, or GPUs, in the order in which the mesh is laid on them; empty: as they are numbered.
     node_order: tuple[int, ...] = ()
-    #: How its flows choose among equal paths between switches; None: as the cluster's do.
     routing: Routing | None = None
-    #: Keys that the scheme or the context method brings with it.
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: Names of switches above that are not stated: :mod:`tspsim.tuning` chooses them for the cluster. Until then they
-    #: stand at the published schedule.
     open: tuple[str, ...] = ()
-    #: Names of those that were chosen so.
     chosen: tuple[str, ...] = ()
-    #: Ranks that keep an expert in slices: as many as ``ep`` is more than the model's experts (:meth:`owned`).
     expert_owners: int = 1
-    #: Axis → ranks of one group along it that share a node, where every node has as many; absent: all of them.
     together: Mapping[str, int] = field(default_factory=dict)
 
     def refusal(self, key: str, message: str) -> InputError:

@@ -15,25 +15,35 @@ from ..errors import InputError
 
 @dataclass(frozen=True)
 class Routing:
-    """Shares of the experts."""
+    """Shares of the experts.
 
-    #: ``balanced``: equal shares (what a balancing loss or bias aims at). ``zipf``: the i-th most visited expert's
-    #: share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
-    #: ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``hot``: the first
-    #: ``hot_experts`` get ``hot_share`` in equal parts, the others the rest. ``measured``: ``shares``.
+    Parameters
+    ----------
+    load
+        ``balanced``: equal shares (what a balancing loss or bias aims at). ``zipf``: the i-th most visited expert's
+        share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
+        ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``hot``: the first
+        ``hot_experts`` get ``hot_share`` in equal parts, the others the rest. ``measured``: ``shares``.
+    skew
+        0 is balanced; see ``load``.
+    shares
+        One number an expert, in any unit.
+    capacity_factor
+        An expert takes at most this many times the mean; what is over is dropped. None drops nothing.
+    local_rate
+        Of all choices those that fall on the token's own rank where tokens are placed by prediction; None: unknown.
+    affinity, transitions
+        Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
+    """
+
     load: str = "balanced"
-    #: 0 is balanced; see ``load``.
     skew: float = 0.0
     seed: int = 0
-    #: One number an expert, in any unit.
     shares: tuple[float, ...] = ()
-    #: An expert takes at most this many times the mean; what is over is dropped. None drops nothing.
     capacity_factor: float | None = None
     hot_experts: int | None = None
     hot_share: float | None = None
-    #: Of all choices those that fall on the token's own rank where tokens are placed by prediction; None: unknown.
     local_rate: float | None = None
-    #: Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
     affinity: float = 0.0
     transitions: tuple[tuple[float, ...], ...] = ()
 

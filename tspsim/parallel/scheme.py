@@ -52,71 +52,102 @@ class WholeTokens:
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to spread one replica."""
+    """A way to spread one replica.
 
-    #: What it is called, and a line for the catalogue.
+    Attributes
+    ----------
+    name, summary
+        What it is called, and a line for the catalogue.
+    axes, token_axis
+        Its mesh axes, innermost first: keys of a scenario's plan, and several ranks on one ask for the scheme. The
+        ranks of the last-named one hold a shard of the tokens each.
+    shards
+        Job → parts that heads, FFN columns and vocabulary rows are cut into.
+    embed, layer, head
+        Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
+        the instructions whose end means that its output is complete.
+    layer_backward, head_backward, embed_backward
+        Write their backward (of the head: from the loss on).
+    layer_weights
+        Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
+        (``builder.weight_gradients`` is False); None where it cannot.
+    residency
+        What stays in memory.
+    whole
+        The pieces of serving steps whose tokens are not divided; None where it has none.
+    context
+        Plan → how ranks share the contexts of a serving step.
+    whole_ranks
+        Job → ranks that have the same tokens in a serving step, and divide heads, columns and experts among them.
+    groups
+        Plan → axes of groups that it brings, and how many neighbours of each mesh axis are in one.
+    received
+        (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
+    check
+        Job → the key of the plan that does not go with it and why; None where all do.
+    head_shards
+        Job → ranks, or steps of the schedule, that heads are spread over.
+    overlaps
+        Plan → whether exchanges run beside compute where the plan does not say.
+    by_position
+        Plan → whether the programs of its token shards differ.
+    variants
+        Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
+    serving_variants
+        (step, keys of a plan's degrees) → further keys that a serving step's plan may have, simplest first, not all of
+        them legal.
+    choices
+        Plan → what it leaves to be chosen for the machine.
+    published
+        Values of the plan's keys under which nothing is left to be chosen; mostly none.
+    options
+        Keys of a scenario's plan that come with it.
+    notes
+        Job → what a reader of such a plan has to know.
+    alone
+        Why degrees of other schemes do not go beside its own.
+    usual
+        The one of a plan that names no degree.
+    unequal
+        Sequences of a step may differ in length.
+    folds
+        Tokens and weights are divided over the same ranks, and weights come to the tokens.
+    assumption, unexplained
+        Sentences for reports: what it assumes, and what of it the model does not explain.
+    """
+
     name: str
     summary: str
-    #: Its mesh axes, innermost first: keys of a scenario's plan, and several ranks on one ask for the scheme. The
-    #: ranks of the last-named one hold a shard of the tokens each.
     axes: tuple[str, ...]
     token_axis: str
-    #: Job → parts that heads, FFN columns and vocabulary rows are cut into.
     shards: Callable[[Job], int]
-    #: Write the forward of a model's three parts; ``layer`` is told the rank's position on the token axis and returns
-    #: the instructions whose end means that its output is complete.
     embed: Piece
     layer: LayerPiece
     head: Piece
-    #: Write their backward (of the head: from the loss on).
     layer_backward: LayerPiece
     head_backward: Piece
     embed_backward: Piece
-    #: Write the gradients of a layer's weights alone, where ``layer_backward`` can leave them out
-    #: (``builder.weight_gradients`` is False); None where it cannot.
     layer_weights: WeightPiece | None
-    #: What stays in memory.
     residency: Residency
-    #: (job, whether a switch adds) → payload a rank receives in a block's forward at least, by axis.
     received: Callable[[Job, bool], tuple[Received, ...]]
-    #: The pieces of serving steps whose tokens are not divided; None where it has none.
     whole: WholeTokens | None = None
-    #: Plan → how ranks share the contexts of a serving step.
     context: Callable[[Plan], ContextShare] = lambda plan: ContextShare()
-    #: Job → ranks that have the same tokens in a serving step, and divide heads, columns and experts among them.
     whole_ranks: Callable[[Job], int] = lambda job: 1
-    #: Plan → axes of groups that it brings, and how many neighbours of each mesh axis are in one.
     groups: Callable[[Plan], Mapping[str, Mapping[str, int]]] = lambda plan: {}
-    #: Job → the key of the plan that does not go with it and why; None where all do.
     check: Callable[[Job], Refusal] = lambda job: None
-    #: Job → ranks, or steps of the schedule, that heads are spread over.
     head_shards: Callable[[Job], int] = lambda job: 1
-    #: Plan → whether exchanges run beside compute where the plan does not say.
     overlaps: Callable[[Plan], bool] = lambda plan: False
-    #: Plan → whether the programs of its token shards differ.
     by_position: Callable[[Plan], bool] = lambda plan: True
-    #: Plan → keys of the plan, each set another way for its ranks to talk; simplest first, not all of them legal.
     variants: Callable[[Plan], Iterable[Mapping[str, Any]]] = lambda plan: ({},)
-    #: (step, keys of a plan's degrees) → further keys that a serving step's plan may have, simplest first, not all of
-    #: them legal.
     serving_variants: Callable[[Step, Mapping[str, Any]], Iterable[Mapping[str, Any]]] = lambda step, keys: ({},)
-    #: Plan → what it leaves to be chosen for the machine.
     choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
-    #: Values of the plan's keys under which nothing is left to be chosen; mostly none.
     published: Mapping[str, Any] | None = None
-    #: Keys of a scenario's plan that come with it.
     options: tuple[Option, ...] = ()
-    #: Job → what a reader of such a plan has to know.
     notes: Callable[[Job], Iterable[str]] = lambda job: ()
-    #: Why degrees of other schemes do not go beside its own.
     alone: str = "is a scheme of its own"
-    #: The one of a plan that names no degree.
     usual: bool = False
-    #: Sequences of a step may differ in length.
     unequal: bool = False
-    #: Tokens and weights are divided over the same ranks, and weights come to the tokens.
     folds: bool = False
-    #: Sentences for reports: what it assumes, and what of it the model does not explain.
     assumption: str = ""
     unexplained: str = ""
 

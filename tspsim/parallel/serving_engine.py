@@ -166,59 +166,82 @@ class MemoryRule:
 
 @dataclass(frozen=True)
 class ServingEngine:
-    """How an engine runs the passes of a model."""
+    """How an engine runs the passes of a model.
+
+    Attributes
+    ----------
+    kernels
+        The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
+        device's own.
+    libraries
+        By family and types of a kernel, as ``fused_moe nvfp4``, the library that runs instead: kernels that two
+        engines share are measured in one's tables only. Of experts ``whole`` or ``divided``: whether ranks have all
+        columns of some or a part of each.
+    graphs
+        What it captures.
+    saved, saved_quantising, saved_types
+        Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
+        its input; by the type of operands where that is another.
+    fused_quantising
+        Types that the input of every product has when the kernel before writes it: none of them quantises.
+    step, sequence
+        Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
+    hidden
+        Share of them that runs beside the device.
+    layer, routed
+        Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
+        copies, scales, sorting.
+    skew, skews
+        Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
+        slowest. By device where that is another.
+    front_end
+        Seconds from a request's arrival to its first schedule and from its first token to the client.
+    hosts
+        By device, how much slower its host is than those that the times are of.
+    memory
+        The rule by which caches get memory.
+    context_bytes, peer_bytes, graph_bytes
+        Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
+    logit_bytes
+        Bytes a logit while the largest pass samples for all sequences that may run.
+    block_tokens
+        Tokens of a block of the cache.
+    context_workspace
+        Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
+    limits
+        Passes' tokens and sequences by memory, ascending.
+    slots
+        Sequences that may run at once, where a script states it.
+    scheduler
+        Of requests, where the engine serves some.
+    """
 
     name: str = "ideal"
-    #: The word that its kernels' libraries begin with, for fused experts, attention and all-reduces; empty: a
-    #: device's own.
     kernels: str = ""
-    #: By family and types of a kernel, as ``fused_moe nvfp4``, the library that runs instead: kernels that two
-    #: engines share are measured in one's tables only. Of experts ``whole`` or ``divided``: whether ranks have all
-    #: columns of some or a part of each.
     libraries: Mapping[str, str] = field(default_factory=dict)
-    #: What it captures.
     graphs: Graphs = Graphs()
-    #: Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
-    #: its input; by the type of operands where that is another.
     saved: Prior = NONE
     saved_quantising: Prior = NONE
     saved_types: Mapping[str, Prior] = field(default_factory=dict)
-    #: Types that the input of every product has when the kernel before writes it: none of them quantises.
     fused_quantising: tuple[str, ...] = ()
-    #: Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     step: Prior = NONE
     sequence: Prior = NONE
-    #: Share of them that runs beside the device.
     hidden: float = 0.0
-    #: Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
-    #: copies, scales, sorting.
     layer: Prior = NONE
     routed: Prior = NONE
-    #: Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
-    #: slowest. By device where that is another.
     skew: Prior = NONE
     skews: Mapping[str, Prior] = field(default_factory=dict)
-    #: Seconds from a request's arrival to its first schedule and from its first token to the client.
     front_end: Prior = NONE
-    #: By device, how much slower its host is than those that the times are of.
     hosts: Mapping[str, Prior] = field(default_factory=dict)
-    #: The rule by which caches get memory.
     memory: MemoryRule = MemoryRule()
-    #: Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
     context_bytes: Prior = NONE
     peer_bytes: Prior = NONE
     graph_bytes: Prior = NONE
-    #: Bytes a logit while the largest pass samples for all sequences that may run.
     logit_bytes: Prior = NONE
-    #: Tokens of a block of the cache.
     block_tokens: int = 1
-    #: Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     context_workspace: int = 0
-    #: Passes' tokens and sequences by memory, ascending.
     limits: tuple[Limits, ...] = ()
-    #: Sequences that may run at once, where a script states it.
     slots: int | None = None
-    #: Of requests, where the engine serves some.
     scheduler: Scheduler = Scheduler()
 
     def __hash__(self) -> int:

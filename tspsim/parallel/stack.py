@@ -19,48 +19,69 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stack:
-    """How a framework runs a program."""
+    """How a framework runs a program.
+
+    Attributes
+    ----------
+    kernel_s
+        The host's time to launch a kernel. It runs ahead of the device, which waits where it is the faster one.
+    collective_s, collective_s_per_rank
+        The host's time to launch a collective, and how much more for every other rank of the group.
+    message_s
+        The host's time to launch a message.
+    expert_s
+        The host's time for each local expert of a product of experts, where a framework issues them one by one.
+    traffic_factor
+        Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
+    loss_factor
+        Bytes that the loss and its gradient move, over those of a fused loss; None: as the other kernels.
+    accumulation_bytes
+        Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
+        gradients added to by the product itself.
+    activation_factor
+        What a layer keeps for its backward, over what fused kernels need.
+    activation_store
+        The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
+    remakes
+        What its fused kernels make again in their backward rather than keep: names of
+        :data:`tspsim.parallel.recompute.ROLES`.
+    exchange_units
+        Multiprocessors that its exchanges with experts run on, which kernels beside them lack; None: as the library and
+        the device have it.
+    attention_flops_per_s
+        The most that its attention kernel reaches; None where it is the device's best.
+    flash_attention
+        One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
+    overlap_gradients, overlap_weights
+        Replicas' exchanges run beside the backward, and beside the forward; otherwise after and before them.
+    step_s
+        Of every step: data, logging, checks that wait for the device.
+    spread
+        Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
+    engine
+        What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
+        above are of what no graph holds.
+    """
 
     name: str
-    #: The host's time to launch a kernel. It runs ahead of the device, which waits where it is the faster one.
     kernel_s: float = 0.0
-    #: The host's time to launch a collective, and how much more for every other rank of the group.
     collective_s: float = 0.0
     collective_s_per_rank: float = 0.0
-    #: The host's time to launch a message.
     message_s: float = 0.0
-    #: The host's time for each local expert of a product of experts, where a framework issues them one by one.
     expert_s: float = 0.0
-    #: Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
     traffic_factor: float = 1.0
-    #: Bytes that the loss and its gradient move, over those of a fused loss; None: as the other kernels.
     loss_factor: float | None = None
-    #: Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
-    #: gradients added to by the product itself.
     accumulation_bytes: float = 0.0
-    #: What a layer keeps for its backward, over what fused kernels need.
     activation_factor: float = 1.0
-    #: The type in which a plan that states none keeps activations (:mod:`tspsim.parallel.activation_store`).
     activation_store: str | None = None
-    #: What its fused kernels make again in their backward rather than keep: names of
-    #: :data:`tspsim.parallel.recompute.ROLES`.
     remakes: tuple[str, ...] = ()
-    #: Multiprocessors that its exchanges with experts run on, which kernels beside them lack; None: as the library and
-    #: the device have it.
     exchange_units: int | None = None
-    #: The most that its attention kernel reaches; None where it is the device's best.
     attention_flops_per_s: float | None = None
-    #: One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
     flash_attention: bool = True
-    #: Replicas' exchanges run beside the backward, and beside the forward; otherwise after and before them.
     overlap_gradients: bool = True
     overlap_weights: bool = True
-    #: Of every step: data, logging, checks that wait for the device.
     step_s: float = 0.0
-    #: Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
     spread: tuple[float, float] = (1.0, 1.0)
-    #: What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
-    #: above are of what no graph holds.
     engine: ServingEngine = NO_ENGINE
 
     @property

@@ -82,6 +82,11 @@ class Replica:
         Called for every piece of a prompt when the step that computes it begins.
     every_step
         One event a step.
+
+    Attributes
+    ----------
+    log
+        What ran, as a table.
     """
 
     def __init__(
@@ -98,7 +103,6 @@ class Replica:
     ) -> None:
         self.env, self.engine, self.cost = env, engine, cost
         self.every_step = every_step
-        #: What ran, as a table.
         self.log = StepLog()
         self._policy = engine.policy
         self._group = self._policy.group(engine, self._policy.lane, lanes)

@@ -7,21 +7,31 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Request:
-    """One prompt and its answer."""
+    """One prompt and its answer.
 
-    #: Its place in the traffic.
+    Attributes
+    ----------
+    number
+        Its place in the traffic.
+    arrival_s
+        When a client sends it; nan until it is known (closed loops, turns of a conversation).
+    prompt_tokens, output_tokens
+        Lengths; the first output comes from the step that computes the prompt's last token.
+    blocks
+        Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts begin alike;
+        empty where nothing is shared. They may go on over the answer, where a later prompt begins with it.
+    block_tokens
+        Tokens of one of ``blocks``.
+    conversation
+        Which its turn belongs to; None: it stands alone.
+    """
+
     number: int
-    #: When a client sends it; nan until it is known (closed loops, turns of a conversation).
     arrival_s: float
-    #: Lengths; the first output comes from the step that computes the prompt's last token.
     prompt_tokens: int
     output_tokens: int
-    #: Identities of the prompt's blocks of ``block_tokens`` each, first to last, equal where prompts begin alike;
-    #: empty where nothing is shared. They may go on over the answer, where a later prompt begins with it.
     blocks: tuple[int, ...] = ()
-    #: Tokens of one of ``blocks``.
     block_tokens: int = 0
-    #: Which its turn belongs to; None: it stands alone.
     conversation: int | None = None
     # What came of it.
     first_scheduled_s: float = field(default=float("nan"))

@@ -11,14 +11,21 @@ from .batch import Row, dealt
 
 @dataclass(frozen=True)
 class Speculation:
-    """Drafts that a step verifies."""
+    """Drafts that a step verifies.
 
-    #: k: drafted tokens a sequence; a step verifies k + 1 positions.
+    Attributes
+    ----------
+    tokens
+        k: drafted tokens a sequence; a step verifies k + 1 positions.
+    accepted
+        Tokens that a sequence advances in a step, mean: one of its own and the drafts accepted before the first that is
+        not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
+    draft
+        Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
+    """
+
     tokens: int
-    #: Tokens that a sequence advances in a step, mean: one of its own and the drafts accepted before the first that is
-    #: not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
     accepted: float
-    #: Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
     draft: str = "mtp"
 
 

@@ -47,25 +47,37 @@ class StageWriter(Protocol):
 
 
 class Step(ABC):
-    """One pass of a model over a batch."""
+    """One pass of a model over a batch.
+
+    Attributes
+    ----------
+    title
+        What it is called in a report.
+    trains
+        A backward follows the forward, and the optimizer that: activations are kept, gradients made and summed.
+    bytes_over_forward
+        Bytes of a step over its forward's, at least.
+    recomputation
+        What a plan recomputes that states nothing.
+    serves
+        A step of an inference engine: what it does is its :meth:`passes`.
+    shards_tokens
+        Sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
+    needs, takes
+        Keys of the workload that it cannot do without, and others that say how much it is.
+    spellings
+        Other keys of the workload that say the same here, where the key itself is not stated.
+    """
 
     name: ClassVar[str]
-    #: What it is called in a report.
     title: ClassVar[str]
-    #: A backward follows the forward, and the optimizer that: activations are kept, gradients made and summed.
     trains: ClassVar[bool]
-    #: Bytes of a step over its forward's, at least.
     bytes_over_forward: ClassVar[float]
-    #: What a plan recomputes that states nothing.
     recomputation: ClassVar[str]
-    #: A step of an inference engine: what it does is its :meth:`passes`.
     serves: ClassVar[bool] = False
-    #: Sequence shards divide the tokens of a pass; otherwise they divide the cache, and all have every token.
     shards_tokens: ClassVar[bool] = True
-    #: Keys of the workload that it cannot do without, and others that say how much it is.
     needs: ClassVar[tuple[str, ...]] = ("sequence",)
     takes: ClassVar[tuple[str, ...]] = ("sequences_per_replica", "global_batch", "lengths")
-    #: Other keys of the workload that say the same here, where the key itself is not stated.
     spellings: ClassVar[Mapping[str, str]] = {}
 
     def model_of(self, model: Architecture) -> Architecture:

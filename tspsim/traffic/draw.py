@@ -30,28 +30,41 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """Requests in the order of their numbers."""
+    """Requests in the order of their numbers.
 
-    #: When each wants to be sent; None of a closed loop. Of conversations their first turns' times count.
+    Attributes
+    ----------
+    arrival_s
+        When each wants to be sent; None of a closed loop. Of conversations their first turns' times count.
+    prompt_tokens, output_tokens
+        Of each; prompts are whole, with all that was said before.
+    most
+        Under way at once, at most (of conversations: so many of them); None: no limit.
+    turns
+        Requests of a conversation; they stand behind each other.
+    think_s
+        From the end of the turn before, of each.
+    warm_up, cool_down
+        Requests at the beginning and at the end that do not count.
+    pauses
+        Warm-up requests end before the others are sent.
+    spacing_s
+        Of a closed loop: between the first requests of two clients.
+    tools
+        ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
+    """
+
     arrival_s: Floats | None
-    #: Of each; prompts are whole, with all that was said before.
     prompt_tokens: Ints
     output_tokens: Ints
     shared: Shared
-    #: From the end of the turn before, of each.
     think_s: Floats
-    #: Under way at once, at most (of conversations: so many of them); None: no limit.
     most: int | None = None
-    #: Requests of a conversation; they stand behind each other.
     turns: int = 1
-    #: Requests at the beginning and at the end that do not count.
     warm_up: int = 0
     cool_down: int = 0
-    #: Warm-up requests end before the others are sent.
     pauses: bool = False
-    #: Of a closed loop: between the first requests of two clients.
     spacing_s: float = 0.0
-    #: ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
     tools: bool = False
     tool_workers: int | None = None
 

@@ -30,10 +30,15 @@ class Key(NamedTuple):
 
 
 class Kind(BaseModel):
-    """One way in which something varies."""
+    """One way in which something varies.
+
+    Attributes
+    ----------
+    name
+        What a scenario's ``kind`` calls it.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-    #: What a scenario's ``kind`` calls it.
     name: ClassVar[str]
     #: Of the family: set by its base class.
     registry: ClassVar[Registry[Any]]
@@ -56,13 +61,20 @@ class Kind(BaseModel):
 
 @dataclass(frozen=True)
 class OneKind:
-    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read."""
+    """Annotates a field that holds an object of one of a registry's classes, looked up when a scenario is read.
 
-    #: Of classes.
+    Parameters
+    ----------
+    registry
+        Of classes.
+    shorthand
+        Reads other spellings than a mapping with ``kind``.
+    without
+        Kinds that it may not be: those that hold others.
+    """
+
     registry: Registry[Any]
-    #: Reads other spellings than a mapping with ``kind``: what that would say; None where it is no such spelling.
     shorthand: Callable[[Any], Mapping[str, Any] | None] = lambda value: None
-    #: Kinds that it may not be: those that hold others.
     without: tuple[str, ...] = ()
 
     @property

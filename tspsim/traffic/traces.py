@@ -34,14 +34,20 @@ LARGEST_BYTES = 2**30
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests in the order of their arrival."""
+    """Requests in the order of their arrival.
+
+    Attributes
+    ----------
+    arrival_s
+        Seconds; empty where a file has lengths alone.
+    hashes
+        Identities of the prompt's blocks, first to last, one tuple a request; empty where the file has none.
+    """
 
     name: str
-    #: Seconds; empty where a file has lengths alone.
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
-    #: Identities of the prompt's blocks, first to last, one tuple a request; empty where the file has none.
     hashes: tuple[tuple[int, ...], ...] = ()
 
     def __len__(self) -> int:

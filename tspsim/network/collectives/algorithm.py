@@ -24,15 +24,23 @@ from .schedule import Group, Schedule
 
 @dataclass(frozen=True)
 class CollectiveAlgorithm:
-    """One algorithm."""
+    """One algorithm.
 
-    #: As plans, node files and reports write it.
+    Attributes
+    ----------
+    name
+        As plans, node files and reports write it.
+    kinds
+        Names of the kinds it can run.
+    summary
+        What it is, in a line.
+    build
+        A group's schedules for one byte of a kind, of which the cheapest is taken; none: it cannot run there.
+    """
+
     name: str
-    #: Names of the kinds it can run.
     kinds: tuple[str, ...]
-    #: What it is, in a line.
     summary: str
-    #: A group's schedules for one byte of a kind, of which the cheapest is taken; none: it cannot run there.
     build: Builder
 
     def schedules(self, group: Group, kind: CollectiveKind) -> list[Schedule]:

@@ -11,18 +11,27 @@ MULTIPROCESSORS = 24
 
 @dataclass(frozen=True, slots=True)
 class ExpertExchange:
-    """What the ranks of an expert-parallel group give each other."""
+    """What the ranks of an expert-parallel group give each other.
 
-    #: Tokens a rank holds.
+    Parameters
+    ----------
+    tokens
+        Tokens a rank holds.
+    token_bytes
+        Bytes of one on the way, with its scales.
+    experts, topk
+        Experts of the layer, and how many a token goes to.
+    multiprocessors
+        Given to the kernels.
+    groups, kept_groups
+        A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
+    """
+
     tokens: float
-    #: Bytes of one on the way, with its scales.
     token_bytes: float
-    #: Experts of the layer, and how many a token goes to.
     experts: int = 256
     topk: int = 8
-    #: Given to the kernels.
     multiprocessors: int = MULTIPROCESSORS
-    #: A token's experts are in ``kept_groups`` of as many groups of neighbouring experts (DeepSeek-V3, §2.1.2).
     groups: int = 1
     kept_groups: int = 1
 

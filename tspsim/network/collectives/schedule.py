@@ -23,13 +23,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of a collective, seen node by node."""
+    """The ranks of a collective, seen node by node.
 
-    #: Where they are.
+    Parameters
+    ----------
+    cluster
+        Where they are.
+    ranks
+        GPU numbers, distinct, in the caller's order.
+    root
+        Position in ``ranks`` of a broadcast's source.
+    """
+
     cluster: Cluster
-    #: GPU numbers, distinct, in the caller's order.
     ranks: tuple[int, ...]
-    #: Position in ``ranks`` of a broadcast's source.
     root: int = 0
 
     @property
@@ -75,20 +82,30 @@ class Group:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Loads for one byte of ``size_bytes``, and the steps before the first byte."""
+    """Loads for one byte of ``size_bytes``, and the steps before the first byte.
 
-    #: Ids of the links used, ascending.
+    Attributes
+    ----------
+    links
+        Ids of the links used, ascending.
+    load
+        Bytes that cross each.
+    busy_s
+        Seconds each is busy with them at the efficiency of its algorithm and fabric.
+    node_steps, net_steps
+        Hops one after another, inside nodes and between them.
+    family
+        Which latencies apply.
+    own_s
+        Seconds in which a rank passes over its own chunk and sends nothing.
+    """
+
     links: Integers
-    #: Bytes that cross each.
     load: Floats
-    #: Seconds each is busy with them at the efficiency of its algorithm and fabric.
     busy_s: Floats
-    #: Hops one after another, inside nodes and between them.
     node_steps: int
     net_steps: int
-    #: Which latencies apply.
     family: Family
-    #: Seconds in which a rank passes over its own chunk and sends nothing.
     own_s: float = 0.0
 
     @property

@@ -13,22 +13,31 @@ class Traffic:
     """A transfer's time alone, and the links it loads.
 
     Alone it takes ``latency_s + fluid_s``; contention stretches the second part.
+
+    Attributes
+    ----------
+    algorithm
+        Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` where nothing
+        moves.
+    latency_s
+        Seconds that no bandwidth shortens.
+    fluid_s
+        Seconds the slowest link needs, at the efficiency libraries reach.
+    links, link_bytes
+        Ids of the links used, and the bytes that cross each in all.
+    low, high
+        Factors of the time alone between which nine of ten measured ones lie.
+    apart
+        Copy engines move it: neither do kernels beside it slow down, nor it beside them.
     """
 
-    #: Name in :data:`~tspsim.network.ALGORITHMS`, ``point_to_point``, a library's name, or ``none`` where nothing
-    #: moves.
     algorithm: str
-    #: Seconds that no bandwidth shortens.
     latency_s: float
-    #: Seconds the slowest link needs, at the efficiency libraries reach.
     fluid_s: float
-    #: Ids of the links used, and the bytes that cross each in all.
     links: tuple[int, ...]
     link_bytes: tuple[float, ...]
-    #: Factors of the time alone between which nine of ten measured ones lie.
     low: float = 1.0
     high: float = 1.0
-    #: Copy engines move it: neither do kernels beside it slow down, nor it beside them.
     apart: bool = False
 
     @property

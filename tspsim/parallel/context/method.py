@@ -26,46 +26,68 @@ Attend = Callable[[ProgramBuilder, Job, LayerShard, int, int], int]
 
 @dataclass(frozen=True)
 class ContextMethod:
-    """How sequence shards attend the whole context."""
+    """How sequence shards attend the whole context.
 
-    #: What a plan's ``exchange`` calls it, and a line for the catalogue.
+    Attributes
+    ----------
+    name, summary
+        What a plan's ``exchange`` calls it, and a line for the catalogue.
+    forward, backward
+        Write the attention of one layer.
+    received_bytes
+        Job → payload a rank receives and did not hold, in a layer's forward: no fewer for the thinnest layer.
+    buffers
+        Job → what it keeps: other shards' K and V.
+    head_shards
+        Plan → ranks of ``sp`` that heads are spread over while they are attended.
+    check
+        Job → the key of the plan that does not go with it and why; None where all do.
+    choices
+        Plan → what it leaves to be chosen for the machine.
+    options
+        Keys of a scenario's plan that come with it.
+    overlaps, can_overlap
+        Its transfers run beside compute unless the plan says otherwise; or only where the plan says so.
+    documents
+        Whether packed documents can be attended.
+    over_cache
+        It brings what shards hold of cached contexts as well.
+    distinct
+        Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
+    by_position
+        Programs of the shards differ.
+    merges
+        Plan → whether parts of attention are merged by the log-sum-exp that FlashAttention leaves.
+    floor_like
+        A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
+    word
+        What names of plans call it.
+    launched
+        What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
+    assumption
+        A sentence for reports, of the method that plans have by default.
+    """
+
     name: str
     summary: str
-    #: Write the attention of one layer.
     forward: Attend
     backward: Attend
-    #: Job → payload a rank receives and did not hold, in a layer's forward: no fewer for the thinnest layer.
     received_bytes: Callable[[Job], float]
-    #: Job → what it keeps: other shards' K and V.
     buffers: Callable[[Job], Iterable[Buffer]]
-    #: Plan → ranks of ``sp`` that heads are spread over while they are attended.
     head_shards: Callable[[Plan], int] = lambda plan: 1
-    #: Job → the key of the plan that does not go with it and why; None where all do.
     check: Callable[[Job], Refusal] = lambda job: None
-    #: Plan → what it leaves to be chosen for the machine.
     choices: Callable[[Plan], tuple[Choice, ...]] = lambda plan: ()
-    #: Keys of a scenario's plan that come with it.
     options: tuple[Option, ...] = ()
-    #: Its transfers run beside compute unless the plan says otherwise; or only where the plan says so.
     overlaps: bool = False
     can_overlap: bool = False
-    #: Whether packed documents can be attended.
     documents: bool = True
-    #: It brings what shards hold of cached contexts as well.
     over_cache: bool = False
-    #: Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
     distinct: bool = False
-    #: Programs of the shards differ.
     by_position: bool = False
-    #: Plan → whether parts of attention are merged by the log-sum-exp that FlashAttention leaves.
     merges: Callable[[Plan], bool] = lambda plan: False
-    #: A method that has no more kernels than this one, and whose lower bound serves both; None: itself.
     floor_like: str | None = None
-    #: What names of plans call it.
     word: str = ""
-    #: What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     launched: Mapping[str, str] = field(default_factory=dict)
-    #: A sentence for reports, of the method that plans have by default.
     assumption: str = ""
 
 

@@ -36,20 +36,30 @@ class Group:
 
 @dataclass(frozen=True)
 class Policy:
-    """How an engine schedules."""
+    """How an engine schedules.
 
-    #: As scenarios write it.
+    Attributes
+    ----------
+    name
+        As scenarios write it.
+    options
+        Its options by their real names, with their defaults.
+    lane
+        Queues of one attention replica, and what its next step does.
+    block_option
+        Which option says how many tokens a block of the cache has.
+    token_option, sequence_option
+        And how many tokens a step has at most, and how many requests run at once; empty: none does.
+    group
+        Several replicas that step together.
+    """
+
     name: str
-    #: Its options by their real names, with their defaults.
     options: type[Section]
-    #: Queues of one attention replica, and what its next step does.
     lane: type[Lane]
-    #: Which option says how many tokens a block of the cache has.
     block_option: str
-    #: And how many tokens a step has at most, and how many requests run at once; empty: none does.
     token_option: str = ""
     sequence_option: str = ""
-    #: Several replicas that step together.
     group: type[Group] = Group
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:

@@ -14,9 +14,14 @@ from ..traces import Trace
 
 
 class Shared:
-    """What is shared among drawn requests; this one: nothing."""
+    """What is shared among drawn requests; this one: nothing.
 
-    #: Tokens of a block that has an identity; 0 where none has.
+    Attributes
+    ----------
+    block_tokens
+        Tokens of a block that has an identity; 0 where none has.
+    """
+
     block_tokens = 0
 
     def blocks(self, number: int) -> tuple[int, ...]:

@@ -16,15 +16,22 @@ REQUESTS_A_CLIENT, FEWEST = 10, 100
 
 
 class Protocol(Kind):
-    """How many requests are sent, which of them count, and by which bounds."""
+    """How many requests are sent, which of them count, and by which bounds.
+
+    Attributes
+    ----------
+    share
+        Of the requests that must keep the bounds, where a scenario does not say; None: a scenario's own default.
+    apart
+        Each bound is one on a percentile of its own: that share of requests keeps it, whoever keeps the others.
+        Otherwise requests count that keep all.
+    metric
+        What the benchmark prints of times: ``mean``, ``p99``, …; answers have them all.
+    """
 
     registry: ClassVar[Registry[Any]] = Registry("protocol", "tspsim.protocols")
-    #: Of the requests that must keep the bounds, where a scenario does not say; None: a scenario's own default.
     share: ClassVar[float | None] = None
-    #: Each bound is one on a percentile of its own: that share of requests keeps it, whoever keeps the others.
-    #: Otherwise requests count that keep all.
     apart: ClassVar[bool] = False
-    #: What the benchmark prints of times: ``mean``, ``p99``, …; answers have them all.
     metric: ClassVar[str] = "mean"
 
     def refuses(self, arrivals: Arrivals) -> str | None:
