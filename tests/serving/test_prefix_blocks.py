@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tspsim.catalog import validate
+from tspsim.scenario.traffic import Traffic
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.blocks import PrefixPool, Trail
+from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.service import Service
+from tspsim.serving.traffic import Clients
 
 
 def trail(blocks, block_tokens=4, of=4):
@@ -189,6 +195,16 @@ def test_the_next_turn_finds_the_answer_of_the_turn_before():
     first, second = request(0, 0.0, 32, 20, [1, 2, 3]), request(1, 50.0, 80, 1, [1, 2, 3, 4, 5])
     serve(Engine("vllm"), first, second)
     assert second.cached_tokens == 48
+
+
+@pytest.mark.parametrize(("scheduler", "found"), [("vllm", 384), ("sglang", 399), ("trtllm", 384)])
+def test_the_next_turn_of_a_conversation_finds_what_was_answered(scheduler, found):
+    """100 asked and 300 answered, all but the last of which have keys and values, in whole blocks."""
+    arrivals = {"kind": "closed", "concurrency": 1}
+    asked = {"arrivals": arrivals, "prompt": 100, "output": 300, "prefix": {"turns": 2}, "requests": 2}
+    clients = Clients(validate(asked, Traffic).draw())
+    Service(clients, Pool([Members(Engine(scheduler), AffineCost(1.0))])).run()
+    assert clients.book.cached_tokens.tolist() == [0, found]
 
 
 def test_longest_prefix_first():

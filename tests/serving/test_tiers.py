@@ -12,6 +12,7 @@ from tspsim.errors import InputError
 from tspsim.network import build_cluster
 from tspsim.network.host import COPIES, host_bandwidth
 from tspsim.scenario import load
+from tspsim.serving import AffineCost
 from tspsim.serving.engine import Engine
 from tspsim.serving.replicas import Members
 from tspsim.serving.requests import Request
@@ -65,6 +66,17 @@ def test_what_the_gpu_forgot_is_loaded_from_the_host():
     assert again.first_token_s - 10.0 == pytest.approx(900 * 1e-4 + 100 * 1e-3, rel=1e-3)
     assert first.first_token_s == pytest.approx(1.0, rel=1e-3)
     assert again.cached_tokens == 900
+
+
+def test_answers_are_loaded_like_prompts_and_not_before_they_are_written():
+    """Ten blocks of a prompt and two of its answer; who comes while the answer is written finds ten."""
+    text = tuple(range(14))
+    first = Request(0, 0.0, 1000, 201, text, BLOCK)
+    early, late = Request(1, 1100.0, 1300, 1, text[:12], BLOCK), Request(2, 5000.0, 1400, 1, text, BLOCK)
+    members = Members(Engine("vllm", block_size=BLOCK, enable_prefix_caching=False), AffineCost(1.0, 1.0))
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([first, early, late]), pool).run()
+    assert [each.size_bytes for each in outcome.transfers] == pytest.approx([1000.0, 1200.0])
 
 
 def test_what_the_gpu_still_has_is_not_loaded():

@@ -132,7 +132,12 @@ class TieredPool(Pool):
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
         self._env, self._lines = env, Lines(env)
-        super().open(env, on_end, every_step=every_step, on_chunk=on_chunk)
+
+        def answered(request: Request) -> None:
+            self._computed(request, request.prompt_tokens + request.output_tokens - 1)
+            on_end(request)
+
+        super().open(env, answered, every_step=every_step, on_chunk=on_chunk)
         count = len(self.replicas)
         self._costs: list[StepCost] = [each.cost for each in self.members for _ in range(each.replicas)]
         self.stores = [
@@ -183,11 +188,16 @@ class TieredPool(Pool):
         return Hit(known, found, seconds, latency_s)
 
     def on_first_token(self, request: Request) -> None:
-        """Its prompt has been computed: the blocks go to tiers that are written through; those there are used now."""
+        """Its prompt has been computed."""
+        self._computed(request, request.prompt_tokens)
+
+    def _computed(self, request: Request, tokens: int) -> None:
+        """Its first tokens have been computed: their blocks go to tiers that are written through; those there are used
+        now."""
         number = self.homes[request.number]
         for tier, stores in zip(self.tiers, self.stores, strict=True):
             store = stores[number]
-            for block in request.blocks:
+            for block in request.blocks_of(tokens):
                 if not tier.on_eviction:
                     store.put(block, request.block_tokens * tier.token_bytes)
                 elif block in store:
