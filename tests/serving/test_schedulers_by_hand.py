@@ -225,6 +225,11 @@ def test_atom_computes_prompts_first_and_takes_their_blocks_at_once():
     assert answer.end_s.tolist() == [7.0, 3.0, 5.0]
 
 
+def test_atom_cuts_prompts_in_multiples_of_64_also_where_they_are_alone():
+    steps, _ = run(Engine("atom", max_num_batched_tokens=70), (0.0, 142, 1))
+    assert steps == [[(64, 0, 1)], [(70, 64, 1)], [(8, 134, 1)]]  # what was begun takes what the budget leaves
+
+
 def test_static_waits_for_a_full_batch_and_runs_it_to_the_end():
     steps, answer = run(Engine("static", max_batch_size=2), (0.0, 4, 3), (0.5, 6, 1), (0.75, 2, 1))
     assert steps == [

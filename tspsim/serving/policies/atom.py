@@ -6,6 +6,8 @@ run under vLLM's scheduler.
 
 from __future__ import annotations
 
+import sys
+
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
 from ...scenario.section import Section
@@ -38,7 +40,7 @@ class AtomLane(Lane):
         assert isinstance(options, AtomOptions)
         super().__init__(settings, remembers=options.enable_prefix_caching, in_turn=True)
         self._budget, self._seats = options.max_num_batched_tokens, options.max_num_seqs
-        self._most = options.long_prefill_token_threshold or self._budget
+        self._most = options.long_prefill_token_threshold or sys.maxsize
         self._chunked = options.enable_chunked_prefill
         self._unit = max(self.block, ALIGNED)
 
