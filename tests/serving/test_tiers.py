@@ -83,6 +83,24 @@ def test_what_the_gpu_still_has_is_not_loaded():
     assert served([asked(0, 0.0), asked(1, 5.0)]).transfers == ()
 
 
+def test_what_one_attention_replica_has_is_loaded_for_another():
+    """The first was read by one of two; a stranger is there now, and the same text goes to the other."""
+    again = asked(2, 2.1)
+    members = Members(Engine("vllm", block_size=BLOCK), Linear(1e-3), lanes=2)
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([asked(0, 0.0), flush(1, 2.0), again]), pool).run()
+    assert [each.request for each in outcome.transfers] == [2] and again.cached_tokens == 900
+
+
+def test_what_is_forgotten_while_the_rest_is_loaded_is_computed():
+    """Half of a text is in the cache and the other half on its way when a stranger takes all room."""
+    short, again = asked(1, 2.0, range(50, 55), 500), asked(2, 5.0)
+    outcome = served([asked(0, 0.0), short, again, flush(3, 5.01)], overlap=False)
+    (load_,) = outcome.transfers
+    assert load_.size_bytes == pytest.approx(400.0) and load_.end_s == pytest.approx(5.04)
+    assert again.cached_tokens == 0 and again.first_token_s == pytest.approx(7.01, rel=1e-3)
+
+
 def test_a_load_that_is_slower_than_to_compute_is_no_hit():
     slow = TierSpec("host", 1e6, 1.0, token_s=2e-3)
     outcome = served([asked(0, 0.0), flush(1, 5.0), asked(2, 10.0)], slow)

@@ -213,7 +213,8 @@ class Lane:
 
     def computed_by(self, sequence: Sequence, match: Match) -> int:
         """Tokens in the cache when it is admitted."""
-        return max(match.blocks * self.block, sequence.given)
+        own = match.blocks * self.block
+        return max(own, sequence.given) if own >= sequence.behind else own
 
     def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
         """It waits no more, and holds what was found."""

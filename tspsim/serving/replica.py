@@ -171,8 +171,8 @@ class Replica:
         return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
 
     def remembered(self, request: Request) -> int:
-        """Tokens of a prompt that its cache has from others."""
-        return max([lane.remembered(request) for lane in self.lanes])
+        """Tokens of a prompt that its cache has from others, to whichever attention replica it is dealt."""
+        return min([lane.remembered(request) for lane in self.lanes])
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""
@@ -181,7 +181,7 @@ class Replica:
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, *, computed: int = 0) -> None:
+    def submit(self, request: Request, *, computed: int = 0, behind: int = 0) -> None:
         """A request arrives now.
 
         Parameters
@@ -191,6 +191,8 @@ class Replica:
         computed
             Tokens of its prompt whose keys and values are here already, over a link or from a tier; at least one is
             computed anew.
+        behind
+            Of them those that did not come: its cache had them when the others set out.
 
         Raises
         ------
@@ -202,7 +204,7 @@ class Replica:
         run, now_s = self._run, self.env._now
         if run is not None and run.noting and run.ends_s[run.noting - 1] < now_s:
             self._note(run)
-        lane.submit(Sequence(request, computed, now_s))
+        lane.submit(Sequence(request, computed, now_s, behind))
         if self._idle:
             self._idle = False
             self._at(now_s, self._begin, LAST)

@@ -88,12 +88,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Hit:
-    """Tokens of a prompt that tiers have behind ``known`` ones, and seconds to load them from each."""
+    """Tokens of a prompt that tiers have behind ``known`` ones, and seconds to load them from each. Of the known ones
+    the first ``behind`` are the cache's own, which may forget them before the others have come."""
 
     known: int
     found: int
     seconds: dict[str, float] = field(default_factory=dict)
     latency_s: float = 0.0
+    behind: int = 0
 
     @property
     def load_s(self) -> float:
@@ -153,12 +155,12 @@ class TieredPool(Pool):
         """Loads from tiers, in the order in which they had come."""
         return self.loads
 
-    def give(self, number: int, request: Request, *, computed: int = 0) -> None:
+    def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
         """To a replica, once what its tiers have of the prompt is there."""
         hit = self.find(number, request, computed)
         load_s = hit.load_s
         if hit.found <= hit.known or load_s >= self._read_s(number, hit.found - hit.known, hit.known):
-            super().give(number, request, computed=computed)
+            super().give(number, request, computed=computed, behind=behind)
             return
         rest_s = self._read_s(number, request.prompt_tokens - hit.found, hit.found) if self.overlap else 0.0
         exposed_s = max(load_s / self.layers, load_s - rest_s * (self.layers - 1) / self.layers)
@@ -185,7 +187,7 @@ class TieredPool(Pool):
             if has.name not in seconds:
                 latency_s += has.latency_s
             seconds[has.name] = seconds.get(has.name, 0.0) + tokens * has.token_s
-        return Hit(known, found, seconds, latency_s)
+        return Hit(known, found, seconds, latency_s, remembered if remembered > computed else 0)
 
     def on_first_token(self, request: Request) -> None:
         """Its prompt has been computed."""
@@ -244,7 +246,7 @@ class TieredPool(Pool):
             )
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
-            super(TieredPool, self).give(number, request, computed=hit.found)
+            super(TieredPool, self).give(number, request, computed=hit.found, behind=hit.behind)
 
         first = replace(way, latency_s=hit.latency_s)
         moved = self._lines.send(first, share)
