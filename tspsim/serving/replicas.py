@@ -188,8 +188,8 @@ class Pool:
         return number
 
     def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
-        """To that replica, which knows ``computed`` tokens of its prompt already, the first ``behind`` of them if it has
-        not forgotten them."""
+        """To that replica, which knows ``computed`` tokens of its prompt already, the first ``behind`` of them if
+        it has not forgotten them."""
         missing = request.number + 1 - len(self.homes)
         if missing > 0:
             self.homes.extend([-1] * missing)

@@ -18,8 +18,8 @@ class Sequence:
     place
         In the order of admissions; a sequence that was preempted gets a new one.
     given, behind
-        Tokens of the prompt up to which keys and values came from elsewhere, and from which: those before are the cache's
-        own, if it has not forgotten them.
+        Tokens of the prompt up to which keys and values came from elsewhere, and from which: those before are the
+        cache's own, if it has not forgotten them.
     target
         Tokens that must be in the cache before the next output: the prompt, and the outputs before a preemption.
     computed
