@@ -47,7 +47,7 @@ class AtomLane(Lane):
     def schedule(self) -> StepPlan:
         plan = StepPlan()
         self._compute_prompts(plan)
-        if not plan.chunks and self.decoders.count:
+        if self.decoders.count and not self.begins(plan):
             self._decode(plan)
         return plan
 
@@ -83,7 +83,7 @@ class AtomLane(Lane):
         return left // self._unit * self._unit or left
 
     def _decode(self, plan: StepPlan) -> None:
-        fitting = self._budget // self.queries
+        fitting = self._budget // self.queries - len(plan.chunks)
         short = self.decoders.blocks() > self.pool.free
         self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 

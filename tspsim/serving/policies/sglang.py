@@ -123,12 +123,12 @@ class SglangLane(Lane):
         self._left = self._renewed = False
         if not self._full or self.prefilling:
             self._compute_prompts(plan)
-        if not plan.chunks and self._gone:
+        if self._gone and not self.begins(plan):
             self._leave_out()
-            if not decoders.count:
+            if not decoders.count and not plan.chunks:
                 self._idles()
                 self._compute_prompts(plan)
-        if plan.chunks:
+        if self.begins(plan):
             mixes = self._options.enable_mixed_chunk
             self._renewed = mixes or not decoders.count + self._gone
             self._gone = 0 if mixes else self._gone
@@ -156,13 +156,14 @@ class SglangLane(Lane):
         self._left = bool(self.waiting)
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
-        if plan.chunks:
+        prompts = self.begins(plan)
+        if prompts:
             self._unseen = self._interval
         else:
             self._unseen = (self._unseen + steps - 1) % self._interval + 1
             self._decayed += steps if plan.again else 0
         # What ends with a prompt leaves before the next step, unless that is planned already.
-        self._parts = bool(plan.chunks) and (plan.decodes or not self.overlap)
+        self._parts = prompts and (plan.decodes or not self.overlap)
         return super().complete(plan, steps)
 
     def computed_more(self, sequence: Sequence) -> None:
