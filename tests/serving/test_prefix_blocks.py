@@ -241,7 +241,7 @@ def test_tokens_that_came_from_elsewhere_are_not_computed():
     ],
 )
 def test_who_comes_with_a_cache_decodes_with_the_others(scheduler, options):
-    """Nobody stands still for it, as where prompts are read (SGLang's and ATOM's steps are of prompts or of decodes)."""
+    """Nobody stands still for it, as where prompts are read: SGLang's and ATOM's steps are of prompts or of decodes."""
     env = simpy.Environment()
     replica = Replica(env, Engine(scheduler, **options), AffineCost(1.0))
     first, second = Request(0, 0.0, 100, 12), Request(1, 3.5, 50, 6)

@@ -257,7 +257,7 @@ class Lane:
     def begins(self, plan: StepPlan) -> bool:
         """Whether the step reads prompts, and not only the last token of some whose cache came from elsewhere: these
         decode from then on, and do so now."""
-        return any([tokens > 1 or not sequence.given for sequence, tokens in plan.chunks])
+        return any(tokens > 1 or not sequence.given for sequence, tokens in plan.chunks)
 
     def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
         """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""
