@@ -229,15 +229,16 @@ class Replica:
         """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
         steps, run.noting = run.noting, 0
         used = sum([lane.used_tokens(steps) for lane in self.lanes])
-        run.start_s, run.logged = self._log(run, steps, used), steps
+        run.start_s, run.logged = self._log(run, steps, used, run.sequences), steps
         run.waiting = self.waiting
         for lane in self.lanes:
             lane.note()
 
-    def _log(self, run: Run, steps: int, used: int) -> float:
-        """The first steps of a run as far as they are not logged, and the tokens in use then; when they are over."""
+    def _log(self, run: Run, steps: int, used: int, staying: int) -> float:
+        """The first steps of a run as far as they are not logged, the tokens in use then, and sequences that go on;
+        when they are over."""
         end_s, more = float(run.ends_s[steps - 1]), steps - run.logged
-        self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used)
+        self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used, staying)
         return end_s
 
     # --- steps ----------------------------------------------------------------------------------------------
@@ -365,17 +366,20 @@ class Replica:
         self._run = None
         first: list[Sequence] = []
         ended: list[Sequence] = []
-        steps, used = run.steps, 0
+        steps, used, staying = run.steps, 0, 0
         for lane, plan in zip(self.lanes, run.plans, strict=True):
             if steps > 1:
                 lane.go_on(plan, steps)
             used += lane.used_tokens(steps)
+            if not plan.decodes:  # they stand still
+                staying -= lane.decoders.count
             outs = lane.complete(plan, steps)
+            staying += lane.decoders.count
             first += outs[0]
             ended += outs[1]
         if self._notices:
             self._tell()
-        end_s = self._log(run, steps, used)
+        end_s = self._log(run, steps, used, staying)
         for sequence in first:
             sequence.request.first_token_s = end_s
             if self._on_first_token is not None:
