@@ -96,6 +96,7 @@ def test_vllm_is_the_plain_loop(requests, budget, seats, blocks, block, threshol
         block_size=block,
         long_prefill_token_threshold=threshold,
         scheduler_reserve_full_isl=whole,
+        enable_prefix_caching=False,
     )
     frame = pd.DataFrame(
         [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]

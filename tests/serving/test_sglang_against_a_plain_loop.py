@@ -153,6 +153,7 @@ def test_sglang_is_the_plain_loop(requests, chunk, most, seats, spare, careful, 
         scheduler_recv_interval=interval,
         enable_mixed_chunk=mixed,
         disable_overlap_schedule=True,
+        disable_radix_cache=True,
     )
     frame = pd.DataFrame(
         [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]

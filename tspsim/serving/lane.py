@@ -265,13 +265,17 @@ class Lane:
         plan.decodes = self.decoders.begin(plan.stalled)
 
     def preempt(self, sequence: Sequence, *, at_head: bool = True) -> None:
-        """Its blocks are freed and it waits again, to be computed anew with the outputs so far."""
+        """Its blocks are freed and it waits again, to be computed anew with the outputs so far, but for what a cache
+        that remembers has of them still."""
         if sequence.decoding:
             self._outputs_ahead += sequence.end_at - self.decoders.counter
             self.decoders.drop(sequence)
         else:
             del self.prefilling[sequence.place]
             self._prompt_tokens_ahead -= sequence.target - sequence.computed
+        if self.prefixes is not None:
+            sequence.trail = sequence.trail or Trail(sequence.request, self.block)
+            sequence.trail.go_on(self.left_behind(sequence) // self.block)
         self.release(sequence)
         sequence.target = sequence.request.prompt_tokens + sequence.made
         sequence.computed = sequence.given = 0
@@ -282,6 +286,10 @@ class Lane:
             self.waiting.appendleft(sequence)
         else:
             self.waiting.append(sequence)
+
+    def left_behind(self, sequence: Sequence) -> int:
+        """Tokens of one that is preempted that the cache can remember."""
+        return sequence.computed
 
     def release(self, sequence: Sequence) -> None:
         """It leaves: its blocks are free, and remembered where blocks remember."""

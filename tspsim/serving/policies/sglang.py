@@ -169,6 +169,10 @@ class SglangLane(Lane):
     def computed_more(self, sequence: Sequence) -> None:
         self.remember(sequence, sequence.computed)
 
+    def left_behind(self, sequence: Sequence) -> int:
+        """Answers are in its tree only when they have ended."""
+        return min(sequence.computed, sequence.target)
+
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
         if sequence.ended and not self._parts:
