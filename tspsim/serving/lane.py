@@ -257,7 +257,10 @@ class Lane:
     def begins(self, plan: StepPlan) -> bool:
         """Whether the step reads prompts, and not only the last token of some whose cache came from elsewhere: these
         decode from then on, and do so now."""
-        return any(tokens > 1 or not sequence.given for sequence, tokens in plan.chunks)
+        for sequence, tokens in plan.chunks:  # noqa: SIM110 - asked in every step: a generator takes longer
+            if tokens > 1 or not sequence.given:
+                return True
+        return False
 
     def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
         """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""

@@ -78,8 +78,8 @@ class SglangLane(Lane):
         #: Places of those that ended are free from the next decode step on, which leaves them out.
         self._gone = 0
         #: That step is the one that is planned, and somebody waits; the last one had prompts of all that run; those
-        #: that end with the step that is over leave at once.
-        self._left = self._renewed = self._parts = False
+        #: that end with the step that is over leave at once; the step that is planned reads prompts.
+        self._left = self._renewed = self._parts = self._reads = False
         #: Requests with more outputs than admission reckons with are here, or were.
         self._clips = False
 
@@ -123,12 +123,14 @@ class SglangLane(Lane):
         self._left = self._renewed = False
         if not self._full or self.prefilling:
             self._compute_prompts(plan)
-        if self._gone and not self.begins(plan):
+        self._reads = self.begins(plan)
+        if self._gone and not self._reads:
             self._leave_out()
             if not decoders.count and not plan.chunks:
                 self._idles()
                 self._compute_prompts(plan)
-        if self.begins(plan):
+                self._reads = self.begins(plan)
+        if self._reads:
             mixes = self._options.enable_mixed_chunk
             self._renewed = mixes or not decoders.count + self._gone
             self._gone = 0 if mixes else self._gone
@@ -156,14 +158,13 @@ class SglangLane(Lane):
         self._left = bool(self.waiting)
 
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
-        prompts = self.begins(plan)
-        if prompts:
+        if self._reads:
             self._unseen = self._interval
         else:
             self._unseen = (self._unseen + steps - 1) % self._interval + 1
             self._decayed += steps if plan.again else 0
         # What ends with a prompt leaves before the next step, unless that is planned already.
-        self._parts = prompts and (plan.decodes or not self.overlap)
+        self._parts = self._reads and (plan.decodes or not self.overlap)
         return super().complete(plan, steps)
 
     def computed_more(self, sequence: Sequence) -> None:
