@@ -101,6 +101,18 @@ def test_what_is_forgotten_while_the_rest_is_loaded_is_computed():
     assert again.cached_tokens == 0 and again.first_token_s == pytest.approx(7.01, rel=1e-3)
 
 
+@pytest.mark.parametrize("every_step", [False, True])
+def test_what_a_run_of_steps_has_taken_so_far_is_not_remembered(every_step):
+    """A stranger decodes and takes block after block of a text that nobody holds; in the middle of that it is asked for
+    again, and what has been taken until then is loaded."""
+    stranger = Request(1, 2.0, 100, 700)
+    members = Members(Engine("vllm", kv_tokens=TOKENS, block_size=BLOCK), AffineCost(0.01, 1e-3))
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([asked(0, 0.0), stranger, asked(2, 7.0)]), pool, every_step=every_step).run()
+    # 444 steps after its prompt the stranger has six of ten blocks: four are left, and the last is computed.
+    assert [each.size_bytes for each in outcome.transfers] == [pytest.approx(500.0)]
+
+
 def test_a_load_that_is_slower_than_to_compute_is_no_hit():
     slow = TierSpec("host", 1e6, 1.0, token_s=2e-3)
     outcome = served([asked(0, 0.0), flush(1, 5.0), asked(2, 10.0)], slow)

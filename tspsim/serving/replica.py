@@ -172,7 +172,18 @@ class Replica:
 
     def remembered(self, request: Request) -> int:
         """Tokens of a prompt that its cache has from others, to whichever attention replica it is dealt."""
+        self.catch_up()
         return min([lane.remembered(request) for lane in self.lanes])
+
+    def catch_up(self) -> None:
+        """Of a run under way the steps that have begun take their blocks now, and not when it is over: what the cache
+        remembers is what it would step by step."""
+        if self._run is None:
+            return
+        begun = self._steps_done(self.env._now) + 1
+        if begun > 1:
+            for lane, plan in zip(self.lanes, self._run.plans, strict=True):
+                lane.go_on(plan, begun)
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""

@@ -171,6 +171,10 @@ class TieredPool(Pool):
     def find(self, number: int, request: Request, computed: int = 0) -> Hit:
         """What tiers have of a prompt behind what the replica knows; its last token is computed in any case."""
         replica, size = self.replicas[number], request.block_tokens
+        if any(tier.shared and tier.on_eviction for tier in self.tiers):
+            for each in self.replicas:
+                if isinstance(each, Replica):
+                    each.catch_up()
         remembered = replica.remembered(request) if isinstance(replica, Replica) else 0
         known = max(computed, remembered)
         if not size:
