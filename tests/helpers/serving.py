@@ -87,7 +87,7 @@ class OneServer:
         for notice in self.notices:
             notice()
 
-    def submit(self, request: Request, *, computed: int = 0) -> None:
+    def submit(self, request: Request, *, computed: int = 0, behind: int = 0) -> None:
         self.queue.append(request)
         if not self.busy:
             self._begin()

@@ -88,6 +88,14 @@ def test_warm_up_ends_before_what_counts_begins() -> None:
     assert waits.sent_s == pytest.approx([1.2, 1.3, 1.4, 1.5])
 
 
+def test_conversations_of_a_warm_up_end_before_what_counts_begins() -> None:
+    """None of them is counted in part: the first that counts is the first turn of the first after them."""
+    prefix, arrivals = {"turns": 3, "think": "2 s"}, {"kind": "closed", "concurrency": 1}
+    waits, delay = served({"arrivals": arrivals, "prefix": prefix, "requests": 6, "protocol": "vllm_bench"})
+    assert len(waits) == 6 and waits.sent_s.tolist() == [7.0, 10.0, 13.0, 14.0, 17.0, 20.0]
+    assert waits.wall_s == 14.0 and delay.clients.book.asked.warm_up == 3
+
+
 def test_plain_counts_all_but_the_ends_that_it_is_told_to_leave_out() -> None:
     protocol = {"kind": "plain", "skip_first": 2, "skip_last": 1}
     waits, _ = served({"arrivals": {"kind": "fixed", "rate": 1}, "requests": 6, "protocol": protocol})

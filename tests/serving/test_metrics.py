@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import simpy
 
+from tspsim.serving import CalledCost, Engine, Replica, Request
 from tspsim.serving.log import Kind, StepLog
 from tspsim.serving.metrics import Bill, Cache, Waits, gaps, measure, weighted_percentiles
+from tspsim.serving.replay import ON_TIME
+from tspsim.serving.replica import Moment
 
 
 def waits(**columns: Any) -> Waits:
@@ -88,6 +94,49 @@ def test_gaps_are_steps_and_longer_where_prompts_came_between() -> None:
     seconds, counts = (np.concatenate(column) for column in zip(*gaps([log], 0.0, 2.0), strict=True))
     found = {round(float(each), 6): int(count) for each, count in zip(seconds, counts, strict=True) if count}
     assert found == {0.1: 42, 0.6: 4} or (counts[np.isclose(seconds, 0.1)].sum(), found[0.6]) == (42, 4)
+
+
+class Told(Replica):
+    """A replica that tells when each request's tokens came."""
+
+    def __init__(self, *given: Any, **keys: Any) -> None:
+        super().__init__(*given, **keys)
+        self.came: dict[int, list[float]] = {}
+
+    def _finish(self) -> float:
+        assert self._run is not None
+        (lane,), (plan,) = self.lanes, self._run.plans
+        made = lane.decoders.sequences() if plan.decodes else []
+        read = [sequence for sequence, tokens in plan.chunks if sequence.computed + tokens == sequence.target]
+        end_s = super()._finish()
+        for sequence in (*made, *read):
+            self.came.setdefault(sequence.request.number, []).append(end_s)
+        return end_s
+
+
+ENGINES = {
+    "vllm": {"max_num_batched_tokens": 40, "max_num_seqs": 3},
+    "sglang": {"chunked_prefill_size": 32, "disable_overlap_schedule": True},
+    "trtllm": {"max_num_tokens": 64, "enable_chunked_prefill": True, "disable_overlap_scheduler": True},
+    "atom": {"max_num_batched_tokens": 128},
+}
+
+
+@pytest.mark.parametrize("scheduler", ENGINES)
+def test_gaps_of_a_log_are_those_between_the_tokens_of_requests(scheduler: str) -> None:
+    """Whoever reads prompts between, whoever has ended before, and however long the engine was idle."""
+    draw = random.Random(7)
+    for _ in range(10):
+        env = simpy.Environment()
+        cost = CalledCost(lambda batch: 2.0**-6 * (1 + sum(q * n for q, _, n in batch.rows) // 8))
+        replica = Told(env, Engine(scheduler, **ENGINES[scheduler]), cost, every_step=True)
+        asked = [Request(i, draw.randint(0, 80) / 16, draw.randint(1, 70), draw.randint(1, 30)) for i in range(15)]
+        for request in asked:
+            Moment(env, request.arrival_s, partial(replica.submit, request), ON_TIME)
+        env.run()
+        between = np.sort(np.concatenate([np.diff(each) for each in replica.came.values()]))
+        seconds, counts = (np.concatenate(column) for column in zip(*gaps([replica.log], 0.0, 1e9), strict=True))
+        np.testing.assert_allclose(np.sort(np.repeat(seconds, counts)), between, rtol=1e-9)
 
 
 def test_percentiles_of_weighted_values_are_those_of_all_of_them() -> None:

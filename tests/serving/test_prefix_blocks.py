@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from math import inf
 
+import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tspsim.catalog import validate
+from tspsim.scenario.traffic import Traffic
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.blocks import PrefixPool, Trail
+from tspsim.serving.log import Kind
+from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.service import Service
+from tspsim.serving.traffic import Clients
 
 
 def trail(blocks, block_tokens=4, of=4):
@@ -191,6 +198,16 @@ def test_the_next_turn_finds_the_answer_of_the_turn_before():
     assert second.cached_tokens == 48
 
 
+@pytest.mark.parametrize(("scheduler", "found"), [("vllm", 384), ("sglang", 399), ("trtllm", 384)])
+def test_the_next_turn_of_a_conversation_finds_what_was_answered(scheduler, found):
+    """100 asked and 300 answered, all but the last of which have keys and values, in whole blocks."""
+    arrivals = {"kind": "closed", "concurrency": 1}
+    asked = {"arrivals": arrivals, "prompt": 100, "output": 300, "prefix": {"turns": 2}, "requests": 2}
+    clients = Clients(validate(asked, Traffic).draw())
+    Service(clients, Pool([Members(Engine(scheduler), AffineCost(1.0))])).run()
+    assert clients.book.cached_tokens.tolist() == [0, found]
+
+
 def test_longest_prefix_first():
     base = request(0, 0.0, 64, 12, [1, 2, 3, 4])
     stranger, cousin = request(1, 1.5, 64, 1, [6, 7, 8, 9]), request(2, 1.5, 64, 1, [1, 2, 3, 5])
@@ -212,3 +229,25 @@ def test_tokens_that_came_from_elsewhere_are_not_computed():
     assert replica.log.column("chunk_tokens").tolist() == [1, 0]
     assert (moved.first_token_s, moved.end_s) == (2.0, 6.0)
     assert replica.used_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options"),
+    [
+        ("vllm", {}),
+        ("sglang", {"disable_overlap_schedule": True}),
+        ("trtllm", {"disable_overlap_scheduler": True}),
+        ("atom", {}),
+    ],
+)
+def test_who_comes_with_a_cache_decodes_with_the_others(scheduler, options):
+    """Nobody stands still for it, as where prompts are read: SGLang's and ATOM's steps are of prompts or of decodes."""
+    env = simpy.Environment()
+    replica = Replica(env, Engine(scheduler, **options), AffineCost(1.0))
+    first, second = Request(0, 0.0, 100, 12), Request(1, 3.5, 50, 6)
+    for each in (first, second):
+        due = env.timeout(each.arrival_s)
+        due.callbacks.append(lambda _, each=each: replica.submit(each, computed=each.prompt_tokens - 1))
+    env.run()
+    assert (first.end_s, second.first_token_s, second.end_s) == (12.0, 5.0, 10.0)
+    assert not (replica.log.column("kind") == Kind.PREFILL).any()

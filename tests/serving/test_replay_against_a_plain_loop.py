@@ -6,24 +6,11 @@ from collections import deque
 
 import numpy as np
 import pandas as pd
+from helpers.plain_requests import Plain, lengths, step_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.serving import Engine, replay
-
-
-class Plain:
-    """A request as the plain loop keeps it."""
-
-    def __init__(self, number, arrival_s, prompt, outputs):
-        self.number, self.arrival_s, self.prompt, self.outputs = number, arrival_s, prompt, outputs
-        self.computed = self.made = self.blocks = self.preemptions = 0
-        self.first_s = self.end_s = None
-
-    @property
-    def known(self):
-        """Tokens whose keys and values are needed before the next output."""
-        return self.prompt + self.made
 
 
 def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, whole):
@@ -85,16 +72,6 @@ def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, 
     return requests
 
 
-def step_s(rows):
-    """Not linear in anything, and the same in any order of rows."""
-    tokens = sum(q * n for q, _, n in rows)
-    context = sum(c * n for _, c, n in rows)
-    return 2.0**-7 * (1 + -(-tokens // 8)) + 2.0**-20 * context + 2.0**-24 * tokens * tokens
-
-
-lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=25)
-
-
 @settings(max_examples=150)
 @given(
     requests=lengths,
@@ -119,6 +96,7 @@ def test_vllm_is_the_plain_loop(requests, budget, seats, blocks, block, threshol
         block_size=block,
         long_prefill_token_threshold=threshold,
         scheduler_reserve_full_isl=whole,
+        enable_prefix_caching=False,
     )
     frame = pd.DataFrame(
         [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]

@@ -64,7 +64,7 @@ def test_vllm_admits_what_fits_whole_unless_told_otherwise():
 
 
 def test_vllm_preempts_the_last_and_computes_it_anew_with_its_outputs():
-    engine = Engine("vllm", kv_tokens=8, block_size=1)
+    engine = Engine("vllm", kv_tokens=8, block_size=1, enable_prefix_caching=False)
     steps, answer = run(engine, (0.0, 3, 5), (0.0, 3, 4))
     assert steps == [
         [(3, 0, 1), (3, 0, 1)],
@@ -78,6 +78,13 @@ def test_vllm_preempts_the_last_and_computes_it_anew_with_its_outputs():
     assert answer.preemptions.tolist() == [0, 1]
     assert answer.first_token_s.tolist() == [1.0, 1.0]
     assert answer.end_s.tolist() == [5.0, 7.0]
+
+
+def test_vllm_finds_what_is_left_of_a_preempted_request():
+    """As above: of the four blocks that the second gave up the first has taken three, the last of them first."""
+    steps, answer = run(Engine("vllm", kv_tokens=8, block_size=1), (0.0, 3, 5), (0.0, 3, 4))
+    assert steps[4:] == [[(1, 6, 1)], [(4, 1, 1)], [(1, 5, 1)]]
+    assert answer.preemptions.tolist() == [0, 1]
 
 
 def test_vllm_blocks_are_taken_when_a_token_needs_one():
@@ -142,12 +149,16 @@ def test_sglang_keeps_room_for_a_share_of_the_outputs_to_come():
 
 
 def test_sglang_retracts_those_with_fewest_outputs_and_they_wait_behind_the_others():
-    engine = Engine("sglang", kv_tokens=30, schedule_conservativeness=0.01, **SYNC)
-    steps, answer = run(engine, (0.0, 6, 20), (1.5, 4, 11), (5.5, 9, 4))
+    rows = [(0.0, 6, 20), (1.5, 4, 11), (5.5, 9, 4)]
+    forgets = {"kv_tokens": 30, "schedule_conservativeness": 0.01, "disable_radix_cache": True, **SYNC}
+    steps, answer = run(Engine("sglang", **forgets), *rows)
     # The second comes with 4 + 11 tokens while 23 are free; the third, with 9 + 4, waits. At 30 tokens the second is
     # retracted with ten outputs, since the first has more; when the first has ended, it is behind the third.
     assert answer.preemptions.tolist() == [0, 1, 0]
     assert steps[-4:] == [[(9, 0, 1), (14, 0, 1)], [(1, 9, 1)], [(1, 10, 1)], [(1, 11, 1)]]
+    # Its prompt is in the radix cache, its answer is not.
+    steps, _ = run(Engine("sglang", **{**forgets, "disable_radix_cache": False}), *rows)
+    assert steps[-4] == [(9, 0, 1), (10, 4, 1)]
 
 
 def test_sglang_overlap_computes_what_has_ended_once_more():
@@ -223,6 +234,11 @@ def test_atom_computes_prompts_first_and_takes_their_blocks_at_once():
     assert steps[:3] == [[(10, 0, 1)], [(128, 0, 1)], [(72, 128, 1)]]
     assert steps[3] == [(128, 0, 1)]
     assert answer.end_s.tolist() == [7.0, 3.0, 5.0]
+
+
+def test_atom_cuts_prompts_in_multiples_of_64_also_where_they_are_alone():
+    steps, _ = run(Engine("atom", max_num_batched_tokens=70), (0.0, 142, 1))
+    assert steps == [[(64, 0, 1)], [(70, 64, 1)], [(8, 134, 1)]]  # what was begun takes what the budget leaves
 
 
 def test_static_waits_for_a_full_batch_and_runs_it_to_the_end():

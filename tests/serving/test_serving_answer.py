@@ -150,6 +150,8 @@ def test_an_engine_takes_its_options_by_their_own_names() -> None:
     assert few.serving["ttft_s"]["mean"] > 5 * only(answered()).serving["ttft_s"]["mean"]
     tight = only(answered("plans.one.engine={num_gpu_blocks: 300}"))
     assert tight.serving["kv"]["capacity_tokens"] == 4800
+    blocks = -(-(tight.serving["prompt_tokens"] + tight.serving["output_tokens"]) // 40 // 16)
+    assert tight.serving["kv"]["sessions"] == pytest.approx(300 / blocks)
     assert tight.serving["preemptions"] > 0 or tight.serving["kv"]["peak_share"] > 0.5
 
 

@@ -12,6 +12,7 @@ from tspsim.errors import InputError
 from tspsim.network import build_cluster
 from tspsim.network.host import COPIES, host_bandwidth
 from tspsim.scenario import load
+from tspsim.serving import AffineCost
 from tspsim.serving.engine import Engine
 from tspsim.serving.replicas import Members
 from tspsim.serving.requests import Request
@@ -67,8 +68,49 @@ def test_what_the_gpu_forgot_is_loaded_from_the_host():
     assert again.cached_tokens == 900
 
 
+def test_answers_are_loaded_like_prompts_and_not_before_they_are_written():
+    """Ten blocks of a prompt and two of its answer; who comes while the answer is written finds ten."""
+    text = tuple(range(14))
+    first = Request(0, 0.0, 1000, 201, text, BLOCK)
+    early, late = Request(1, 1100.0, 1300, 1, text[:12], BLOCK), Request(2, 5000.0, 1400, 1, text, BLOCK)
+    members = Members(Engine("vllm", block_size=BLOCK, enable_prefix_caching=False), AffineCost(1.0, 1.0))
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([first, early, late]), pool).run()
+    assert [each.size_bytes for each in outcome.transfers] == pytest.approx([1000.0, 1200.0])
+
+
 def test_what_the_gpu_still_has_is_not_loaded():
     assert served([asked(0, 0.0), asked(1, 5.0)]).transfers == ()
+
+
+def test_what_one_attention_replica_has_is_loaded_for_another():
+    """The first was read by one of two; a stranger is there now, and the same text goes to the other."""
+    again = asked(2, 2.1)
+    members = Members(Engine("vllm", block_size=BLOCK), Linear(1e-3), lanes=2)
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([asked(0, 0.0), flush(1, 2.0), again]), pool).run()
+    assert [each.request for each in outcome.transfers] == [2] and again.cached_tokens == 900
+
+
+def test_what_is_forgotten_while_the_rest_is_loaded_is_computed():
+    """Half of a text is in the cache and the other half on its way when a stranger takes all room."""
+    short, again = asked(1, 2.0, range(50, 55), 500), asked(2, 5.0)
+    outcome = served([asked(0, 0.0), short, again, flush(3, 5.01)], overlap=False)
+    (load_,) = outcome.transfers
+    assert load_.size_bytes == pytest.approx(400.0) and load_.end_s == pytest.approx(5.04)
+    assert again.cached_tokens == 0 and again.first_token_s == pytest.approx(7.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("every_step", [False, True])
+def test_what_a_run_of_steps_has_taken_so_far_is_not_remembered(every_step):
+    """A stranger decodes and takes block after block of a text that nobody holds; in the middle of that it is asked for
+    again, and what has been taken until then is loaded."""
+    stranger = Request(1, 2.0, 100, 700)
+    members = Members(Engine("vllm", kv_tokens=TOKENS, block_size=BLOCK), AffineCost(0.01, 1e-3))
+    pool = TieredPool([members], tiers=[HOST], layers=10)
+    outcome = Service(Listed([asked(0, 0.0), stranger, asked(2, 7.0)]), pool, every_step=every_step).run()
+    # 444 steps after its prompt the stranger has six of ten blocks: four are left, and the last is computed.
+    assert [each.size_bytes for each in outcome.transfers] == [pytest.approx(500.0)]
 
 
 def test_a_load_that_is_slower_than_to_compute_is_no_hit():

@@ -46,10 +46,14 @@ class Node:
         self.children: dict[Hashable, Node] = {}
 
 
+class Own:
+    """The key of a run that one sequence alone will look for."""
+
+
 class Trail:
     """What a sequence's blocks hold, first to last: runs of blocks by key, and what it shares of them.
 
-    A run of a request's own ``blocks`` ends at the last whole block of the cache inside it.
+    A run of a request's ``blocks`` ends at the last whole block of the cache inside it.
 
     Attributes
     ----------
@@ -68,11 +72,19 @@ class Trail:
         self.ends: list[int] = []
         self.nodes: list[Node] = []
         self.shared = 0
+        if not request.blocks:
+            return
         # Identities of less than a block go together, so that every run has a block.
         together = -(-block_tokens // request.block_tokens)
         for first in range(0, len(request.blocks) - together + 1, together):
             self.keys.append(request.blocks[first] if together == 1 else request.blocks[first : first + together])
             self.ends.append((first + together) * request.block_tokens // block_tokens)
+
+    def go_on(self, blocks: int) -> None:
+        """Up to so many blocks it is known what they hold: what is new is the sequence's own."""
+        if blocks > (self.ends[-1] if self.ends else 0):
+            self.keys.append(Own())
+            self.ends.append(blocks)
 
 
 class Match(NamedTuple):
@@ -133,7 +145,8 @@ class PrefixPool(BlockPool):
             else:
                 del self._idle[freed]
             if isinstance(freed, Node):
-                if self.on_forget is not None and freed.cached == freed.blocks:
+                known = freed.cached == freed.blocks and not isinstance(freed.key, Own)
+                if self.on_forget is not None and known:
                     self.on_forget(freed.key, freed.blocks * self.block_tokens)
                 freed.cached -= taken
                 if freed.cached == 0 and freed.parent is not None:

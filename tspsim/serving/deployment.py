@@ -229,7 +229,10 @@ class Deployment:
         tokens, caches = self.engine.kv_tokens, self.replicas * self.lanes
         if tokens is None:
             return Cache(None)
-        return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
+        block = self.engine.block_tokens
+        stated = any(self.options.get(key) is not None for key in (BLOCKS, TOKENS))
+        sessions = tokens / (-(-length // block) * block) if stated else self.costs.capacity.sessions(length)
+        return Cache(tokens * caches, sessions * caches)
 
     def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> Pool:
         """So many of its engines behind their router, with steps that take ``factor`` times as long."""

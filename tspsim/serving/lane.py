@@ -213,7 +213,8 @@ class Lane:
 
     def computed_by(self, sequence: Sequence, match: Match) -> int:
         """Tokens in the cache when it is admitted."""
-        return max(match.blocks * self.block, sequence.given)
+        own = match.blocks * self.block
+        return max(own, sequence.given) if own >= sequence.behind else own
 
     def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
         """It waits no more, and holds what was found."""
@@ -253,19 +254,31 @@ class Lane:
         if self.prefixes is not None and sequence.trail is not None:
             self.prefixes.remember(sequence.trail, tokens // self.block)
 
+    def begins(self, plan: StepPlan) -> bool:
+        """Whether the step reads prompts, and not only the last token of some whose cache came from elsewhere: these
+        decode from then on, and do so now."""
+        for sequence, tokens in plan.chunks:  # noqa: SIM110 - asked in every step: a generator takes longer
+            if tokens > 1 or not sequence.given:
+                return True
+        return False
+
     def decode(self, plan: StepPlan, stalled: list[Sequence] | None = None) -> None:
         """All that decode do so in the next step, except ``stalled`` ones; blocks are taken for it."""
         plan.stalled = stalled or []
         plan.decodes = self.decoders.begin(plan.stalled)
 
     def preempt(self, sequence: Sequence, *, at_head: bool = True) -> None:
-        """Its blocks are freed and it waits again, to be computed anew with the outputs so far."""
+        """Its blocks are freed and it waits again, to be computed anew with the outputs so far, but for what a cache
+        that remembers has of them still."""
         if sequence.decoding:
             self._outputs_ahead += sequence.end_at - self.decoders.counter
             self.decoders.drop(sequence)
         else:
             del self.prefilling[sequence.place]
             self._prompt_tokens_ahead -= sequence.target - sequence.computed
+        if self.prefixes is not None:
+            sequence.trail = sequence.trail or Trail(sequence.request, self.block)
+            sequence.trail.go_on(self.left_behind(sequence) // self.block)
         self.release(sequence)
         sequence.target = sequence.request.prompt_tokens + sequence.made
         sequence.computed = sequence.given = 0
@@ -276,6 +289,10 @@ class Lane:
             self.waiting.appendleft(sequence)
         else:
             self.waiting.append(sequence)
+
+    def left_behind(self, sequence: Sequence) -> int:
+        """Tokens of one that is preempted that the cache can remember."""
+        return sequence.computed
 
     def release(self, sequence: Sequence) -> None:
         """It leaves: its blocks are free, and remembered where blocks remember."""

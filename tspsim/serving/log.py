@@ -35,6 +35,7 @@ _TYPES = {
     "chunk_tokens": "q",
     "waiting": "i",
     "used_tokens": "q",
+    "staying": "i",
 }
 _RECORD = np.dtype([(name, f"={code}" if code != "b" else "i1") for name, code in _TYPES.items()])
 _pack = struct.Struct("=" + "".join(_TYPES.values())).pack
@@ -52,10 +53,12 @@ class StepLog:
     chunk_tokens   of prompts, computed in it
     waiting        requests that were not admitted when it began
     used_tokens    of the cache when it ended, in whole blocks
+    staying        sequences that put out a token in its last step and have more to come
     ============== =======================================================================
     """
 
     COLUMNS = tuple(_TYPES)
+    TYPE = _RECORD
 
     def __init__(self) -> None:
         #: Preemptions, in order of their ends: number of the request, when it lost its cache, when it was admitted
@@ -79,8 +82,10 @@ class StepLog:
         chunk_tokens: int,
         waiting: int,
         used_tokens: int,
+        staying: int | None = None,
     ) -> None:
-        """A run; decode steps that go on like those before them are one run with them."""
+        """A run; decode steps that go on like those before them are one run with them. ``staying`` None: all that
+        decode stay, and nobody else."""
         run = self._run
         if kind is Kind.DECODE and chunk_tokens == 0:
             if self._last == (start_s, sequences, waiting):
@@ -93,7 +98,8 @@ class StepLog:
             if run is not None:
                 self._keep(run)
             self._last = None
-        self._run = start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens
+        stay = sequences if staying is None else staying
+        self._run = start_s, end_s, steps, kind, sequences, chunk_tokens, waiting, used_tokens, stay
 
     def _keep(self, run: tuple[Any, ...]) -> None:
         self._packed += _pack(*run)

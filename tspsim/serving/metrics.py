@@ -25,6 +25,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
 from .log import Kind, StepLog
@@ -59,31 +60,44 @@ def spread_of(waits: Waits, name: str) -> dict[str, float] | None:
 def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> Iterator[tuple[Floats, Ints]]:
     """Seconds between tokens in engines' steps within a time, and how many sequences waited so long; in pieces.
 
-    A sequence that decodes in a step waited for it since its last token: since the step before, or where that read
-    prompts alone, since the step before those. Sequences that have joined since waited for the last step only.
+    A sequence that decodes in a step waited for it since its last token: since the step before, or where others read
+    prompts in between, since the one that decoded before those, or since the one among them that read its own.
     """
     for log in logs:
-        #: Of the last step that decoded: its number, its sequences and when it ended.
-        last, first = (-2, 0, 0.0), 0
+        #: From the last run that decoded on, which is told already (of the first ``told`` rows).
+        kept, told = np.empty(0, dtype=log.TYPE), 0
         for piece in log.pieces():
-            sequences = piece["sequences"]
-            decodes = np.flatnonzero((sequences > 0) & (piece["kind"] != Kind.PREFILL))
-            if len(decodes):
-                start, end, sequences = (piece[name][decodes] for name in ("start_s", "end_s", "sequences"))
-                steps, numbers = piece["steps"][decodes], decodes + first
-                before, had, ended = (
-                    np.concatenate([[value], column[:-1]])
-                    for value, column in zip(last, (numbers, sequences, end), strict=True)
-                )
-                last = int(numbers[-1]), int(sequences[-1]), float(end[-1])
-                inside = (end > from_s) & (start < to_s)
-                each = (end - start) / steps
-                halted = (before >= 0) & (before != numbers - 1)
-                still = np.where(halted, np.minimum(sequences, had), 0)
-                yield each[inside], (sequences * steps - still)[inside]
-                halted &= inside
-                yield (each + start - ended)[halted], still[halted]
-            first += len(piece)
+            rows = np.concatenate([kept, piece])
+            decoding = (rows["sequences"] > 0) & (rows["kind"] != Kind.PREFILL)
+            decodes = np.flatnonzero(decoding)
+            if len(decodes) > told:
+                yield from _gaps_of(rows, decoding, decodes[told:], from_s, to_s)
+            first = int(decodes[-1]) if len(decodes) else 0
+            kept, told = rows[first:], int(len(decodes) > 0)
+
+
+def _gaps_of(
+    rows: NDArray[Any], decoding: NDArray[np.bool_], decodes: Ints, from_s: float, to_s: float
+) -> Iterator[tuple[Floats, Ints]]:
+    """Those that end in some of a log's rows."""
+    start, end, sequences, steps = (rows[name][decodes] for name in ("start_s", "end_s", "sequences", "steps"))
+    inside = (end > from_s) & (start < to_s)
+    each = (end - start) / steps
+    # Who was read in a step without decodes waits from there for the next that has any.
+    read = np.flatnonzero(~decoding & (rows["staying"] > 0))
+    into = np.searchsorted(decodes, read)
+    read, into = read[into < len(decodes)], into[into < len(decodes)]
+    joined = np.bincount(into, rows["staying"][read], minlength=len(decodes)).astype(np.int64)
+    # And who stood still meanwhile from the step before it; of those that were preempted nobody waits.
+    before = np.maximum.accumulate(np.where(decoding, np.arange(len(rows)), -1))[decodes - 1]
+    before[decodes == 0] = -1
+    halted = (before >= 0) & (before != decodes - 1)
+    still = np.where(halted, np.clip(sequences - joined, 0, rows["staying"][before]), 0)
+    yield each[inside], np.maximum(0, sequences * steps - still - joined)[inside]
+    halted &= inside
+    yield (each + start - rows["end_s"][before])[halted], still[halted]
+    seen = inside[into]
+    yield (each + start)[into[seen]] - rows["end_s"][read[seen]], rows["staying"][read[seen]].astype(np.int64)
 
 
 def weighted_percentiles(values: Floats, weights: Ints) -> dict[str, float]:

@@ -171,8 +171,19 @@ class Replica:
         return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
 
     def remembered(self, request: Request) -> int:
-        """Tokens of a prompt that its cache has from others."""
-        return max([lane.remembered(request) for lane in self.lanes])
+        """Tokens of a prompt that its cache has from others, to whichever attention replica it is dealt."""
+        self.catch_up()
+        return min([lane.remembered(request) for lane in self.lanes])
+
+    def catch_up(self) -> None:
+        """Of a run under way the steps that have begun take their blocks now, and not when it is over: what the cache
+        remembers is what it would step by step."""
+        if self._run is None:
+            return
+        begun = self._steps_done(self.env._now) + 1
+        if begun > 1:
+            for lane, plan in zip(self.lanes, self._run.plans, strict=True):
+                lane.go_on(plan, begun)
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Tell ``notice`` of every run of blocks that the cache lets go: what it holds, and its tokens."""
@@ -181,7 +192,7 @@ class Replica:
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, *, computed: int = 0) -> None:
+    def submit(self, request: Request, *, computed: int = 0, behind: int = 0) -> None:
         """A request arrives now.
 
         Parameters
@@ -191,6 +202,8 @@ class Replica:
         computed
             Tokens of its prompt whose keys and values are here already, over a link or from a tier; at least one is
             computed anew.
+        behind
+            Of them those that did not come: its cache had them when the others set out.
 
         Raises
         ------
@@ -202,7 +215,7 @@ class Replica:
         run, now_s = self._run, self.env._now
         if run is not None and run.noting and run.ends_s[run.noting - 1] < now_s:
             self._note(run)
-        lane.submit(Sequence(request, computed, now_s))
+        lane.submit(Sequence(request, computed, now_s, behind))
         if self._idle:
             self._idle = False
             self._at(now_s, self._begin, LAST)
@@ -227,15 +240,16 @@ class Replica:
         """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
         steps, run.noting = run.noting, 0
         used = sum([lane.used_tokens(steps) for lane in self.lanes])
-        run.start_s, run.logged = self._log(run, steps, used), steps
+        run.start_s, run.logged = self._log(run, steps, used, run.sequences), steps
         run.waiting = self.waiting
         for lane in self.lanes:
             lane.note()
 
-    def _log(self, run: Run, steps: int, used: int) -> float:
-        """The first steps of a run as far as they are not logged, and the tokens in use then; when they are over."""
+    def _log(self, run: Run, steps: int, used: int, staying: int) -> float:
+        """The first steps of a run as far as they are not logged, the tokens in use then, and sequences that go on;
+        when they are over."""
         end_s, more = float(run.ends_s[steps - 1]), steps - run.logged
-        self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used)
+        self.log.add(run.start_s, end_s, more, run.kind, run.sequences, run.chunk_tokens, run.waiting, used, staying)
         return end_s
 
     # --- steps ----------------------------------------------------------------------------------------------
@@ -363,17 +377,20 @@ class Replica:
         self._run = None
         first: list[Sequence] = []
         ended: list[Sequence] = []
-        steps, used = run.steps, 0
+        steps, used, staying = run.steps, 0, 0
         for lane, plan in zip(self.lanes, run.plans, strict=True):
             if steps > 1:
                 lane.go_on(plan, steps)
             used += lane.used_tokens(steps)
+            if not plan.decodes:  # they stand still
+                staying -= lane.decoders.count
             outs = lane.complete(plan, steps)
+            staying += lane.decoders.count
             first += outs[0]
             ended += outs[1]
         if self._notices:
             self._tell()
-        end_s = self._log(run, steps, used)
+        end_s = self._log(run, steps, used, staying)
         for sequence in first:
             sequence.request.first_token_s = end_s
             if self._on_first_token is not None:

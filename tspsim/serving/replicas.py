@@ -27,7 +27,7 @@ class Serves(Backend, Protocol):
     @property
     def log(self) -> StepLog: ...
 
-    def submit(self, request: Request, *, computed: int = 0) -> None: ...
+    def submit(self, request: Request, *, computed: int = 0, behind: int = 0) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,15 @@ class Pool:
         self._sent[number].chosen(request, computed)
         return number
 
-    def give(self, number: int, request: Request, *, computed: int = 0) -> None:
-        """To that replica, which knows ``computed`` tokens of its prompt already."""
+    def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
+        """To that replica, which knows ``computed`` tokens of its prompt already, the first ``behind`` of them if
+        it has not forgotten them."""
         missing = request.number + 1 - len(self.homes)
         if missing > 0:
             self.homes.extend([-1] * missing)
         self.homes[request.number] = number
         self._sent[number].come(request)
-        self.replicas[number].submit(request, computed=computed)
+        self.replicas[number].submit(request, computed=computed, behind=behind)
 
     @property
     def transfers(self) -> Sequence[Transfer]:

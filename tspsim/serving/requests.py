@@ -39,3 +39,7 @@ class Request:
     end_s: float = field(default=float("nan"))
     preemptions: int = 0
     cached_tokens: int = 0
+
+    def blocks_of(self, tokens: int) -> tuple[int, ...]:
+        """Identities of the whole blocks among its first ``tokens``."""
+        return self.blocks[: tokens // self.block_tokens] if self.block_tokens else ()

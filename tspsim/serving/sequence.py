@@ -17,8 +17,9 @@ class Sequence:
         What was asked.
     place
         In the order of admissions; a sequence that was preempted gets a new one.
-    given
-        Tokens of the prompt whose keys and values came from elsewhere.
+    given, behind
+        Tokens of the prompt up to which keys and values came from elsewhere, and from which: those before are the
+        cache's own, if it has not forgotten them.
     target
         Tokens that must be in the cache before the next output: the prompt, and the outputs before a preemption.
     computed
@@ -45,6 +46,7 @@ class Sequence:
 
     __slots__ = (
         "arrived_s",
+        "behind",
         "computed",
         "decoding",
         "draws",
@@ -61,10 +63,10 @@ class Sequence:
         "trail",
     )
 
-    def __init__(self, request: Request, given: int = 0, arrived_s: float = 0.0) -> None:
+    def __init__(self, request: Request, given: int = 0, arrived_s: float = 0.0, behind: int = 0) -> None:
         self.request = request
         self.arrived_s = arrived_s
-        self.given = min(given, request.prompt_tokens - 1)
+        self.given, self.behind = min(given, request.prompt_tokens - 1), behind
         self.target = request.prompt_tokens
         self.trail: Trail | None = None
         self.place = self.computed = self.made = self.held = self.offset = self.end_at = 0

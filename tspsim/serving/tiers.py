@@ -79,12 +79,14 @@ class Store:
 
 @dataclass(frozen=True)
 class Hit:
-    """Tokens of a prompt that tiers have behind ``known`` ones, and seconds to load them from each."""
+    """Tokens of a prompt that tiers have behind ``known`` ones, and seconds to load them from each. Of the known ones
+    the first ``behind`` are the cache's own, which may forget them before the others have come."""
 
     known: int
     found: int
     seconds: dict[str, float] = field(default_factory=dict)
     latency_s: float = 0.0
+    behind: int = 0
 
     @property
     def load_s(self) -> float:
@@ -123,7 +125,12 @@ class TieredPool(Pool):
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
     ) -> None:
         self._env, self._lines = env, Lines(env)
-        super().open(env, on_end, every_step=every_step, on_chunk=on_chunk)
+
+        def answered(request: Request) -> None:
+            self._computed(request, request.prompt_tokens + request.output_tokens - 1)
+            on_end(request)
+
+        super().open(env, answered, every_step=every_step, on_chunk=on_chunk)
         count = len(self.replicas)
         self._costs: list[StepCost] = [each.cost for each in self.members for _ in range(each.replicas)]
         self.stores = [
@@ -139,12 +146,12 @@ class TieredPool(Pool):
         """Loads from tiers, in the order in which they had come."""
         return self.loads
 
-    def give(self, number: int, request: Request, *, computed: int = 0) -> None:
+    def give(self, number: int, request: Request, *, computed: int = 0, behind: int = 0) -> None:
         """To a replica, once what its tiers have of the prompt is there."""
         hit = self.find(number, request, computed)
         load_s = hit.load_s
         if hit.found <= hit.known or load_s >= self._read_s(number, hit.found - hit.known, hit.known):
-            super().give(number, request, computed=computed)
+            super().give(number, request, computed=computed, behind=behind)
             return
         rest_s = self._read_s(number, request.prompt_tokens - hit.found, hit.found) if self.overlap else 0.0
         exposed_s = max(load_s / self.layers, load_s - rest_s * (self.layers - 1) / self.layers)
@@ -155,6 +162,10 @@ class TieredPool(Pool):
     def find(self, number: int, request: Request, computed: int = 0) -> Hit:
         """What tiers have of a prompt behind what the replica knows; its last token is computed in any case."""
         replica, size = self.replicas[number], request.block_tokens
+        if any(tier.shared and tier.on_eviction for tier in self.tiers):
+            for each in self.replicas:
+                if isinstance(each, Replica):
+                    each.catch_up()
         remembered = replica.remembered(request) if isinstance(replica, Replica) else 0
         known = max(computed, remembered)
         if not size:
@@ -171,14 +182,19 @@ class TieredPool(Pool):
             if has.name not in seconds:
                 latency_s += has.latency_s
             seconds[has.name] = seconds.get(has.name, 0.0) + tokens * has.token_s
-        return Hit(known, found, seconds, latency_s)
+        return Hit(known, found, seconds, latency_s, remembered if remembered > computed else 0)
 
     def on_first_token(self, request: Request) -> None:
-        """Its prompt has been computed: the blocks go to tiers that are written through; those there are used now."""
+        """Its prompt has been computed."""
+        self._computed(request, request.prompt_tokens)
+
+    def _computed(self, request: Request, tokens: int) -> None:
+        """Its first tokens have been computed: their blocks go to tiers that are written through; those there are used
+        now."""
         number = self.homes[request.number]
         for tier, stores in zip(self.tiers, self.stores, strict=True):
             store = stores[number]
-            for block in request.blocks:
+            for block in request.blocks_of(tokens):
                 if not tier.on_eviction:
                     store.put(block, request.block_tokens * tier.token_bytes)
                 elif block in store:
@@ -223,7 +239,7 @@ class TieredPool(Pool):
             self.loads.append(Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s))
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
-            super(TieredPool, self).give(number, request, computed=hit.found)
+            super(TieredPool, self).give(number, request, computed=hit.found, behind=hit.behind)
 
         first = replace(way, latency_s=hit.latency_s)
         moved = self._lines.send(first, share)

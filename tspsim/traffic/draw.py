@@ -109,6 +109,8 @@ def draw(
     trace = arrivals.trace()
     measured = requests or protocol.requests(arrivals, model)
     warm_up = protocol.warm_up(arrivals)
+    if protocol.pauses:  # of conversations none that is warmed up with counts in part
+        warm_up = -(-warm_up // prefix.turns_each) * prefix.turns_each
     cool_down = protocol.cool_down(arrivals)
     pauses = protocol.pauses
     if trace is not None and measured + warm_up > len(trace) and requests is None:

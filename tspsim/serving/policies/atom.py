@@ -6,6 +6,8 @@ run under vLLM's scheduler.
 
 from __future__ import annotations
 
+import sys
+
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
 from ...scenario.section import Section
@@ -38,14 +40,14 @@ class AtomLane(Lane):
         assert isinstance(options, AtomOptions)
         super().__init__(settings, remembers=options.enable_prefix_caching, in_turn=True)
         self._budget, self._seats = options.max_num_batched_tokens, options.max_num_seqs
-        self._most = options.long_prefill_token_threshold or self._budget
+        self._most = options.long_prefill_token_threshold or sys.maxsize
         self._chunked = options.enable_chunked_prefill
         self._unit = max(self.block, ALIGNED)
 
     def schedule(self) -> StepPlan:
         plan = StepPlan()
         self._compute_prompts(plan)
-        if not plan.chunks and self.decoders.count:
+        if self.decoders.count and not self.begins(plan):
             self._decode(plan)
         return plan
 
@@ -81,7 +83,7 @@ class AtomLane(Lane):
         return left // self._unit * self._unit or left
 
     def _decode(self, plan: StepPlan) -> None:
-        fitting = self._budget // self.queries
+        fitting = self._budget // self.queries - len(plan.chunks)
         short = self.decoders.blocks() > self.pool.free
         self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 

@@ -74,6 +74,11 @@ class SglangLane(Lane):
         self._unseen = 0
         #: Nobody else has room until one leaves.
         self._full = False
+        #: Places of those that ended are free from the next decode step on, which leaves them out.
+        self._gone = 0
+        #: That step is the one that is planned, and somebody waits; the last one had prompts of all that run; those
+        #: that end with the step that is over leave at once; the step that is planned reads prompts.
+        self._left = self._renewed = self._parts = self._reads = False
         #: Requests with more outputs than admission reckons with are here, or were.
         self._clips = False
 
@@ -85,8 +90,7 @@ class SglangLane(Lane):
 
     def open(self, fresh: bool) -> None:
         if fresh:
-            self._ratio, self._decayed, self._unseen = self._first_ratio, 0, 0
-            super().open(fresh)
+            self._idles()
             return
         self.waiting.extend(self.noted)
         self.noted.clear()
@@ -104,7 +108,7 @@ class SglangLane(Lane):
         return steps + -(self._unseen + steps) % self._interval
 
     def steady(self) -> int:
-        if self.noted or (self.lingering and self.overlap):
+        if self._left or self.noted or (self.lingering and self.overlap):
             return 1
         steps = self.steady_decodes()
         return max(1, min(steps, self._interval - self._unseen)) if self.mailbox else steps
@@ -114,10 +118,22 @@ class SglangLane(Lane):
     def schedule(self) -> StepPlan:
         plan = StepPlan()
         decoders = self.decoders
+        self._full = self._full and not self._renewed
+        self._left = self._renewed = False
         if not self._full or self.prefilling:
             self._compute_prompts(plan)
-        if plan.chunks:
-            if self._options.enable_mixed_chunk and decoders.count and decoders.blocks() <= self.pool.free:
+        self._reads = self.begins(plan)
+        if self._gone and not self._reads:
+            self._leave_out()
+            if not decoders.count and not plan.chunks:
+                self._idles()
+                self._compute_prompts(plan)
+                self._reads = self.begins(plan)
+        if self._reads:
+            mixes = self._options.enable_mixed_chunk
+            self._renewed = mixes or not decoders.count + self._gone
+            self._gone = 0 if mixes else self._gone
+            if mixes and decoders.count and decoders.blocks() <= self.pool.free:
                 self.decode(plan)
             return plan
         if decoders.count:
@@ -129,45 +145,66 @@ class SglangLane(Lane):
                 self.decode(plan)
         return plan
 
+    def _idles(self) -> None:
+        """Nothing runs: all is as at the beginning, and everybody is seen."""
+        self._ratio, self._decayed, self._unseen = self._first_ratio, 0, 0
+        self._gone, self._full = 0, False
+        self.see()
+
+    def _leave_out(self) -> None:
+        """A decode step without those that ended: the next may have others."""
+        self._gone, self._full = 0, False
+        self._left = bool(self.waiting)
+
     def complete(self, plan: StepPlan, steps: int) -> tuple[list[Sequence], list[Sequence]]:
-        if plan.chunks:
+        if self._reads:
             self._unseen = self._interval
         else:
             self._unseen = (self._unseen + steps - 1) % self._interval + 1
             self._decayed += steps if plan.again else 0
+        # What ends with a prompt leaves before the next step, unless that is planned already.
+        self._parts = self._reads and (plan.decodes or not self.overlap)
         return super().complete(plan, steps)
 
     def computed_more(self, sequence: Sequence) -> None:
         self.remember(sequence, sequence.computed)
 
+    def left_behind(self, sequence: Sequence) -> int:
+        """Answers are in its tree only when they have ended."""
+        return min(sequence.computed, sequence.target)
+
     def release(self, sequence: Sequence) -> None:
         super().release(sequence)
-        self._full = False
+        if sequence.ended and not self._parts:
+            self._gone += 1
+        else:
+            self._full = False
 
     # --- prompts --------------------------------------------------------------------------------------------
 
     def _compute_prompts(self, plan: StepPlan) -> None:
         """The prompt that was cut goes on, then those that wait have their turn while they have room."""
-        decodes = self.decoders.count * self.queries if self._options.enable_mixed_chunk else 0
+        mixes = self._options.enable_mixed_chunk
+        decodes = (self.decoders.count + self._gone) * self.queries if mixes else 0
         chunk_left = None if self._chunk is None else self._chunk - decodes
         input_left = self._options.max_prefill_tokens - decodes
         kept = float(decodes) + self._outputs_to_come()
         for sequence in self.prefilling.values():
             tokens = sequence.target - sequence.computed
             if chunk_left is not None:
-                tokens = min(tokens, self._paged(chunk_left, tokens))
+                tokens = min(tokens, chunk_left)
             tokens = min(tokens, int(self.pool.free) * self.block) if self.decoders.limited else tokens
             if tokens <= 0:
                 return
             self._compute(plan, sequence, tokens)
-            input_left -= tokens
-            chunk_left = None if chunk_left is None else chunk_left - tokens
+            input_left -= self._pages(tokens)
+            chunk_left = None if chunk_left is None else chunk_left - self._pages(tokens)
             if sequence.computed + tokens < sequence.target:
                 return
             kept += self._outputs_of(sequence)
         ORDERS[self._options.schedule_policy](self)
         while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
-            if len(self.running) >= self._options.max_running_requests:
+            if len(self.running) + self._gone >= self._options.max_running_requests:
                 self._full = True
                 return
             sequence = self.waiting[0]
@@ -178,15 +215,15 @@ class SglangLane(Lane):
             if room + self._outputs_of(sequence) >= (self.pool.free - match.idle) * self.block - kept:
                 self._full = True
                 return
-            if extend >= input_left and plan.chunks:
+            if chunk_left is None and self._pages(extend) >= input_left and plan.chunks:
                 return
-            tokens = extend if chunk_left is None else min(extend, self._paged(chunk_left, extend))
+            tokens = extend if chunk_left is None else self._paged(chunk_left, extend)
             if tokens <= 0:
                 return
             self.admit(sequence, match)
             self._compute(plan, sequence, tokens)
-            input_left -= tokens
-            chunk_left = None if chunk_left is None else chunk_left - tokens
+            input_left -= self._pages(tokens)
+            chunk_left = None if chunk_left is None else chunk_left - self._pages(tokens)
             if tokens < extend:
                 return
             kept += self._outputs_of(sequence)
@@ -196,8 +233,12 @@ class SglangLane(Lane):
         plan.chunks.append((sequence, tokens))
 
     def _paged(self, tokens: int, rest: int) -> int:
-        """As much of a rest as fits: a piece that is not the last has whole pages."""
-        return rest if rest <= tokens else tokens - tokens % self.block
+        """As much of a rest as fits, in whole pages."""
+        return rest if self._pages(rest) <= tokens else tokens - tokens % self.block
+
+    def _pages(self, tokens: int) -> int:
+        """What budgets are charged for."""
+        return -(-tokens // self.block) * self.block
 
     def _outputs_of(self, sequence: Sequence) -> int:
         return min(sequence.request.output_tokens - sequence.made, CLIP)

@@ -51,14 +51,14 @@ class PrefixAware:
             most, fewest = ranking.most, ranking.fewest
             if most - fewest > self.uneven_by and most > fewest * self.uneven_times:
                 return least_load()
-            best, matched = sent.longest(request.blocks)
+            best, matched = sent.longest(request.blocks_of(request.prompt_tokens))
             if matched * request.block_tokens > self.enough * request.prompt_tokens:
                 return best
             return ranking.least()
 
         def route(request: Request) -> int:
             number = choose(request)
-            sent.add(number, request.blocks)
+            sent.add(number, request.blocks_of(request.prompt_tokens))
             ranking.changed(number)
             return number
 

@@ -25,7 +25,7 @@ class Shared:
     block_tokens = 0
 
     def blocks(self, number: int) -> tuple[int, ...]:
-        """Identities of a prompt's blocks from its beginning, as far as any of them may be met again."""
+        """Identities of the blocks of a prompt and its answer from their beginning, as far as any may be met again."""
         return ()
 
     def conversation(self, number: int) -> int | None:

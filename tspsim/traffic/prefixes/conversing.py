@@ -31,7 +31,7 @@ class Conversing(Prefixes):
     def share(
         self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
     ) -> Shared:
-        return Conversations(prompt_tokens, self.turns)
+        return Conversations(prompt_tokens + output_tokens, self.turns)
 
 
 def _by_turn(tokens: Ints, turns: int) -> Ints:
@@ -42,16 +42,19 @@ def _by_turn(tokens: Ints, turns: int) -> Ints:
 
 
 class Conversations(Shared):
-    """Requests in order of conversations; blocks are those of each one's text."""
+    """Requests in order of conversations; blocks are those of each one's text, the answer's too: engines keep what they
+    decode (vLLM, SGLang, TensorRT-LLM), and the next turn begins with it.
+
+    ``said`` are the tokens of every prompt and its answer."""
 
     block_tokens = BLOCK_TOKENS
 
-    def __init__(self, prompt_tokens: Ints, turns: int) -> None:
-        self._prompt_tokens, self._turns = prompt_tokens, turns
+    def __init__(self, said: Ints, turns: int) -> None:
+        self._said, self._turns = said, turns
 
     def blocks(self, number: int) -> tuple[int, ...]:
         first = (number // self._turns) << 32
-        return tuple(range(first, first + int(self._prompt_tokens[number]) // self.block_tokens))
+        return tuple(range(first, first + int(self._said[number]) // self.block_tokens))
 
     def conversation(self, number: int) -> int | None:
         return number // self._turns
