@@ -77,12 +77,12 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     if plan.overlap and plan.overlap_by == "blocks":
         parts = plan.overlap_chunks
         for part in range(parts):
-            segments = slice_segments(job, position, part, parts)
+            segments = slice_segments(job, layer, position, part, parts)
             name = f"attention slice {part + 1}/{parts} backward"
             last = attention_backward(builder, job, layer, segments, False, name, [last])
             name = f"sum dK,dV {part + 1}/{parts}"
             reduced = builder.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
-        segments, causal = own_segments(job, position)
+        segments, causal = own_segments(job, layer, position)
         attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
         return builder.compute("dK,dV here", after=[reduced])
     segments = visible_segments(job, plan.sp, position)
