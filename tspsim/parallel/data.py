@@ -451,6 +451,6 @@ def finish_step(
 
 # --- what a search tries ----------------------------------------------------------------------------------------
 
-SOUGHT.register(Sought("zero", of=trains))
+SOUGHT.register(Sought("zero", of=trains, used=lambda job: job.training and job.copies > 1))
 SOUGHT.register(Sought("shard_group", of=trains, values=lambda model, work: ["groups of whole nodes"]))
 SOUGHT.register(Sought("secondary_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))

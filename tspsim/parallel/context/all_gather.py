@@ -12,7 +12,7 @@ from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
-from ..sought import SOUGHT, Sought
+from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
 from .attention import (
     attend_by_blocks,
@@ -131,4 +131,12 @@ METHOD = CONTEXT_METHODS.register(
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )
-SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens))
+
+
+def cut(job: Job) -> bool:
+    """Whether gathers of K and V are in pieces."""
+    own = bool(job.plan.overlap) and job.plan.exchange == METHOD.name
+    return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
+
+
+SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens, used=cut))

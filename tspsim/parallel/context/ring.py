@@ -175,4 +175,10 @@ METHOD = CONTEXT_METHODS.register(
         floor_like="all_gather",
     )
 )
-SOUGHT.register(Sought("context_transport", of=lambda model, work: work.step.shards_tokens))
+SOUGHT.register(
+    Sought(
+        "context_transport",
+        of=lambda model, work: work.step.shards_tokens,
+        used=lambda job: job.plan.sp > 1 and job.plan.exchange == METHOD.name,
+    )
+)
