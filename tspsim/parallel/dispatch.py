@@ -226,8 +226,8 @@ def _dispatches(work: Work) -> list[ExpertDispatch]:
 
 def hides(job: Job) -> bool:
     """Exchanges are hidden, or a schedule that would hide them runs all the same."""
-    taken_in_turn = job.plan.hiding.micro_batches or job.plan.hiding.halves
-    return spreads_experts(job) or (job.model.experts is not None and taken_in_turn)
+    turns = job.plan.hiding.micro_batches or job.plan.hiding.halves
+    return spreads_experts(job) or (turns and (job.model.experts is not None or job.plan.pp > 1))
 
 
 SOUGHT.register(

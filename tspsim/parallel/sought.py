@@ -125,9 +125,8 @@ def shares_tokens(job: Job) -> bool:
 
 
 def spreads_experts(job: Job) -> bool:
-    """Tokens travel to experts of other ranks, of their group or of a pool."""
-    spread = job.plan.ep > 1 and not job.replicates_tokens
-    return job.model.experts is not None and (spread or "expert_pool" in job.plan.options)
+    """Experts are spread over the ranks of a group, or keep a pool of their own."""
+    return job.model.experts is not None and (job.plan.ep > 1 or "expert_pool" in job.plan.options)
 
 
 def searched_keys(model: Architecture, work: Work) -> list[Sought]:
