@@ -36,7 +36,7 @@ from .program import Program
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, RankClass, Result
 from .scenario import Scenario, load
-from .statements import bottleneck, defaults_in_words, notes_of, unexplained
+from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, unexplained
 from .step_run import StepRun
 from .tuning import kernels_s, tuned
 from .units import percent
@@ -211,6 +211,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         bottleneck=bottleneck(parts, makespan_s),
         notes=(
             *notes_of(job),
+            *for_nothing(question, job),
             *checkpoint_notes(written),
             *([AT_WORST] if submission.system.at_worst else []),
             *varied(question, job, every_rank=every_rank),

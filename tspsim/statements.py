@@ -8,6 +8,8 @@ from .metrics import Breakdown
 from .model.formats import WeightClass
 from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method, weight_peers
 from .parallel.memory import arriving_bytes
+from .parallel.routing import BALANCED
+from .parallel.sought import SOUGHT
 from .question import Question
 from .scenario.workload import SpeculationSpec
 from .steps import ServingStep
@@ -195,6 +197,22 @@ def notes_of(job: Job) -> tuple[str, ...]:
     if job.model.note:
         notes.append(f"{job.model.name}: {job.model.note}")
     return tuple(notes)
+
+
+def for_nothing(question: Question, job: Job) -> Iterator[str]:
+    """Keys that a plan states, or routing that its workload does, and its step does not ask for."""
+    entry = next((each for each in question.scenario.plans if each.name == job.plan.name), None)
+    usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
+    idle = [
+        f"`{each.name}`"
+        for each in SOUGHT.values()
+        if entry is not None and getattr(entry, each.name, None) != usual.get(each.name) and not each.used(job)
+    ]
+    if job.model.experts is None and job.work.routing != BALANCED:
+        idle.append("`workload.routing`")
+    if idle:
+        does = "does nothing" if len(idle) == 1 else "do nothing"
+        yield f"{', '.join(idle)} {does} here: no part of the step asks for it"
 
 
 def arriving_note(job: Job) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.engine import architecture, job_of, latent, moe, programs_of, question, replica_flops
+from helpers.engine import architecture, job_of, latent, model_file, moe, programs_of, question, replica_flops
 
 import tspsim
 from tspsim.errors import InputError
@@ -129,6 +131,15 @@ def test_tensor_parallel_ranks_sum_the_halves_that_they_hold_alike(zero: int) ->
     split = DENSE.layers * 8 * (512 + 2 * 256 + 512 + 3 * 1792) / 4
     moved = 2 * (split + DENSE.layers * 8 * 4 * 512)
     assert gradient_bytes(job)["dp"] == moved
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_stage_of_frozen_tables_alone_trains_nothing(zero: int, tmp_path: Path) -> None:
+    plan = {"name": "P", "pp": 2, "stage_layers": [0, DENSE.layers], "zero": zero}
+    work = {"pass_": "training", "sequence": 1024, "adapters": {"rank": 8}}
+    model = model_file(tmp_path, replace(DENSE, vocab=32_000))
+    (found,) = tspsim.simulate(question(model, [plan], **work)).plans
+    assert found.ran and found.mfu < 1.0
 
 
 def test_one_pair_for_all_experts_of_a_rank_multiplies_all_their_rows() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tspsim.operators import Attention
 from tspsim.parallel.partition import Segments, block_segments, local_segments
+from tspsim.parallel.windows import block_in_window
 
 SHARDS = st.sampled_from([1, 2, 3, 4, 8])
 ORDERS = st.sampled_from(["zigzag", "contiguous"])
@@ -80,3 +81,23 @@ def test_the_last_contiguous_shard_has_almost_twice_the_mean_work(shards: int) -
     last = pairs(local_segments("contiguous", sequence, shards, shards - 1, 1, True), True)
     mean = sequence**2 / 2 / shards
     assert last / mean == 2 - 1 / shards
+
+
+@given(ORDERS, SHARDS, st.integers(1, 12), st.integers(1, 60), st.sampled_from([1, 2]), st.integers(0, 3))
+def test_in_a_window_block_by_block_is_what_its_tokens_see(
+    order: str, shards: int, chunk: int, window: int, parts: int, cached: int
+) -> None:
+    """Token t sees the t before it and half of itself, its window at most, whoever holds them; so it sees a cache."""
+    sequence, window, cached = 8 * shards * chunk, 2 * window, 8 * shards * cached
+    for position in range(shards):
+        held = [(owner, part, parts) for owner in range(shards) for part in range(parts)]
+        seen = block_in_window(order, sequence, shards, position, held, 3, window, cached)
+        tokens = tokens_of(order, sequence, shards, position)
+        expected = 3 * sum(min(cached + token + 0.5, window) for token in tokens)
+        # Shares of a cache are whole tokens, rounded up.
+        assert expected <= pairs(seen, False) <= expected + (3 * len(held) * len(tokens) if cached else 0)
+
+
+def test_of_a_window_shards_see_a_corner_of_their_neighbour_and_nothing_further_away() -> None:
+    seen = [block_in_window("contiguous", 4096, 4, 3, [(owner, 0, 1)], 1, 128) for owner in range(4)]
+    assert seen == [(), (), ((128, 64),), ((128, 64), (896, 128))]

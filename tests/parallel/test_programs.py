@@ -245,6 +245,13 @@ def test_a_replicas_forward_has_the_models_flops(switches: dict[str, Any], model
     assert replica_flops(job) == job.work.tokens_per_replica * model.forward_flops_per_token(job.work.sequence)
 
 
+def test_a_window_leaves_as_much_to_attend_however_shards_see_each_other(switches: dict[str, Any]) -> None:
+    """Windows of a 32nd of the sequence; a first corner that is not full is counted as full where one call sees all."""
+    model = architecture(1024, heads=16, window=64, full_every=2)
+    found = replica_flops(job_of(model, sequence=2048, **switches), "attention")
+    assert found == pytest.approx(replica_flops(job_of(model, sequence=2048), "attention"), rel=0.002)
+
+
 @pytest.mark.parametrize("model", [model for model in MODELS.values() if not model.vocab], ids=list(MODELS)[:3])
 def test_the_backward_has_twice_the_forwards_products_and_two_and_a_half_times_its_attention(
     switches: dict[str, Any], model: Architecture

@@ -142,7 +142,8 @@ BALANCES.register(
 
 @lru_cache(maxsize=1024)
 def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
-    """What each of ``ranks`` ranks gets under a policy."""
+    """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
+    balance = balance if ranks > 1 else BUSIEST
     policy = BALANCES.get(balance.policy)
     return policy.balance(Visits(shares_of(routing, experts), ranks, assignments), **balance.options)
 
@@ -157,6 +158,7 @@ def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:
 @lru_cache(maxsize=4096)
 def touched(routing: Routing, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
     """Distinct experts that each of ``ranks`` ranks reads of a serving step's ``pairs`` choices under a policy."""
+    balance = balance if ranks > 1 else BUSIEST
     policy = BALANCES.get(balance.policy)
     if policy.touched is not None:
         return policy.touched(Visits(shares_of(routing, experts), ranks, pairs), pairs, **balance.options)
@@ -195,5 +197,13 @@ def ways(job: Job) -> Iterator[Balance]:
 
 
 SOUGHT.register(
-    sought_objects("expert_balance", policies, while_serving=False, of=uneven, ways=ways, kernels=True)
+    sought_objects(
+        "expert_balance",
+        policies,
+        while_serving=False,
+        of=uneven,
+        ways=ways,
+        kernels=True,
+        used=lambda job: job.plan.ep > 1,
+    )
 )

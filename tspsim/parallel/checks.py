@@ -44,6 +44,9 @@ def check(job: Job) -> None:
                 f"{plan.token_shards} shards in {plan.partition} order need {what} a multiple of {pieces}, "
                 f"not {length}",
             )
+    if job.work.multi_token and not job.multi_token:
+        has = "they are trained; a forward pass runs none" if model.multi_token else f"{model.name} has none"
+        raise InputError(f"modules for further tokens: {has}; leave it out", key="workload.multi_token")
     _pipeline(job)
     _activations(job)
     away = weight_offload.refused(job)

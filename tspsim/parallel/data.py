@@ -109,8 +109,11 @@ class OwnedParameters:
         return together(*self.in_layers(chunks, self.trained_layer))
 
     def trained(self, chunks: Sequence[Chunk]) -> tuple[ParameterGroup, ...]:
-        """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables."""
-        return self.owned(chunks) if self.job.work.adapters is None else self.trained_layers(chunks)
+        """What of a stage is trained on one rank: its layers, and unless the model is frozen its tables; of
+        frozen tables alone nothing."""
+        if self.job.work.adapters is None:
+            return self.owned(chunks)
+        return self.trained_layers(chunks) or (self.replicated(0.0),)
 
     def embedding(self, chunk: Chunk) -> ParameterGroup:
         """The embedding, where it stands: half of what is outside layers, or all of it where it is the head too."""
@@ -427,7 +430,8 @@ def finish_step(
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
     size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     waits += copied
-    updated = builder.compute("optimizer step", MemoryBound("adamw", size, name="optimizer"), after=waits)
+    kernels = (MemoryBound("adamw", size, name="optimizer"),) if size else ()
+    updated = builder.compute("optimizer step", *kernels, after=waits)
     if plan.zero in (1, 2) and not stack.overlap_weights:
         for held in owned:
             if held.shards > 1 and held.parameters:
@@ -442,6 +446,6 @@ def finish_step(
 
 # --- what a search tries ----------------------------------------------------------------------------------------
 
-SOUGHT.register(Sought("zero", of=trains))
+SOUGHT.register(Sought("zero", of=trains, used=lambda job: job.training and job.copies > 1))
 SOUGHT.register(Sought("shard_group", of=trains, values=lambda model, work: ["groups of whole nodes"]))
 SOUGHT.register(Sought("secondary_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))

@@ -13,7 +13,7 @@ from ..model import Experts
 from ..network import places_reached
 from ..registry import Registry
 from .routing import Routing
-from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, with_experts
+from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, spreads_experts, with_experts
 
 if TYPE_CHECKING:
     from .job import Job
@@ -192,13 +192,22 @@ def _dispatches(work: Work) -> list[ExpertDispatch]:
     return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
 
 
+def hides(job: Job) -> bool:
+    """Exchanges are hidden, or a schedule that would hide them runs all the same."""
+    turns = job.plan.hiding.micro_batches or job.plan.hiding.halves
+    return spreads_experts(job) or (turns and (job.model.experts is not None or job.plan.pp > 1))
+
+
 SOUGHT.register(
-    sought_objects("expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True)
+    sought_objects(
+        "expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts
+    )
 )
 SOUGHT.register(
     Sought(
         "expert_overlap",
         while_serving=False,
+        used=hides,
         of=with_experts,
         values=lambda model, work: [
             each.name

@@ -221,8 +221,8 @@ def attend_backward(
         return home(attention_backward(builder, job, group, segments, work.causal, named, after, before=before))
     sums = builder.compute(f"{name} d output", *before, after=after)
     for part in range(parts):
-        segments = slice_segments(job, position, part, parts)
+        segments = slice_segments(job, group, position, part, parts)
         named = f"{name} slice {part + 1}/{parts} backward"
         sums = home(attention_backward(builder, job, group, segments, False, named))
-    attention_backward(builder, job, group, *own_segments(job, position), f"{name} own block backward")
+    attention_backward(builder, job, group, *own_segments(job, group, position), f"{name} own block backward")
     return sums

@@ -75,7 +75,19 @@ CHOICE = Choice(
 
 
 for _key in ("weight_transport", "mlp_pieces", "head_groups"):
-    SOUGHT.register(Sought(_key, of=lambda model, work: work.step.shards_tokens, values=lambda model, work: ["some"]))
+    SOUGHT.register(
+        Sought(
+            _key,
+            of=lambda model, work: work.step.shards_tokens,
+            values=lambda model, work: ["some"],
+            used=lambda job: job.plan.tsp > 1,
+        )
+    )
 SOUGHT.register(
-    Sought("tsp_schedule", why_not="published is for comparison", of=lambda model, work: not work.step.serves)
+    Sought(
+        "tsp_schedule",
+        why_not="published is for comparison",
+        of=lambda model, work: not work.step.serves,
+        used=lambda job: job.plan.tsp > 1,
+    )
 )

@@ -108,16 +108,32 @@ def check(job: Job, travels: bool) -> Refusal:
 
 #: Why it does not try products and sums in one kernel.
 OWN_KERNELS = "needs kernels that software seldom has"
-SOUGHT.register(Sought("sequence_regions", of=lambda model, work: not serves(model, work)))
+def in_chunks(job: Job) -> bool:
+    """Whether reductions, or gathers of K and V, are cut."""
+    plan = job.plan
+    if job.scheme.folds:
+        return plan.token_shards > 1 and plan.overlap is not False and plan.overlap_by == "blocks"
+    return plan.overlap is True and plan.tp * plan.sp > 1
+
+
+SOUGHT.register(
+    Sought("sequence_regions", of=lambda model, work: not serves(model, work), used=lambda job: job.plan.tp > 1)
+)
 SOUGHT.register(
     Sought(
         "overlap",
         of=lambda model, work: not serves(model, work),
         values=lambda model, work: ["off", "on"],
         left=lambda model, work: {FUSED: OWN_KERNELS},
+        used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == FUSED,
     )
 )
 SOUGHT.register(Sought(TRANSPORT.name, why_not=OWN_KERNELS, of=lambda model, work: not serves(model, work)))
 SOUGHT.register(
-    Sought("overlap_chunks", why_not="four, as libraries have", of=lambda model, work: not serves(model, work))
+    Sought(
+        "overlap_chunks",
+        why_not="four, as libraries have",
+        of=lambda model, work: not serves(model, work),
+        used=in_chunks,
+    )
 )

@@ -257,7 +257,7 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
     attention = 2 * model.attention_width + 2 * model.kv_width
     residual = residual_tokens(job) * model.hidden
     # With sequence regions the gathered input of a block stands whole beside the shards.
-    whole = job.tokens * model.hidden if job.plan.sequence_regions else 0.0
+    whole = job.tokens * model.hidden if job.plan.sequence_regions and job.plan.tp > 1 else 0.0
     if job.training:
         columns = 5 if model.gated else 3
         split = 2 * attention + columns * ffn_width(job, block)

@@ -102,7 +102,7 @@ def located(plan: Plan, gpus: int, gpus_per_node: int) -> Plan:
     _ = ordered(plan, gpus, gpus_per_node)
     axes = [plan.token_axis] if plan.token_shards > 1 else []
     axes += sequence_groups(plan.options, plan.dp)
-    axes += ["ep"] if plan.ep > 1 and plan.dispatch.by_nodes is not None else []
+    axes += ["ep"] if plan.ep > 1 and plan.dispatch.by_nodes is not None and plan.expert_parts else []
     axes += ["dp"] if EXPERT_POOL in plan.options else []
     if not axes:
         return plan
@@ -148,9 +148,9 @@ def with_groups(
     near, far = _parted(mesh, expert)
     made_of = {"ep": near, "edp": far} if near else {}
     inside, outside = _parted(mesh, shard)
-    if inside:
+    if shard:
         made_of |= {"shard": inside, "replicate": outside}
-    if near and inside:
+    if near and shard:
         made_of["expert shard"] = tuple(part for part in far if part not in outside)
         made_of["expert replicate"] = tuple(part for part in far if part in outside)
     made_of |= {name: _parted(mesh, parts)[0] for name, parts in others.items()}

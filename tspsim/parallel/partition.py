@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .sought import SOUGHT, Sought
+from .sought import SOUGHT, Sought, shares_tokens
 
 Segments = tuple[tuple[int, int], ...]
 
@@ -109,5 +109,6 @@ SOUGHT.register(
         "partition",
         why_not="zigzag shares causal attention evenly",
         of=lambda model, work: work.step.shards_tokens,
+        used=shares_tokens,
     )
 )

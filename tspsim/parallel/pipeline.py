@@ -294,6 +294,7 @@ SOUGHT.register(
     Sought(
         "schedule",
         of=trains,
+        used=lambda job: job.plan.pp > 1,
         values=lambda model, work: [
             each.name
             for each in ORDERS.values()

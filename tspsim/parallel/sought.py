@@ -53,6 +53,8 @@ class Sought:
     kernels
         It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
         moment of what runs anyway.
+    used
+        Whether a job asks for it. An answer says of a key that is stated, and not asked for, that it does nothing.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Sought:
     left: Callable[[Architecture, Work], Mapping[str, str]] = lambda model, work: {}
     ways: Callable[[Job], Iterable[Any]] | None = None
     kernels: bool = False
+    used: Callable[[Job], bool] = lambda job: True
 
     def reason(self, work: Work) -> str:
         """Why a search of such steps leaves it alone; empty: it is searched."""
@@ -114,6 +117,16 @@ def serves(model: Architecture, work: Work) -> bool:
 def decodes(model: Architecture, work: Work) -> bool:
     """Steps of an engine whose ranks may share contexts."""
     return work.step.serves and not work.step.shards_tokens
+
+
+def shares_tokens(job: Job) -> bool:
+    """Ranks of a replica have tokens of their own: of a step, or where it decodes of the prompts that need room."""
+    return job.plan.token_shards > 1
+
+
+def spreads_experts(job: Job) -> bool:
+    """Experts are spread over the ranks of a group, or keep a pool of their own."""
+    return job.model.experts is not None and (job.plan.ep > 1 or "expert_pool" in job.plan.options)
 
 
 def searched_keys(model: Architecture, work: Work) -> list[Sought]:

@@ -76,6 +76,10 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 }
 
 
+#: Loads whose shares a skew makes.
+SKEWED = ("zipf", "dirichlet")
+
+
 class RoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
@@ -120,6 +124,8 @@ class RoutingSpec(Section):
     def _complete(self) -> RoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):
             raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
+        if self.skew and self.load not in SKEWED:
+            raise refuse(f"skew: {self.skew:g} is of load: {' and '.join(SKEWED)}; load: {self.load} takes none")
         stated = (self.hot_experts is not None, self.hot_share is not None)
         if stated != (self.load == "hot",) * 2:
             raise refuse("load: hot needs hot_experts and hot_share; other loads take neither")

@@ -12,7 +12,7 @@ from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
-from ..sought import SOUGHT, Sought
+from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
 from .attention import (
     attend_by_blocks,
@@ -77,12 +77,12 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     if plan.overlap and plan.overlap_by == "blocks":
         parts = plan.overlap_chunks
         for part in range(parts):
-            segments = slice_segments(job, position, part, parts)
+            segments = slice_segments(job, layer, position, part, parts)
             name = f"attention slice {part + 1}/{parts} backward"
             last = attention_backward(builder, job, layer, segments, False, name, [last])
             name = f"sum dK,dV {part + 1}/{parts}"
             reduced = builder.collective("reduce_scatter", "sp", size / parts, name, after=[last], stream="context")
-        segments, causal = own_segments(job, position)
+        segments, causal = own_segments(job, layer, position)
         attention_backward(builder, job, layer, segments, causal, "attention own block backward", [last])
         return builder.compute("dK,dV here", after=[reduced])
     segments = visible_segments(job, plan.sp, position)
@@ -131,4 +131,12 @@ METHOD = CONTEXT_METHODS.register(
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )
-SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens))
+
+
+def cut(job: Job) -> bool:
+    """Whether gathers of K and V are in pieces."""
+    own = bool(job.plan.overlap) and job.plan.exchange == METHOD.name
+    return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
+
+
+SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens, used=cut))

@@ -11,6 +11,7 @@ from ...operators import Operator
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
+from ..windows import block_in_window
 
 
 def attention_backward(
@@ -47,12 +48,12 @@ def attend_by_blocks(
 ) -> int:
     """A rank's own block is attended while the first slice of the others' arrives, then slice after slice; partial
     results are merged, and operators ``behind`` follow the last."""
-    segments, causal = own_segments(job, position)
+    segments, causal = own_segments(job, layer, position)
     parts, shards = len(gathered), job.plan.token_shards
     own = *expand(job, layer, 1 / shards), layer.attention(segments, causal=causal)
     last = builder.compute(f"{name} own block", *own, after=[after])
     for part, here in enumerate(gathered):
-        segments = slice_segments(job, position, part, parts)
+        segments = slice_segments(job, layer, position, part, parts)
         kernels: tuple[Operator, ...] = ()
         if segments:
             others = expand(job, layer, (shards - 1) / shards / parts)
@@ -62,16 +63,18 @@ def attend_by_blocks(
     return last
 
 
-def own_segments(job: Job, position: int) -> tuple[Segments, bool]:
+def own_segments(job: Job, layer: LayerShard, position: int) -> tuple[Segments, bool]:
     """What a shard attends of its own block, and whether that is causal."""
-    return from_owner(job, position, position)
+    return from_owner(job, layer, position, position)
 
 
-def from_owner(job: Job, position: int, owner: int) -> tuple[Segments, bool]:
+def from_owner(job: Job, layer: LayerShard, position: int, owner: int) -> tuple[Segments, bool]:
     """What a shard attends of the block of ``owner``, and whether that is causal."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
     found: Segments = ()
     causal = False
+    if narrows(job, layer):
+        return held_segments(job, layer, position, [(owner, 0, 1)]), False
     for tokens, count in job.lengths:
         between = plan.partition, tokens, shards, position, owner
         segments, causal = block_segments(*between, count, work.causal, job.cached)
@@ -88,20 +91,28 @@ def visible_segments(job: Job, shards: int, position: int) -> Segments:
     return found
 
 
-def held_segments(job: Job, position: int, held: Sequence[tuple[int, int, int]]) -> Segments:
-    """What a shard attends of slices of others' blocks, (owner, part, parts) each."""
+def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tuple[int, int, int]]) -> Segments:
+    """What a shard attends of slices of blocks, (owner, part, parts) each; of others' where no window narrows them."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
     found: Segments = ()
     for tokens, count in job.lengths:
         among = plan.partition, tokens, shards, position, held
-        found += sliced_segments(*among, count, work.causal, job.cached)
+        if narrows(job, layer):
+            found += block_in_window(*among, count, layer.kind.window, job.cached)
+        else:
+            found += sliced_segments(*among, count, work.causal, job.cached)
     return found
 
 
-def slice_segments(job: Job, position: int, part: int, parts: int) -> Segments:
+def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts: int) -> Segments:
     """What a shard attends of one slice of everybody else's block."""
     held = [(owner, part, parts) for owner in range(job.plan.token_shards) if owner != position]
-    return held_segments(job, position, held)
+    return held_segments(job, layer, position, held)
+
+
+def narrows(job: Job, layer: LayerShard) -> bool:
+    """Whether a window hides some of a sequence from its last token."""
+    return 0 < layer.kind.window < max(tokens for tokens, _ in job.lengths) + job.cached
 
 
 def shard_of(job: Job) -> LayerShard:

@@ -112,4 +112,10 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
     return method.check(job)
 
 
-SOUGHT.register(Sought("exchange", of=lambda model, work: work.step.shards_tokens))
+SOUGHT.register(
+    Sought(
+        "exchange",
+        of=lambda model, work: work.step.shards_tokens,
+        used=lambda job: job.plan.sp > 1,
+    )
+)

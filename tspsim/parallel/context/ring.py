@@ -21,6 +21,7 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer, Lifetime
+from ..partition import Segments
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
@@ -49,7 +50,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     overlap = plan.overlap is not False
     arrived, last = {0: after}, after
     for step in range(plan.sp):
-        segments, causal = step_segments(job, position, step)
+        segments, causal = step_segments(job, layer, position, step)
         operators: list[Operator] = []
         if segments:
             operators = [*expand(job, layer, 1 / plan.sp), layer.attention(segments, causal=causal)]
@@ -78,7 +79,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     last, arrived = after, {0: after}
     home: list[int] = []
     for step in range(plan.sp):
-        segments, causal = step_segments(job, position, step)
+        segments, causal = step_segments(job, layer, position, step)
         for later in setting_out(job, step) if plan.overlap is not False else range(step + 1, min(step + 2, plan.sp)):
             waits = [arrived[later - lead_of(job, later)]] if plan.overlap is not False else [last]
             arrived[later] = bring_context(builder, job, later, block, "K,V, backward,", waits)
@@ -94,14 +95,14 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     return builder.compute("dK,dV here", after=home)
 
 
-def step_segments(job: Job, position: int, step: int) -> tuple[tuple[tuple[int, int], ...], bool]:
+def step_segments(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Segments, bool]:
     """What a shard attends of what it holds at a step of the ring, and whether that is causal."""
     plan = job.plan
     if plan.context_transport == "ring" or not step:
-        return from_owner(job, position, (position - step) % plan.sp)
+        return from_owner(job, layer, position, (position - step) % plan.sp)
     owners = rings.owners(job, "sp", position, step)
     held = [(owner, part, len(owners)) for part, owner in enumerate(owners)]
-    return held_segments(job, position, held), False
+    return held_segments(job, layer, position, held), False
 
 
 def lead_of(job: Job, step: int) -> int:
@@ -174,4 +175,10 @@ METHOD = CONTEXT_METHODS.register(
         floor_like="all_gather",
     )
 )
-SOUGHT.register(Sought("context_transport", of=lambda model, work: work.step.shards_tokens))
+SOUGHT.register(
+    Sought(
+        "context_transport",
+        of=lambda model, work: work.step.shards_tokens,
+        used=lambda job: job.plan.sp > 1 and job.plan.exchange == METHOD.name,
+    )
+)

@@ -64,7 +64,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
         onward = here
         if overlap and step < shards - 1:
             onward = send_on(builder, onward_bytes, "Q,dO", step, here)
-        segments, causal = step_segments(job, position, step)
+        segments, causal = step_segments(job, layer, position, step)
         name = f"attention block {step + 1} backward"
         last = attention_backward(builder, job, layer, segments, causal, name, [here, last])
         if step:
@@ -92,14 +92,14 @@ def merge(builder: ProgramBuilder, job: Job, layer: LayerShard, step: int, home:
 
 def kernels(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Operator, ...]:
     """Kernels of the queries that came ``step`` places, over the local K and V."""
-    segments, causal = step_segments(job, position, step)
+    segments, causal = step_segments(job, layer, position, step)
     own = () if step else expand(job, layer, 1 / job.plan.sp)
     return (*own, layer.attention(segments, causal=causal)) if segments else tuple(own)
 
 
-def step_segments(job: Job, position: int, step: int) -> tuple[Segments, bool]:
+def step_segments(job: Job, layer: LayerShard, position: int, step: int) -> tuple[Segments, bool]:
     """What queries that came ``step`` places attend of this shard's block, and whether that is causal."""
-    return from_owner(job, (position - step) % job.plan.sp, position)
+    return from_owner(job, layer, (position - step) % job.plan.sp, position)
 
 
 def query_bytes(job: Job, layer: LayerShard) -> float:

@@ -170,4 +170,11 @@ def partials(job: Job, rows: Rows) -> list[Partial]:
     return found
 
 
-SOUGHT.register(sought_objects("decode_exchange", lambda work: DECODE_EXCHANGES.values(), of=decodes))
+def shares_contexts(job: Job) -> bool:
+    """Ranks attend parts of a context."""
+    return decodes(job.model, job.work) and job.scheme.context(job.plan).ranks > 1
+
+
+SOUGHT.register(
+    sought_objects("decode_exchange", lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts)
+)
