@@ -16,7 +16,7 @@ from .balance import BUSIEST, Balance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
 from .recomputed import Partly
-from .registries import SCHEMES, scheme_name
+from .registries import CONTEXT_METHODS, SCHEMES, scheme_name
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
@@ -258,6 +258,13 @@ class Plan:
         own = {name: value for name, value in values.items() if name in _FIELDS}
         others = {name: value for name, value in values.items() if name not in _FIELDS}
         return replace(self, **own, options={**self.options, **others} if others else self.options)
+
+    def with_defaults(self) -> Plan:
+        """The plan with the options that its scheme and its context method bring, at their defaults where it has
+        none."""
+        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
+        values = {each.name: each.default for each in brought if each.default is not None} | dict(self.options)
+        return replace(self, options=values) if len(values) > len(self.options) else self
 
     @property
     def token_shards(self) -> int:
