@@ -43,7 +43,7 @@ class Draft:
     block: Callable[[Architecture], Block] = like_the_last
 
 
-DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts")
+DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts", Draft)
 #: The model's own module for further tokens.
 DRAFTS.register(Draft("mtp", 1, lambda model: model.multi_token > 0))
 #: A head of one dense layer trained beside the model (Li et al. 2025, EAGLE-3, arXiv:2503.01840), of the model's width.

@@ -78,7 +78,7 @@ class Deal:
     like: bool = False
 
 
-DEALS: Registry[Deal] = Registry("deal", "tspsim.deals")
+DEALS: Registry[Deal] = Registry("deal", "tspsim.deals", Deal)
 WORK = DEALS.register(
     Deal(
         "work",

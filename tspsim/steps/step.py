@@ -113,4 +113,4 @@ class Step(ABC):
         """Model FLOPs of a token; ``kept``: share of its visits to experts, ``frozen``: the model's weights are."""
 
 
-STEPS: Registry[Step] = Registry("pass", "tspsim.steps")
+STEPS: Registry[Step] = Registry("pass", "tspsim.steps", Step)

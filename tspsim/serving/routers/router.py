@@ -70,4 +70,4 @@ class Router(Protocol):
         ...
 
 
-ROUTERS: Registry[Router] = Registry("router", "tspsim.routers")
+ROUTERS: Registry[Router] = Registry("router", "tspsim.routers", Router)

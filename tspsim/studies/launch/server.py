@@ -110,7 +110,7 @@ class Launcher(Protocol):
         ...
 
 
-LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers")
+LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers", Launcher)
 
 
 def servers_of(scenario: Scenario, deployment: Deployment) -> list[Server]:

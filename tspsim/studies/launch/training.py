@@ -151,7 +151,7 @@ class Trainer(Protocol):
         ...
 
 
-TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers")
+TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers", Trainer)
 
 
 def run_of(question: Question, plan: Plan) -> Run:

@@ -21,6 +21,9 @@ class Lengths(Kind):
         raise NotImplementedError
 
 
+Lengths.registry.of = type[Lengths]
+
+
 def shorthand(value: Any) -> Mapping[str, Any] | None:
     """A bare count is a fixed length."""
     if isinstance(value, int | str) and not isinstance(value, bool):

@@ -75,6 +75,9 @@ class Prefixes(Kind):
         return np.zeros(count)
 
 
+Prefixes.registry.of = type[Prefixes]
+
+
 def shorthand(value: Any) -> Mapping[str, Any] | None:
     """The kind may be left out: it is the key of its name, or of the nearest, whose class tells what is wrong."""
     if not isinstance(value, Mapping) or "kind" in value:
