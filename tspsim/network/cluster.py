@@ -147,6 +147,7 @@ class Cluster:
 
     @property
     def gpus_per_node(self) -> int:
+        """GPUs of one node."""
         return self.node.gpus
 
     @property
@@ -355,7 +356,7 @@ class Cluster:
         return replace(self, factors=(), memo={}) if self.factors else self
 
     def check_gpu(self, gpu: Any) -> int:
-        """``gpu`` as a plain int, if the cluster has it."""
+        """``gpu`` as a plain int; raises InputError if the cluster has no such GPU."""
         try:
             number = operator.index(gpu)
         except TypeError:

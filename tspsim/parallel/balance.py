@@ -153,6 +153,7 @@ class Balance:
 
     @property
     def options(self) -> dict[str, Any]:
+        """Values of all options, as stated or their defaults."""
         return BALANCES.get(self.policy).values(dict(self.stated))
 
 

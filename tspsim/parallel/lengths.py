@@ -46,6 +46,7 @@ class Unequal(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Tokens of all sequences."""
         return sum(self.tokens)
 
 

@@ -179,30 +179,37 @@ class Plan:
         return InputError(message, key=f"plans.{self.name}.{key}")
 
     def degree(self, axis: str) -> int:
+        """Ranks along a mesh axis; one where it is not named."""
         return self.degrees.get(axis, 1)
 
     @property
     def tp(self) -> int:
+        """Tensor-parallel ranks."""
         return self.degree("tp")
 
     @property
     def sp(self) -> int:
+        """Sequence shards."""
         return self.degree("sp")
 
     @property
     def tsp(self) -> int:
+        """Ranks of folded tensor and sequence parallelism."""
         return self.degree("tsp")
 
     @property
     def pp(self) -> int:
+        """Pipeline stages."""
         return self.degree("pp")
 
     @property
     def dp(self) -> int:
+        """Replicas."""
         return self.degree("dp")
 
     @property
     def ep(self) -> int:
+        """Ranks that experts are spread over."""
         return self.degree("ep")
 
     @property
@@ -268,6 +275,7 @@ class Plan:
 
     @property
     def token_shards(self) -> int:
+        """Ranks that tokens are divided over."""
         return self.degree(self.token_axis)
 
     @property
@@ -282,6 +290,7 @@ class Plan:
 
     @property
     def dispatch(self) -> ExpertDispatch:
+        """How tokens reach their experts."""
         return DISPATCHES.get(self.expert_dispatch)
 
     @property
