@@ -1,6 +1,6 @@
 """Whether two states of the code give the same answers: every shipped scenario, number by number.
 
-    python benchmarks/same_answers.py OLD NEW        two checkouts, each asked in processes of its own
+    python benchmarks/same_answers.py OLD NEW [SCENARIO...]        two checkouts, each asked in processes of its own
 
 Prints where they differ by more than one part in 10⁹ and ends with exit code 1 if anything does. Columns of wall time
 are left out.
@@ -8,13 +8,14 @@ are left out.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,30 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: {str(old)[:100]!r} is now {str(new)[:100]!r}"
 
 
-def main(old: Path, new: Path) -> int:
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=checkout, metavar="OLD", help="a checkout")
+    parser.add_argument("new", type=checkout, metavar="NEW", help="another, asked the same")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="names of shipped ones; default: all of OLD's")
+    asked = parser.parse_args()
+    shipped = {path.stem: path for path in sorted((asked.old / "scenarios").glob("*.yaml"))}
+    if strange := [name for name in asked.scenarios if name not in shipped]:
+        parser.error(f"{asked.old} ships no scenario '{strange[0]}'")
+    return compare(asked.old, asked.new, [shipped[name] for name in asked.scenarios or shipped])
+
+
+def checkout(stated: str) -> Path:
+    """The folder of a state of the code."""
+    folder = Path(stated).resolve()
+    if not (folder / "scenarios").is_dir():
+        raise argparse.ArgumentTypeError(f"{stated} is no checkout: it has no folder scenarios")
+    return folder
+
+
+def compare(old: Path, new: Path, scenarios: Sequence[Path]) -> int:
+    """Ask both, print where they differ; 1 where anything does."""
     found = 0
-    for scenario in sorted((old / "scenarios").glob("*.yaml")):
+    for scenario in scenarios:
         with tempfile.TemporaryDirectory() as before, tempfile.TemporaryDirectory() as after:
             pair = answer(old, scenario, Path(before)), answer(new, scenario, Path(after))
         lines = list(differences(*pair))
@@ -66,4 +88,4 @@ def main(old: Path, new: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()))
+    sys.exit(main())

@@ -496,4 +496,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    pages.asked(__doc__)
     main()

@@ -10,10 +10,11 @@ A + M and r come from the standard and the bound of the same row, A : M from the
 from __future__ import annotations
 
 import csv
-import re
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+import pages
 
 import tspsim
 from tspsim.model import load_model
@@ -132,16 +133,11 @@ def own() -> str:
 TABLES = {"decoding": decoding, "large": large, "own": own}
 
 
-def between(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<=<!-- begin {name} -->\n).*?(?=<!-- end {name} -->)", re.DOTALL)
-
-
 def main() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    for name, table in TABLES.items():
-        text = between(name).sub(f"{table()}\n", text)
-    PAGE.write_text(text, encoding="utf-8")
+    """Rewrite every table in place."""
+    pages.rewrite(PAGE, {name: table() for name, table in TABLES.items()})
 
 
 if __name__ == "__main__":
+    pages.asked(__doc__)
     main()

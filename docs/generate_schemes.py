@@ -71,4 +71,5 @@ def show() -> None:
 
 
 if __name__ == "__main__":
+    pages.asked(__doc__)
     main()

@@ -139,4 +139,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    pages.asked(__doc__)
     main()

@@ -8,7 +8,6 @@ minute of one core. ``tests/house/test_tsp_inference_page.py`` holds rows of the
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -384,4 +383,4 @@ def main(names: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(pages.asked(__doc__, TABLES))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -26,3 +27,15 @@ def rewrite(page: Path, tables: Mapping[str, str]) -> None:
         if found != 1:
             raise SystemExit(f"{page}: table '{name}' stands there {found} times, not once")
     page.write_text(text, encoding="utf-8")
+
+
+def asked(about: str | None, tables: Iterable[str] = ()) -> list[str]:
+    """What a script's command line names of its ``tables``; ``--help`` prints what the script is ``about``."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = list(tables)
+    if known:
+        parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"all of them, or some of {', '.join(known)}")
+    named: list[str] = getattr(parser.parse_args(), "tables", [])
+    if strange := [name for name in named if name not in known]:
+        parser.error(f"there is no table '{strange[0]}'; there are {', '.join(known)}")
+    return named

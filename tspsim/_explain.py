@@ -93,6 +93,8 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         near = did_you_mean(value, allowed) if isinstance(value, str) else ""
         near = near if near.startswith(" (did") else ""
         return f"{shown} is not allowed; use {either(allowed)}{near}"
+    if kind == "union_tag_invalid":
+        return f"unknown kind '{shorten(context['tag'])}'{did_you_mean(context['tag'], _tags(context))}"
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
         return f"{shown} is not allowed; it must be {words} {context[name]}"
@@ -121,6 +123,10 @@ def _sentence(finding: Any, type_: type[BaseModel], place: Sequence[int | str]) 
         bound = "at least" if kind == "too_short" else "at most"
         return f"needs {bound} {limit} {'entry' if limit == 1 else 'entries'}"
     return shorten(finding["msg"].removeprefix("Value error, "), 300)
+
+
+def _tags(context: Mapping[str, Any]) -> list[str]:
+    return _QUOTED.findall(str(context["expected_tags"]))
 
 
 def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]:

@@ -74,6 +74,8 @@ def plan(
         Processor time for it all, such as ``"40 s"``; ``"none"`` until nothing better can be left.
     limits
         What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
+    progress
+        Called with what is done so far; None: nobody is told.
 
     Raises
     ------
@@ -155,6 +157,8 @@ def sweep(
         SQLite file that keeps the answers; ``resume`` goes on with it.
     jobs
         Processes; None for as many as help.
+    progress
+        Called with what is done so far; None: nobody is told.
 
     Raises
     ------

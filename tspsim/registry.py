@@ -9,15 +9,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, Protocol, TypeVar
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
 
-from .errors import UnknownNameError
+from .errors import InputError, TspsimError, UnknownNameError, shorten
 
 
 @cache
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """Entry points of a group in all installed packages, by name; looked up once."""
     return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
+
+
+def load(entry: EntryPoint) -> Any:
+    """What an entry point names.
+
+    Raises
+    ------
+    InputError
+        It cannot be imported, or is not there; says whose it is.
+    """
+    try:
+        return entry.load()
+    except TspsimError:
+        raise
+    except Exception as error:
+        raise refused(entry, f"cannot be loaded: {type(error).__name__}: {shorten(error, 200)}") from error
+
+
+def refused(entry: EntryPoint, why: str) -> InputError:
+    """What is told of an entry point that is of no use, and who can mend that."""
+    return InputError(f"{entry.value} {why}; repair or uninstall the package", file=_package(entry), key=entry.group)
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"package {entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an installed package"
 
 
 class Named(Protocol):
@@ -30,6 +56,30 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named)
 
 
+def strange(thing: object, of: Any) -> str:
+    """Why ``thing`` is none ``of`` a class or a protocol, or of the classes that derive from one (``type[...]``); empty
+    where it is.
+
+    >>> strange(3, int), strange(bool, type[int]), strange(3, str), strange(3, Named)
+    ('', '', 'is no str but an int', 'has no name')
+    >>> strange(int, int), strange(3, type[int])
+    ('is a class where an object of it is wanted', 'is an object where a class is wanted')
+    """
+    classes = get_origin(of) is type
+    wanted: type = get_args(of)[0] if classes else of
+    if isinstance(thing, type) is not classes:
+        return f"is {'an object where a class' if classes else 'a class where an object of it'} is wanted"
+    if getattr(wanted, "_is_protocol", False):
+        missing = [name for name in vars(wanted) if not name.startswith("_") and not hasattr(thing, name)]
+        return f"has no {', '.join(missing)}" if missing else ""
+    found = thing if isinstance(thing, type) else type(thing)
+    return "" if issubclass(found, wanted) else f"is no {wanted.__name__} but {_article(found.__name__)}"
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
 class Registry(Generic[T]):
     """Objects by name, in the order in which they were registered; to iterate gives the names.
 
@@ -39,6 +89,8 @@ class Registry(Generic[T]):
         What one is called in messages.
     group
         Entry points of this group are loaded when somebody first asks.
+    of
+        The class or protocol of its objects; ``type[C]`` where it holds classes that derive from C.
 
     Examples
     --------
@@ -49,13 +101,26 @@ class Registry(Generic[T]):
     (('mars',), 2)
     """
 
-    def __init__(self, what: str, group: str) -> None:
-        self.what, self.group = what, group
+    def __init__(self, what: str, group: str, of: Any = None) -> None:
+        self.what, self.group, self.of = what, group, of
         self._objects: dict[str, T] = {}
         self._loaded = False
 
     def register(self, thing: T) -> T:
-        """Enter ``thing`` under its name; a name that is taken is an error of the program."""
+        """Enter ``thing`` under its name.
+
+        Raises
+        ------
+        ValueError
+            The name is taken.
+        TypeError
+            It is no such thing.
+        """
+        why = strange(thing, self.of) if self.of is not None else ""
+        if not why and not isinstance(getattr(thing, "name", None), str):
+            why = "has no name"
+        if why:
+            raise TypeError(f"what is registered as {self.what} {why}")
         if thing.name in self._objects:
             raise ValueError(f"{self.what} '{thing.name}' is registered twice")
         self._objects[thing.name] = thing
@@ -92,9 +157,39 @@ class Registry(Generic[T]):
     def _all(self) -> dict[str, T]:
         if not self._loaded:
             self._loaded = True  # before loading: what is loaded may ask
-            for entry in installed(self.group):
-                thing = entry.load()
-                name = getattr(thing, "name", None)
-                if isinstance(name, str) and self._objects.get(name) is not thing:
-                    self.register(thing)
+            try:
+                for entry in installed(self.group):
+                    self._enter(entry)
+            except InputError:
+                self._loaded = False
+                raise
         return self._objects
+
+    def _enter(self, entry: EntryPoint) -> None:
+        thing = load(entry)
+        if isinstance(thing, ModuleType) or any(each is thing for each in self._objects.values()):
+            return
+        try:
+            self.register(thing)
+        except (TypeError, ValueError) as error:
+            raise refused(entry, f"is refused: {error}") from None
+        _brought.append(entry)
+
+
+#: Entry points whose objects are in use.
+_brought: list[EntryPoint] = []
+
+
+def whose(error: BaseException) -> str:
+    """Where an error may come from that no room of this package means: a line of an installed package's module that was
+    under way, or else whatever packages brought; empty: they brought nothing.
+    """
+    modules = {entry.module.partition(".")[0]: entry for entry in _brought}
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        entry = modules.get(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        if entry is not None:
+            found = f"{_package(entry)}, {trace.tb_frame.f_globals['__name__']} line {trace.tb_lineno}"
+        trace = trace.tb_next
+    packages = ", ".join(dict.fromkeys(map(_package, _brought)))
+    return f"in {found}" if found else packages and f"here or in what {shorten(packages)} brought"

@@ -31,6 +31,7 @@ from .engine.steady import execute
 from .errors import InputError, UnreachableError
 from .mesh import Mesh
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
+from .parallel.pipeline import check_tasks
 from .paths import LowerBound
 from .program import Program
 from .question import Lookups, Question, look_up
@@ -242,6 +243,8 @@ def run(
     """Write the plan's programs, place them, and let the engine run them; ``draw``: which one of those of every rank,
     where GPUs differ."""
     scheme = scheme_of(job.plan)
+    if job.training and not job.unequal:
+        check_tasks(job.order, job.plan.pp, job.micro_batches, job.plan.vpp)
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus

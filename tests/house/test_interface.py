@@ -102,6 +102,8 @@ def test_the_planner_answers_as_a_function() -> None:
     small = {"cluster": {"device": "mi300x", "gpus_per_node": 2}, "plans": []}
     planned = tspsim.plan({**QUESTION, **small}, top=1, budget="none")
     assert planned.best and not planned.stated
+    shown = repr(planned).splitlines()
+    assert len(shown) == 2 and planned.best[0].result.name in shown[1]
     with pytest.raises(UnknownNameError, match="tokens_per_s"):
         tspsim.plan(QUESTION, objective="tokens_per_second")
     with pytest.raises(InputError, match="overrides"):

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from statistics import median
 from types import ModuleType
 
 import pytest
+from helpers import documents
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="no docs beside the tests")
+pytestmark = pytest.mark.skipif(not documents.DOCS.is_dir(), reason="no docs beside the tests")
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_ladder", DOCS / "generate_ladder.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return documents.script("generate_ladder")
 
 
 def test_parallel_attention_is_within_four_per_cent_on_all_twenty_rows(script: ModuleType) -> None:
@@ -45,7 +36,7 @@ def test_what_a_ladder_leaves_is_stated_and_never_taken_up(script: ModuleType) -
 
 @pytest.mark.parametrize("table", ["decoding", "large"])
 def test_the_page_says_what_the_package_says(script: ModuleType, table: str) -> None:
-    (stands,) = script.between(table).findall(script.PAGE.read_text(encoding="utf-8"))
+    (stands,) = script.pages.block(table).findall(script.PAGE.read_text(encoding="utf-8"))
     assert stands.strip() == getattr(script, table)().strip(), "python docs/generate_ladder.py"
 
 

@@ -139,6 +139,13 @@ def test_the_planner_tries_them(model: str) -> None:
         assert again.plans[0].degrees == each.plan.degrees and again.plans[0].options == each.plan.options
 
 
+def test_a_search_goes_through_them(model: str) -> None:
+    """A family has no schedule yet, but the options of its method."""
+    few = {"cluster": {"device": "mi300x", "gpus_per_node": 4}, "plans": []}
+    planned = tspsim.plan(question(model, global_batch=1) | few, top=1, budget="none")
+    assert planned.best and planned.best[0].result.ran
+
+
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, Any], pass_: str) -> None:

@@ -15,6 +15,7 @@ import click
 
 from .._collector import collect_for_a_command
 from ..errors import TspsimError, is_ctrl_c, printable, shorten
+from ..registry import whose
 from .commands import cli
 from .completion import asked_by_shell
 
@@ -58,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _fail("interrupted", INTERRUPTED)
         if os.environ.get("TSPSIM_TRACEBACK"):
             raise
-        what = f"bug: {type(error).__name__}: {shorten(error, 200)}"
+        where = whose(error)
+        what = f"bug{where and f' {where}'}: {type(error).__name__}: {shorten(error, 200)}"
         return _fail(f"{what}; please report; set TSPSIM_TRACEBACK=1 for the trace", 1)
 
 

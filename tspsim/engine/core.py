@@ -131,10 +131,12 @@ class Submission:
 
     @property
     def ranks(self) -> Sequence[SimulatedRank]:
+        """Those that are simulated, one a class of equal ones."""
         return self.system.ranks
 
     @property
     def instructions(self) -> int:
+        """Of all simulated ranks."""
         return sum(len(simulated.role.labels) for simulated in self.system.ranks)
 
     @property

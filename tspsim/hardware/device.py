@@ -143,8 +143,28 @@ class Device(DeviceFacts):
     ) -> Estimate:
         """softmax(Q·Kᵀ)·V, forward or the backward alone.
 
-        ``causal`` aligns at the lower right corner: the last query sees the whole context. Numbers, or
-        arrays that broadcast to one shape (rows,). K and V are kept as ``kv_dtype`` (``dtype`` if None).
+        Parameters
+        ----------
+        batch, q_len, kv_len
+            Sequences, and tokens of each whose queries and whose keys there are. Numbers, or arrays that broadcast to
+            one shape (rows,), as all sizes here.
+        heads, kv_heads, head_dim
+            Heads of queries and of keys and values, and elements of one.
+        dtype, kv_dtype
+            Types that are multiplied, and that K and V are kept as; None: alike.
+        causal
+            Aligned at the lower right corner: the last query sees the whole context.
+        direction
+            ``forward`` or ``backward``.
+        library
+            Whose kernels; None: the device's default library.
+
+        Raises
+        ------
+        UnknownNameError
+            A type or the library is unknown.
+        InputError
+            The device has no matrix units for the type.
         """
         return self.estimate(
             _by_direction(*_ATTENTION, direction), dtype, library, kv_dtype, batch=batch, q_len=q_len, kv_len=kv_len,
@@ -163,7 +183,10 @@ class Device(DeviceFacts):
         *,
         library: str | None = None,
     ) -> Estimate:
-        """``queries`` tokens a sequence over a context kept as ``kv_dtype``; numbers or arrays (rows,)."""
+        """``queries`` tokens of each of ``batch`` sequences over a ``context`` of so many tokens kept as ``kv_dtype``.
+
+        Sizes are numbers or arrays (rows,); the others and what is raised as of :meth:`attention`.
+        """
         return self.estimate(
             "attention_decode", "bf16", library, kv_dtype,
             batch=batch, context=context, heads=heads, kv_heads=kv_heads, head_dim=head_dim, queries=queries,
@@ -184,7 +207,8 @@ class Device(DeviceFacts):
     ) -> Estimate:
         """Causal attention with a key and a value a head, made from latents that are cached as ``kv_dtype``.
 
-        Parameters as of :meth:`attention`; with its cache write, as serving libraries time it.
+        ``key_dim`` and ``value_dim`` are elements of a head's; the others and what is raised as of :meth:`attention`.
+        With its cache write, as serving libraries time it.
         """
         return self.estimate(
             "latent_prefill", dtype, library, kv_dtype,
@@ -203,7 +227,11 @@ class Device(DeviceFacts):
         *,
         library: str | None = None,
     ) -> Estimate:
-        """``queries`` tokens a sequence over a context of latents kept as ``kv_dtype``; numbers or arrays (rows,)."""
+        """``queries`` tokens of each of ``batch`` sequences over a ``context`` of so many latents kept as ``kv_dtype``.
+
+        ``latent_dim`` and ``rope_dim`` are elements of a latent and of its rotary key, which all ``heads`` share. Sizes
+        are numbers or arrays (rows,); what is raised as of :meth:`attention`.
+        """
         return self.estimate(
             "latent_decode", "bf16", library, kv_dtype,
             batch=batch, context=context, heads=heads, latent_dim=latent_dim, rope_dim=rope_dim, queries=queries,
@@ -216,7 +244,8 @@ class Device(DeviceFacts):
         return self.estimate("absorb", dtype, library, None, tokens=tokens, heads=heads, n=n, k=k)
 
     def memory_bound(self, size_bytes: Any, op: str = "copy", rows: Any = 0) -> Estimate:
-        """A kernel that moves ``size_bytes`` (read plus written); an unmeasured ``op`` costs as a copy."""
+        """A kernel that moves ``size_bytes`` (read plus written) over ``rows`` rows, numbers or arrays; an unmeasured
+        ``op`` costs as a copy."""
         columns = np.asarray(size_bytes) / np.maximum(rows, 1) / _BYTES_A_COLUMN.get(op, 4.0)
         if not np.ndim(columns):
             columns = float(columns)
@@ -363,7 +392,7 @@ class Device(DeviceFacts):
     # --- what the models read -------------------------------------------------------------------------------
 
     def limits(self, dtype: str) -> DeviceLimits:
-        """The numbers that a kernel model of ``dtype`` reads."""
+        """The numbers that a kernel model of ``dtype`` reads; raises UnknownNameError for a type nobody knows."""
         limits = self._limits.get(dtype)
         if limits is None:
             if dtype not in DTYPE_BYTES:
@@ -372,7 +401,8 @@ class Device(DeviceFacts):
         return limits
 
     def kernel(self, family: str, dtype: str, library: str | None = None, kv_dtype: str | None = None) -> Kernel:
-        """The kernel model that applies to a type and library, and where it is from."""
+        """The model of a ``family`` of kernels that applies to a type, a type of cache and a library, with where it is
+        from; raises UnknownNameError for a library or type that there is not."""
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:

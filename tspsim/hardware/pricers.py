@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tspsim.errors import TspsimError
 from tspsim.operators import Operator
-from tspsim.registry import installed
+from tspsim.registry import installed, load
 
 from .limits import Estimate
 
@@ -61,4 +61,4 @@ def price(device: Any, operator: Operator) -> Estimate:
 @cache
 def load_entry_points() -> None:
     for entry in installed(ENTRY_POINTS):
-        entry.load()
+        load(entry)

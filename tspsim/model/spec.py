@@ -9,7 +9,17 @@ from __future__ import annotations
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictBool, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictBool,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from tspsim.units import Count, PositiveCount
@@ -18,6 +28,9 @@ from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED
 from .formats import WEIGHT_BYTES, Formats, WeightClass
 from .parts import Experts
+
+#: Kinds that are known when this is imported.
+_KINDS = ATTENTION_KINDS.names()
 
 if TYPE_CHECKING:
     from .attention.sections import AttentionSection
@@ -92,6 +105,14 @@ def _kind(default: str) -> Discriminator:
     return Discriminator(kind_of)
 
 
+def _registered_since(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    """A section of a kind that was registered when the type of all sections stood already."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind in _KINDS or kind not in ATTENTION_KINDS:
+        return read(value)
+    return ATTENTION_KINDS.get(kind).section.model_validate(value)
+
+
 class EmbeddingSpec(_Section):
     """Vocabulary and positions; leave the section out for a benchmark model that is only its blocks."""
 
@@ -124,7 +145,7 @@ class ModelSpec(_Section):
     description: str = Field("", max_length=2000)
     layers: PositiveCount
     hidden: PositiveCount
-    attention: Annotated[AttentionSection, _kind(GROUPED.name)]
+    attention: Annotated[AttentionSection, _kind(GROUPED.name), WrapValidator(_registered_since)]
     mlp: Annotated[Annotated[MlpSpec, Tag("dense")] | Annotated[MoeSpec, Tag("moe")], _kind("dense")]
     embedding: EmbeddingSpec = EmbeddingSpec()
     linear_bias: StrictBool = Field(False, description="every projection and norm has a bias, as in GPT-2")

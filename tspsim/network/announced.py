@@ -7,13 +7,14 @@ the shares of the links that were measured on it, all marked as assumed and with
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from .. import catalog
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
+from .joined import Joined
 from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, Sourced
 
 
@@ -40,7 +41,7 @@ class AnnouncedNode(Strict):
     gpus: PositiveCount
     like: str
     link: AnnouncedLink
-    intra: str | dict[str, Any] | None = None
+    intra: Annotated[str | dict[str, Any], Joined()] | None = None
     nics: PositiveCount | None = None
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None

@@ -16,7 +16,7 @@ from ..errors import InputError, UnknownNameError, shorten
 from .layout import Layout
 from .routing import SPREAD, Routing
 from .sources import sources
-from .wiring import Cable, Wiring, wired
+from .wiring import Wiring
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -148,6 +148,7 @@ class Cluster:
 
     @property
     def gpus_per_node(self) -> int:
+        """GPUs of one node."""
         return self.node.gpus
 
     @property
@@ -163,12 +164,7 @@ class Cluster:
         dead = tuple([link for link, factor in self.factors if not factor])
         if fabric is None:
             return Layout(*shape, dead=dead)
-        kind: str | Wiring
-        if isinstance(fabric.kind, str):
-            kind = fabric.kind
-        else:
-            cable = Cable(fabric.nic.bandwidth.value, node.nics, fabric.switch.latency.value)
-            kind = wired(fabric.kind, self.nodes, cable)
+        kind = fabric.joining(self.nodes, node.nics)
         radix, ports = fabric.switch.radix.value, fabric.nic.ports.value if fabric.nic.ports else 1
         uplinks = self.oversubscription
         return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=uplinks, ports=ports)
@@ -265,7 +261,7 @@ class Cluster:
     @property
     def divisible(self) -> bool:
         """Whether a few of its nodes are joined as all are: no link differs, and no graph names each node."""
-        return not self.factors and (self.fabric is None or isinstance(self.fabric.kind, str))
+        return not self.factors and (self.fabric is None or self.fabric.leaf_and_spine)
 
     @property
     def told_apart(self) -> bool:
@@ -360,7 +356,7 @@ class Cluster:
         return replace(self, factors=(), memo={}) if self.factors else self
 
     def check_gpu(self, gpu: Any) -> int:
-        """``gpu`` as a plain int, if the cluster has it."""
+        """``gpu`` as a plain int; raises InputError if the cluster has no such GPU."""
         try:
             number = operator.index(gpu)
         except TypeError:

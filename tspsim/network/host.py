@@ -39,6 +39,17 @@ def host_copy(cluster: Cluster, gpu: int, size_bytes: float, direction: str) -> 
     host's memory has a link of its own, or a cluster of one node no NICs, nothing else is in its way. To and from a
     pool of memory it takes the link that collectives take.
 
+    Parameters
+    ----------
+    cluster
+        Where the GPU is.
+    gpu
+        Its number.
+    size_bytes
+        Bytes that are copied.
+    direction
+        ``out`` or ``in``.
+
     Examples
     --------
     >>> from tspsim.network import load_cluster

@@ -61,7 +61,7 @@ class CollectiveKind:
 
 
 #: Every kind a program may ask for.
-KINDS: Registry[CollectiveKind] = Registry("collective", "tspsim.collective_kinds")
+KINDS: Registry[CollectiveKind] = Registry("collective", "tspsim.collective_kinds", CollectiveKind)
 ALL_GATHER = KINDS.register(CollectiveKind("all_gather", "the gathered result"))
 REDUCE_SCATTER = KINDS.register(CollectiveKind("reduce_scatter", "the whole input", reduces=True))
 ALL_REDUCE = KINDS.register(CollectiveKind("all_reduce", "the vector", passes=2, reduces=True))

@@ -155,7 +155,7 @@ def mean_ring_rate(flows: int, paths: int) -> float:
     return sum((here - before) / most for most, (before, here) in enumerate(pairwise(below), 1))
 
 
-ROUTINGS: Registry[RoutingPolicy] = Registry("routing policy", "tspsim.routing_policies")
+ROUTINGS: Registry[RoutingPolicy] = Registry("routing policy", "tspsim.routing_policies", RoutingPolicy)
 ROUTINGS.register(
     RoutingPolicy("spread", "by destination: no two flows of a shift meet", by_destination, by_destination=True)
 )

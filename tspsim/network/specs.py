@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
+from .joined import Joined
 from .wiring import Cable, Wiring, links_of, wired
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class NodeSpec(Strict):
     like: str | None = None
     device: str
     gpus: PositiveCount
-    intra: str | dict[str, Any]
+    intra: Annotated[str | dict[str, Any], Joined()]
     link: LinkSpec
     nics: PositiveCount
     rails: PositiveCount | None = None
@@ -260,6 +261,10 @@ class NodeSpec(Strict):
         return self.model_copy(update=update)
 
 
+#: Fabrics of leaf and spine switches.
+LEAF_AND_SPINE = ("rails", "rail_optimised", "fat_tree")
+
+
 class NicSpec(Strict):
     """A NIC; ``latency`` is one side's share, from the GPU's memory to the leaf switch.
 
@@ -283,20 +288,32 @@ class FabricSpec(Strict):
     """What joins nodes.
 
     ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
-    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology with its
-    argument (``{torus: [4, 4]}``) joins the nodes' routers, on each of which all NICs of a node hang.
+    switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology, alone or
+    with its argument (``{torus: [4, 4]}``), joins the nodes' routers, on each of which all NICs of a node hang.
     ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``collectives`` says how much slower
     or faster libraries were measured on it than on the fabrics that the nodes' files were fitted on.
     """
 
     name: str
     description: str = ""
-    kind: Literal["rails", "rail_optimised", "fat_tree"] | dict[str, Any]
+    kind: Annotated[str | dict[str, Any], Joined(LEAF_AND_SPINE)]
     nic: NicSpec
     switch: SwitchSpec
     oversubscription: Sourced[Ratio]
     efficiency: Sourced[Fraction]
     collectives: FabricFactors | None = None
+
+    @property
+    def leaf_and_spine(self) -> bool:
+        """Whether it is of leaf and spine switches, not a graph that names each node."""
+        return self.kind in LEAF_AND_SPINE
+
+    def joining(self, nodes: int, nics: int) -> str | Wiring:
+        """What joins so many nodes of ``nics`` NICs each: the kind of its leaves and spines, or the graph of the nodes'
+        routers; raises InputError."""
+        if isinstance(self.kind, str) and self.leaf_and_spine:
+            return self.kind
+        return wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value))
 
 
 class ClusterSpec(Strict):

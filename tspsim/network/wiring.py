@@ -169,7 +169,7 @@ class Topology:
 
 
 #: Every generator that a file may name.
-TOPOLOGIES: Registry[Topology] = Registry("topology", "tspsim.topologies")
+TOPOLOGIES: Registry[Topology] = Registry("topology", "tspsim.topologies", Topology)
 
 
 def wired(stated: str | Mapping[str, Any], endpoints: int, cable: Cable) -> Wiring:

@@ -53,7 +53,7 @@ _ACTIVATIONS = frozenset({Role.ACTIVATION, Role.EXPERTS_ACTIVATION})
 #: Share of an activation's bytes that enters it, forward and backward, with a gate.
 _MOVED = {True: 2.0 / 3.0, False: 2.0 / 5.0}
 
-ACTIVATION_STORES: Registry[ActivationStore] = Registry("activation store", "tspsim.activation_stores")
+ACTIVATION_STORES: Registry[ActivationStore] = Registry("activation store", "tspsim.activation_stores", ActivationStore)
 WIDE = ACTIVATION_STORES.register(ActivationStore("wide", "as they were computed"))
 ACTIVATION_STORES.register(ActivationStore("fp8", "inputs of the MLP's activation in eight bits", columns_bytes=1.0))
 ACTIVATION_STORES.register(

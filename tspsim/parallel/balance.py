@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ..errors import TspsimError
 from ..registry import Registry
 from .routing import Routing
 from .sought import SOUGHT, sought_objects
@@ -124,13 +125,14 @@ class Balance:
 
     @property
     def options(self) -> dict[str, Any]:
+        """Values of all options, as stated or their defaults."""
         return BALANCES.get(self.policy).values(dict(self.stated))
 
 
 #: What a plan has that states none.
 BUSIEST = Balance()
 
-BALANCES: Registry[ExpertBalance] = Registry("expert balance", "tspsim.expert_balance")
+BALANCES: Registry[ExpertBalance] = Registry("expert balance", "tspsim.expert_balance", ExpertBalance)
 BALANCES.register(
     ExpertBalance(
         "busiest",
@@ -144,8 +146,14 @@ BALANCES.register(
 def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
     """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
     balance = balance if ranks > 1 else BUSIEST
-    policy = BALANCES.get(balance.policy)
-    return policy.balance(Visits(shares_of(routing, experts), ranks, assignments), **balance.options)
+    visits = Visits(shares_of(routing, experts), ranks, assignments)
+    found = BALANCES.get(balance.policy).balance(visits, **balance.options)
+    told = f"expert balance '{balance.policy}'"
+    if not isinstance(found, Balanced) or len(found.loads) != ranks or min(found.loads) < 0.0:
+        raise TspsimError(f"{told} has to give a Balanced with a load of each of {ranks} ranks")
+    if sum(found.loads) < sum(visits.loads) * (1.0 - 1e-9):
+        raise TspsimError(f"{told} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(found.loads):g}")
+    return found
 
 
 def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:

@@ -40,7 +40,7 @@ class Checkpoint:
     after_forward: bool = False
 
 
-CHECKPOINTS: Registry[Checkpoint] = Registry("checkpoint", "tspsim.checkpoints")
+CHECKPOINTS: Registry[Checkpoint] = Registry("checkpoint", "tspsim.checkpoints", Checkpoint)
 OVERLAPPED = CHECKPOINTS.register(
     Checkpoint("overlapped", "copies from the first forward on; the update waits for them", False, False, True)
 )

@@ -82,7 +82,7 @@ def distinct_ranks(ranks: int, experts: Experts) -> float:
     return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
 
 
-DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch")
+DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch", ExpertDispatch)
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(
     ExpertDispatch(
@@ -157,7 +157,7 @@ class ExpertOverlap:
     word: str = ""
 
 
-OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap")
+OVERLAPS: Registry[ExpertOverlap] = Registry("expert overlap", "tspsim.expert_overlap", ExpertOverlap)
 OVERLAPS.register(ExpertOverlap("none"))
 OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True, word="sh"))
 OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True, word="mi"))

@@ -31,7 +31,7 @@ class Draft:
     block: Callable[[Architecture], Block] = lambda model: model.further_block
 
 
-DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts")
+DRAFTS: Registry[Draft] = Registry("draft", "tspsim.drafts", Draft)
 #: The model's own module for further tokens.
 DRAFTS.register(Draft("mtp", 1, lambda model: model.multi_token > 0))
 #: A head of one dense layer trained beside the model (Li et al. 2025, EAGLE-3, arXiv:2503.01840), of the model's width.

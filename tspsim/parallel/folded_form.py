@@ -42,6 +42,9 @@ class DecodeForm:
     travels: bool = False
 
 
+DECODE_FORMS.of = DecodeForm
+
+
 def form_of(plan: Plan) -> DecodeForm:
     """The one of a plan."""
     return DECODE_FORMS.get(plan.options.get("decode_form") or USUAL)

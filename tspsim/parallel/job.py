@@ -67,6 +67,7 @@ class Job:
 
     @property
     def step(self) -> Step:
+        """What kind of step it is."""
         return self.work.step
 
     @property
@@ -404,6 +405,7 @@ class Job:
         return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
 
     def chunks(self, stage: int) -> tuple[Chunk, ...]:
+        """The layers that a stage holds, in the order of its chunks."""
         if self.training and self.plan.pp > 1 and self.plan.order.both_ways:
             return chunks_both_ways(self.chunk_sizes, stage)
         return stage_chunks(self.chunk_sizes, self.plan.pp, stage)

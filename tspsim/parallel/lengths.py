@@ -46,6 +46,7 @@ class Unequal(NamedTuple):
 
     @property
     def total(self) -> int:
+        """Tokens of all sequences."""
         return sum(self.tokens)
 
 
@@ -71,7 +72,7 @@ class Deal:
     like: bool = False
 
 
-DEALS: Registry[Deal] = Registry("deal", "tspsim.deals")
+DEALS: Registry[Deal] = Registry("deal", "tspsim.deals", Deal)
 WORK = DEALS.register(
     Deal(
         "work",

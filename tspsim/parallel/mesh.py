@@ -18,7 +18,7 @@ from .sought import SOUGHT, Sought
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
-    """Lay a plan's axes on the cluster.
+    """Lay a plan's axes on a cluster of ``gpus``, ``gpus_per_node`` of which share a node.
 
     Without a placement the axes run along GPU numbers in the order of
     :func:`~tspsim.parallel.registries.mesh_axes`, so those that talk most share a node; replicas that spread experts

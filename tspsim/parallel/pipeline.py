@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import product
 from typing import NamedTuple
 
+from ..errors import TspsimError
 from ..registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .sought import SOUGHT, Sought, of_lengths, serves, trains
@@ -232,7 +234,7 @@ INTERLEAVED = PipelineOrder(
 )  # fmt: skip
 
 #: Orders that a plan may name.
-ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders")
+ORDERS: Registry[PipelineOrder] = Registry("pipeline order", "tspsim.pipeline_orders", PipelineOrder)
 
 
 def order_of(schedule: str, vpp: int) -> PipelineOrder:
@@ -269,6 +271,21 @@ ORDERS.register(
         why_not="of passes without a backward, and never faster",
     )
 )
+
+
+@cache
+def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: int) -> None:
+    """Raises TspsimError unless every stage does every kind of task of every micro-batch once in each of its chunks; of
+    micro-batches that enter at both ends each way numbers its own, in one chunk."""
+    kinds = (FORWARD, BACKWARD, *([WEIGHTS] if order.splits_backward else []))
+    all_of_them = set(product(kinds, range(micro_batches), range(chunks)))
+    wanted = len(kinds) * micro_batches * (1 if order.both_ways else chunks)
+    for stage in range(stages):
+        tasks = order.tasks(stages, stage, micro_batches, chunks)
+        found = {(task.kind, task.micro_batch, task.chunk) for task in tasks}
+        if not len(tasks) == len(found) == wanted or not (order.both_ways or found == all_of_them):
+            told = f"gives stage {stage} of {stages} {len(tasks)} tasks, not each of the {wanted} that it has once"
+            raise TspsimError(f"pipeline order '{order.name}' {told}")
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:

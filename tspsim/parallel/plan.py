@@ -16,7 +16,7 @@ from .balance import BUSIEST, Balance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
 from .recomputed import Partly
-from .registries import SCHEMES, scheme_name
+from .registries import CONTEXT_METHODS, SCHEMES, scheme_name
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
@@ -179,30 +179,37 @@ class Plan:
         return InputError(message, key=f"plans.{self.name}.{key}")
 
     def degree(self, axis: str) -> int:
+        """Ranks along a mesh axis; one where it is not named."""
         return self.degrees.get(axis, 1)
 
     @property
     def tp(self) -> int:
+        """Tensor-parallel ranks."""
         return self.degree("tp")
 
     @property
     def sp(self) -> int:
+        """Sequence shards."""
         return self.degree("sp")
 
     @property
     def tsp(self) -> int:
+        """Ranks of folded tensor and sequence parallelism."""
         return self.degree("tsp")
 
     @property
     def pp(self) -> int:
+        """Pipeline stages."""
         return self.degree("pp")
 
     @property
     def dp(self) -> int:
+        """Replicas."""
         return self.degree("dp")
 
     @property
     def ep(self) -> int:
+        """Ranks that experts are spread over."""
         return self.degree("ep")
 
     @property
@@ -259,8 +266,16 @@ class Plan:
         others = {name: value for name, value in values.items() if name not in _FIELDS}
         return replace(self, **own, options={**self.options, **others} if others else self.options)
 
+    def with_defaults(self) -> Plan:
+        """The plan with the options that its scheme and its context method bring, at their defaults where it has
+        none."""
+        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
+        values = {each.name: each.default for each in brought if each.default is not None} | dict(self.options)
+        return replace(self, options=values) if len(values) > len(self.options) else self
+
     @property
     def token_shards(self) -> int:
+        """Ranks that tokens are divided over."""
         return self.degree(self.token_axis)
 
     @property
@@ -275,6 +290,7 @@ class Plan:
 
     @property
     def dispatch(self) -> ExpertDispatch:
+        """How tokens reach their experts."""
         return DISPATCHES.get(self.expert_dispatch)
 
     @property

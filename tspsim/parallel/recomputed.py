@@ -40,7 +40,9 @@ class RecomputeMethod:
     launched: Mapping[str, str] = field(default_factory=dict)
 
 
-RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry("recomputation method", "tspsim.recompute_methods")
+RECOMPUTE_METHODS: Registry[RecomputeMethod] = Registry(
+    "recomputation method", "tspsim.recompute_methods", RecomputeMethod
+)
 BLOCK = RECOMPUTE_METHODS.register(
     RecomputeMethod(
         "block", "the first layers of every chunk", lambda index, layers: index < layers, launched={"megatron": "block"}

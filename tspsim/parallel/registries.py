@@ -14,7 +14,21 @@ if TYPE_CHECKING:
     from .scheme import Scheme
     from .transport import Transport
 
-SCHEMES: Registry[Scheme] = Registry("scheme", "tspsim.schemes")
+
+
+class _Schemes(Registry["Scheme"]):
+    """Schemes, each with axes of its own."""
+
+    def register(self, thing: Scheme) -> Scheme:
+        axes = getattr(thing, "axes", ())
+        for other in self._objects.values():
+            shared = sorted({*axes} & {*other.axes})
+            if shared and other.name != thing.name:
+                raise ValueError(f"axis '{shared[0]}' of scheme '{thing.name}' is one of scheme '{other.name}' already")
+        return super().register(thing)
+
+
+SCHEMES: Registry[Scheme] = _Schemes("scheme", "tspsim.schemes")
 CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods")
 DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim.decode_exchanges")
 DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms")

@@ -70,7 +70,7 @@ class Way:
         return prod(size for axis, size in zip(AXES, layout.sizes, strict=True) if axis in self.axes)
 
 
-WAYS: Registry[Way] = Registry("way to reshard", "tspsim.reshard_ways")
+WAYS: Registry[Way] = Registry("way to reshard", "tspsim.reshard_ways", Way)
 
 EVERYONE = WAYS.register(
     Way(

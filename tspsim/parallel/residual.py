@@ -53,7 +53,7 @@ class Residual:
         return attention_s + mlp_s + sum_s * self.sums
 
 
-RESIDUALS: Registry[Residual] = Registry("residual", "tspsim.residuals")
+RESIDUALS: Registry[Residual] = Registry("residual", "tspsim.residuals", Residual)
 
 STANDARD = RESIDUALS.register(Residual("standard", "every block reads the sum of all before it"))
 RESIDUALS.register(

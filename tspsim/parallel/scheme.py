@@ -151,6 +151,17 @@ class Scheme:
     assumption: str = ""
     unexplained: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""
+        if not isinstance(self.axes, tuple) or self.token_axis not in self.axes:
+            raise ValueError(f"scheme '{self.name}': axes is a tuple of names, and token_axis '{self.token_axis}' one")
+        keys = [each.name for each in self.options]
+        if taken := sorted({*self.axes, *keys} & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
+            raise ValueError(f"scheme '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
+
+
+SCHEMES.of = Scheme
+
 
 def scheme_of(plan: Plan) -> Scheme:
     """The scheme a plan's degrees ask for."""

@@ -73,7 +73,7 @@ class Sought:
         return self.why_not or ("" if self.while_serving or not work.step.serves else AS_STATED)
 
 
-SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys")
+SOUGHT: Registry[Sought] = Registry("searched key", "tspsim.searched_keys", Sought)
 
 
 class SaysWhyNot(Protocol):

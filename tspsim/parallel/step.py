@@ -316,7 +316,8 @@ class Writer:
         builder, job = self.builder, self.job
         if not chunk.layers:
             return [builder.length - 1]
-        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers] or (self.job.further_block,)
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+        blocks = blocks or (job.further_block,) * chunk.layers
         first, kinds = chunk.first_layer, self.kept_kinds(chunk, blocks, task)
         if step < 0:
             blocks, kinds, first = blocks[::-1], kinds[::-1], first + chunk.layers - 1

@@ -99,6 +99,9 @@ class Transport(ABC):
         """Write what brings a piece's gradient on its way, or home; returns the instruction to wait for."""
 
 
+WEIGHT_TRANSPORTS.of = Transport
+
+
 class Ring(Transport):
     """The published way: shards hop from neighbour to neighbour, D − 1 times, and gradients behind them, D times."""
 

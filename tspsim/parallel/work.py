@@ -29,6 +29,7 @@ class Optimizer:
 
     @property
     def bytes_per_parameter(self) -> float:
+        """Of weights, gradients, state, temporaries and buffers together."""
         return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 

@@ -58,6 +58,8 @@ def replay(
     ------
     InputError
         A column is missing, a length is not a positive whole number, a time is not finite, or a request can never fit.
+    TspsimError
+        The scheduler left a request without an answer.
 
     Examples
     --------

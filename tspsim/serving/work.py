@@ -75,6 +75,7 @@ class Work:
 
     @property
     def contexts(self) -> tuple[int, ...]:
+        """Tokens in the cache of each sequence that decodes."""
         if self._contexts is None:
             assert self._listed is not None
             self._contexts, self._listed = self._listed(), None

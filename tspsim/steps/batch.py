@@ -19,6 +19,7 @@ class Row(NamedTuple):
 
     @property
     def tokens(self) -> int:
+        """Query tokens of all its sequences."""
         return self.query_tokens * self.sequences
 
     def pairs_per_token(self, causal: bool) -> float:
@@ -72,6 +73,7 @@ class Batch:
 
     @property
     def sequences(self) -> int:
+        """How many sequences."""
         return sum([sequences for _, _, sequences in self.rows])
 
     @property

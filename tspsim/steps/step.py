@@ -94,7 +94,8 @@ class Step(ABC):
 
     @abstractmethod
     def tasks(self, order: Order, stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-        """What a stage does, in order."""
+        """What number ``stage`` of ``stages`` does, in order: every kind of task of each micro-batch, 0 to
+        ``micro_batches`` − 1, once in each of its ``chunks``."""
 
     @abstractmethod
     def write(self, stage: StageWriter, tasks: Sequence[Task]) -> None:
@@ -113,4 +114,4 @@ class Step(ABC):
         """Model FLOPs of a token; ``kept``: share of its visits to experts, ``frozen``: the model's weights are."""
 
 
-STEPS: Registry[Step] = Registry("pass", "tspsim.steps")
+STEPS: Registry[Step] = Registry("pass", "tspsim.steps", Step)

@@ -87,7 +87,10 @@ def _familiar(question: Query) -> simulation.Question:
         asked = _library.look_up(question.scenario)
         same = _library.key(asked) == question.key
     except InputError as error:
-        raise StrangerError(f"a worker cannot look up what this process can: {error}") from None
+        raise StrangerError(
+            f"a worker, which begins afresh, cannot look up what this process can: {error}; what is registered by hand "
+            "has to be where a program is imported, not under its main guard, or in a package's entry points"
+        ) from None
     if not same:
         raise StrangerError(
             "a worker reads another catalog, or runs another version of tspsim, than this process; "

@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, TspsimError
 from .arrivals import Arrivals
 from .kind import Floats, Ints
 from .lengths import Lengths
@@ -132,7 +132,7 @@ def draw(
 
     def tokens(lengths: Lengths | None, column: str, which: Stream) -> Ints:
         if lengths is not None:
-            return lengths.draw(stream(which), count, column)
+            return drawn_lengths(lengths, stream(which), count, column)
         assert trace is not None
         return np.asarray(getattr(trace, column)[:count])
 
@@ -140,7 +140,7 @@ def draw(
     prompts = prefix.prompts(tokens(prompt, "prompt_tokens", Stream.PROMPTS), outputs)
     conversations = -(-count // prefix.turns_each)
     return Asked(
-        arrivals.times(stream(Stream.ARRIVALS), conversations),
+        drawn_times(arrivals, stream(Stream.ARRIVALS), conversations),
         prompts,
         outputs,
         prefix.share(stream(Stream.PREFIXES), prompts, outputs, trace),
@@ -154,3 +154,21 @@ def draw(
         prefix.calls_tools,
         prefix.tool_workers,
     )
+
+
+def drawn_times(arrivals: Arrivals, random: np.random.Generator, count: int) -> Floats | None:
+    """Seconds of ``count`` arrivals, ascending; raises TspsimError for what else a kind gives."""
+    times = arrivals.times(random, count)
+    if times is not None:
+        times = np.asarray(times)
+        if times.shape != (count,) or not (np.isfinite(times).all() and (np.diff(times, prepend=0.0) >= 0.0).all()):
+            raise TspsimError(f"{arrivals.registry.what} '{arrivals.name}' has to give {count} times, ascending from 0")
+    return times
+
+
+def drawn_lengths(lengths: Lengths, random: np.random.Generator, count: int, column: str) -> Ints:
+    """Tokens of ``count`` requests; raises TspsimError for what else a kind gives."""
+    found = np.asarray(lengths.draw(random, count, column))
+    if found.shape != (count,) or found.dtype.kind not in "iu" or (count and found.min() < 1):
+        raise TspsimError(f"{lengths.registry.what} '{lengths.name}' has to give {count} whole numbers from 1 on")
+    return found

@@ -88,7 +88,7 @@ def _timestamp(value: Any) -> float:
     return (moment - datetime(2000, 1, 1)).total_seconds() + (float(f"0.{digits}") if digits else 0.0)
 
 
-TRACE_FORMS: Registry[TraceForm] = Registry("form of a trace", "tspsim.trace_forms")
+TRACE_FORMS: Registry[TraceForm] = Registry("form of a trace", "tspsim.trace_forms", TraceForm)
 for _form in (
     TraceForm("plain", "arrival_s", "prompt_tokens", "output_tokens", "hash_ids"),
     TraceForm("seconds", "timestamp_s", "prompt_tokens", "output_tokens", "hash_ids"),

@@ -238,4 +238,4 @@ class AttentionKind(ABC):
         )
 
 
-ATTENTION_KINDS: Registry[AttentionKind] = Registry("kind of attention", "tspsim.attention_kinds")
+ATTENTION_KINDS: Registry[AttentionKind] = Registry("kind of attention", "tspsim.attention_kinds", AttentionKind)

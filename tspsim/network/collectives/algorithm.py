@@ -67,4 +67,4 @@ class CollectiveAlgorithm:
 
 
 #: Every algorithm that a caller may name.
-ALGORITHMS: Registry[CollectiveAlgorithm] = Registry("algorithm", "tspsim.collective_algorithms")
+ALGORITHMS: Registry[CollectiveAlgorithm] = Registry("algorithm", "tspsim.collective_algorithms", CollectiveAlgorithm)

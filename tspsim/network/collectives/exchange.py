@@ -41,7 +41,8 @@ class ExpertExchange:
 
 
 def places_reached(places: int, topk: int, groups: int = 1, kept_groups: int = 1) -> float:
-    """Places among ``places`` that a token's experts lie in, each equally likely.
+    """Places among ``places`` that a token's ``topk`` experts lie in, each equally likely; of experts in ``groups`` of
+    neighbours those of ``kept_groups`` alone may be chosen.
 
     >>> places_reached(8, 1), round(places_reached(8, 8), 2)
     (1.0, 5.25)

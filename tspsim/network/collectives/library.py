@@ -123,6 +123,8 @@ def exchange_experts(
 
     Parameters
     ----------
+    cluster
+        Where the ranks are.
     ranks
         GPU numbers, distinct; as many on every node, in the same places.
     phase
@@ -174,6 +176,8 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
 
     Parameters
     ----------
+    cluster
+        Where both are.
     source, destination
         GPU numbers; equal ones move nothing.
     size_bytes

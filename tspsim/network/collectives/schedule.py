@@ -41,6 +41,7 @@ class Group:
 
     @property
     def size(self) -> int:
+        """How many ranks."""
         return len(self.ranks)
 
     @property
@@ -129,10 +130,24 @@ def scheduled(
 
     Parameters
     ----------
-    source, destination, load
-        GPUs at both ends of every message, and bytes it carries.
+    group
+        Whose collective it is.
+    family
+        Of the algorithm: whose efficiency and latencies in the node's file apply (``ring``, ``tree``, ``direct``, …);
+        those of ``default`` where it states none of that name.
+    source, destination
+        GPU numbers at both ends of every message: two arrays (messages,).
+    load
+        Bytes that each carries, for one byte of the collective: an array (messages,), or one number for all.
+    node_steps, net_steps
+        Messages that follow each other on the longest way, inside nodes and between them; each takes a hop's latency.
     own_chunk
         Bytes a rank passes over without sending (rings).
+
+    Raises
+    ------
+    UnreachableError
+        Dead links leave no way for a message.
     """
     cluster = group.cluster
     layout = cluster.layout_of(group.ranks)

@@ -90,6 +90,15 @@ class ContextMethod:
     launched: Mapping[str, str] = field(default_factory=dict)
     assumption: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for an option that every plan has."""
+        keys = {each.name for each in self.options}
+        if taken := sorted(keys & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
+            raise ValueError(f"exchange '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
+
+
+CONTEXT_METHODS.of = ContextMethod
+
 
 #: What goes without FlashAttention.
 WRITTEN_OUT = (

@@ -154,6 +154,9 @@ class DecodeExchange:
         return not self.why_not
 
 
+DECODE_EXCHANGES.of = DecodeExchange
+
+
 def exchange_of(job: Job) -> DecodeExchange:
     """The exchange of a job's plan, or the usual one of its share."""
     return DECODE_EXCHANGES.get(job.plan.options.get("decode_exchange") or job.scheme.context(job.plan).usual)

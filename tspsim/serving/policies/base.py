@@ -76,4 +76,4 @@ class Policy:
             raise InputError(f"{lengths} take {most} tokens of cache, and there are {capacity * block} (kv_tokens)")
 
 
-POLICIES: Registry[Policy] = Registry("scheduler", "tspsim.schedulers")
+POLICIES: Registry[Policy] = Registry("scheduler", "tspsim.schedulers", Policy)

@@ -55,4 +55,4 @@ class Router(Protocol):
         """Begin to route over some replicas: what is learnt on the way lives in what is returned."""
 
 
-ROUTERS: Registry[Router] = Registry("router", "tspsim.routers")
+ROUTERS: Registry[Router] = Registry("router", "tspsim.routers", Router)

@@ -87,7 +87,7 @@ class Launcher(Protocol):
         """What is started beside several servers, as comments or commands."""
 
 
-LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers")
+LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers", Launcher)
 
 
 def servers_of(scenario: Scenario, deployment: Deployment) -> list[Server]:

@@ -134,7 +134,7 @@ class Trainer(Protocol):
         """What launches it on one node."""
 
 
-TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers")
+TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers", Trainer)
 
 
 def run_of(question: Question, plan: Plan) -> Run:

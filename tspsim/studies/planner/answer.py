@@ -19,6 +19,7 @@ from .limits import Lean, Limits
 from .scheme_map import Cell, Side
 from .searches import at_nodes
 from .sensitivity import Sensitivity
+from .service_answer import in_lines
 from .space import Space
 from .why import Part
 from .workers import scenario_of
@@ -49,7 +50,7 @@ class Ahead:
         return self.low <= 1.0
 
 
-@dataclass
+@dataclass(repr=False)
 class Planned:
     """What the planner found."""
 
@@ -79,6 +80,9 @@ class Planned:
     bounded: int = 0
     complete: bool = True
     interrupted: bool = False
+
+    def __repr__(self) -> str:
+        return in_lines(self.scenario.name, [each.result for each in self.best], self.simulated)
 
     @property
     def tokens(self) -> int:

@@ -111,7 +111,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 micro_batch=1,
                 zero=zero,
             )
-            job = Job(space.model, plan, work)
+            job = Job(space.model, plan.with_defaults(), work)
             if not checked or legal(job):
                 yield job
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -31,10 +31,16 @@ class ServedPlan:
         return self.result.to_json() | {"keys": dict(self.keys)}
 
 
+def in_lines(scenario: str, best: Sequence[PlanResult], simulated: int) -> str:
+    """The best plans, a line each."""
+    lines = [f"  {result.name}  {result.in_a_line()}" for result in best] or ["  no plan fits or can run"]
+    return "\n".join([f"<Planned {scenario}: the best of {simulated} simulated", *lines]) + ">"
+
+
 Each = TypeVar("Each", bound=ServedPlan)
 
 
-@dataclass
+@dataclass(repr=False)
 class ServicePlanned(Generic[Each]):
     """What was found."""
 
@@ -57,6 +63,9 @@ class ServicePlanned(Generic[Each]):
     interrupted: bool = False
     #: All that were simulated and may be the best.
     known: list[Each] = field(default_factory=list, repr=False)
+
+    def __repr__(self) -> str:
+        return in_lines(self.scenario.name, [each.result for each in self.best], self.simulated)
 
     def plans_to_json(self) -> dict[str, Any]:
         """The limits, and plans by why they are told."""

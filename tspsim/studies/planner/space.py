@@ -86,7 +86,7 @@ class Space:
                     if math.gcd(size, lone.sp) > 1:
                         continue
                     plan = replace(placed, exchange=exchange, recomputation=recomputation, micro_batch=size)
-                    yield from self._with_experts(Job(self.model, plan, work))
+                    yield from self._with_experts(Job(self.model, plan.with_defaults(), work))
 
     def _with_experts(self, job: Job) -> Iterator[Job]:
         """A family with every way to its experts; those spread beside tensor parallelism need sequence regions."""
@@ -138,6 +138,7 @@ class Space:
                 ):
                     options = {"rank_tokens": room} | ({"dynamic_sp": True} if shared else {})
                     plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
+                    plan = plan.with_defaults()
                     job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
                     yield from (each for each in self._ways(job, self.kernel_keys) if legal(each))
 

@@ -73,6 +73,9 @@ class Arrivals(Kind):
         raise NotImplementedError
 
 
+Arrivals.registry.of = type[Arrivals]
+
+
 def several(value: Any) -> Any:
     """One or a list of them, as a tuple."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)

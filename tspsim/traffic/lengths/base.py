@@ -17,8 +17,12 @@ class Lengths(Kind):
     registry: ClassVar[Registry[Any]] = Registry("kind of length", "tspsim.lengths")
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
-        """Tokens of ``count`` requests, each at least one; ``column`` is ``prompt_tokens`` or ``output_tokens``."""
+        """Tokens of ``count`` requests, whole and each at least one: an array (count,), whose chance is ``random``'s
+        alone; ``column`` is ``prompt_tokens`` or ``output_tokens``."""
         raise NotImplementedError
+
+
+Lengths.registry.of = type[Lengths]
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:

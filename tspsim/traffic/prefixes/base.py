@@ -67,12 +67,16 @@ class Prefixes(Kind):
     def share(
         self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
     ) -> Shared:
-        """What is shared among requests of these whole prompts."""
+        """What is shared among requests of these whole prompts and outputs, arrays (requests,); ``trace`` is what
+        arrivals replay, None where they make requests up."""
         raise NotImplementedError
 
     def think_s(self, random: np.random.Generator, count: int) -> Floats:
         """Seconds from the end of a turn to the next, before each of ``count`` requests."""
         return np.zeros(count)
+
+
+Prefixes.registry.of = type[Prefixes]
 
 
 def shorthand(value: Any) -> Mapping[str, Any] | None:

@@ -61,6 +61,9 @@ class Protocol(Kind):
         return {}
 
 
+Protocol.registry.of = type[Protocol]
+
+
 def shorthand(value: Any) -> Mapping[str, Any] | None:
     """A protocol's name alone."""
     return {"kind": value} if isinstance(value, str) else None

@@ -1,0 +1,176 @@
+"""One of every kind that a package may bring besides those of ``newcomers`` and ``serving_newcomers``, each as small as
+the documents let it be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tspsim.hardware import Device, Estimate, pricer
+from tspsim.model.attention.base import Rows, tokens_of
+from tspsim.model.attention.grouped import Grouped
+from tspsim.model.attention.sections import AttentionSection, GroupedSection
+from tspsim.model.serving import ServingLayer
+from tspsim.network import CollectiveAlgorithm, Group, RoutingPolicy, Schedule, Topology, scheduled
+from tspsim.network.kinds import CollectiveKind
+from tspsim.network.wiring import Cable, Wiring, joined
+from tspsim.operators import Operator, Role
+from tspsim.parallel import Plan
+from tspsim.parallel.activation_store import ActivationStore
+from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visits
+from tspsim.parallel.checkpoint import Checkpoint
+from tspsim.parallel.decode import tree
+from tspsim.parallel.decode.exchange import DecodeExchange
+from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
+from tspsim.parallel.draft import Draft
+from tspsim.parallel.folded_decode import TREE
+from tspsim.parallel.lengths import Deal
+from tspsim.parallel.pipeline import PipelineOrder
+from tspsim.parallel.recomputed import RecomputeMethod
+from tspsim.parallel.reshard import Way
+from tspsim.parallel.residual import Residual
+from tspsim.parallel.sought import Sought
+from tspsim.parallel.transport import Ring
+from tspsim.steps import BACKWARD, FORWARD, Task
+from tspsim.steps.forward import ForwardStep
+from tspsim.studies.launch.command import Command
+from tspsim.traffic import TraceForm
+
+# --- an operator, what it costs, and a kind of attention that runs it --------------------------------------------
+
+
+@dataclass(frozen=True)
+class Smooth(Operator):
+    """Reads and writes a state once a token."""
+
+    tokens: int
+    state_bytes: float
+    name: str = "smooth"
+    role: Role = Role.ATTENTION
+    kind = "smooth"
+    flops = 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        return 2.0 * self.tokens * self.state_bytes
+
+    @property
+    def shape(self) -> str:
+        return f"{self.tokens} tokens"
+
+
+@pricer(Smooth)
+def price(device: Device, smooth: Smooth) -> Estimate:
+    return device.memory_bound(smooth.hbm_bytes)
+
+
+class SmoothedSection(GroupedSection):
+    """Grouped attention behind a smoothing of every head."""
+
+    kind: Literal["smoothed"] = "smoothed"  # type: ignore[assignment]
+
+
+class Smoothed(Grouped):
+    """Every head is smoothed before it attends."""
+
+    name = "smoothed"
+
+    @property
+    def section(self) -> type[AttentionSection]:
+        return SmoothedSection
+
+    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        return (Smooth(tokens_of(rows), 4096.0),)
+
+
+# --- the network --------------------------------------------------------------------------------------------------
+
+
+def in_a_line(group: Group, kind: CollectiveKind) -> list[Schedule]:
+    ends = list(group.ranks[:-1]), list(group.ranks[1:])
+    return [scheduled(group, "ring", *ends, 1.0, node_steps=group.size - 1)] if len(group.members) == 1 else []
+
+
+def chain(endpoints: int, argument: Any, cable: Cable) -> Wiring:
+    ends = [(near, near + 1, cable.together, cable.latency_s) for near in range(endpoints - 1)]
+    return joined([*ends, *((far, near, *rate) for near, far, *rate in ends)], endpoints)  # type: ignore[misc]
+
+
+# --- plans --------------------------------------------------------------------------------------------------------
+
+
+def all_then_back(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+    forwards = [Task(FORWARD, index, 0) for index in range(micro_batches)]
+    return forwards + [Task(BACKWARD, index, 0) for index in reversed(range(micro_batches))]
+
+
+def nearer(visits: Visits, strength: float) -> Balanced:
+    """Loads that come nearer to their mean."""
+    mean = sum(visits.loads) / visits.ranks
+    return Balanced(tuple(mean + (1.0 - strength) * (load - mean) for load in visits.loads), moved_experts=1.0)
+
+
+class Relay(Ring):
+    def word(self, plan: Plan) -> str:
+        return "rl"
+
+    def sentence(self, plan: Plan) -> str:
+        return "the MLP's weights by relay"
+
+
+class Rehearsal(ForwardStep):
+    """A forward by another name."""
+
+    name = "rehearsal"
+    title = "rehearsal"
+
+
+class Trainer:
+    name, vendors, beside = "mytrain", ("nvidia", "amd"), "nothing"
+
+    def command(self, run: Any) -> Command:
+        return Command(["mytrain", "--tp", str(run.plan.tp)], [], exports={})
+
+
+class Launcher:
+    name, vendors = "shortest", ("nvidia", "amd")
+
+    def command(self, server: Any) -> Command:
+        return Command(["myserve", "--tp", str(server.axis("tp"))], [], exports={})
+
+    def router(self, servers: Iterable[Any]) -> list[str]:
+        return []
+
+
+#: Group of entry points → what it brings.
+BROUGHT: dict[str, tuple[Any, ...]] = {
+    "tspsim.activation_stores": (ActivationStore("half", "four bits enter the MLP's activation", columns_bytes=0.5),),
+    "tspsim.attention_kinds": (Smoothed(),),
+    "tspsim.checkpoints": (Checkpoint("lazy", "the step begins when the state is in hosts", True, False),),
+    "tspsim.collective_algorithms": (CollectiveAlgorithm("line", ("scan", "broadcast"), "in a line", in_a_line),),
+    "tspsim.collective_kinds": (CollectiveKind("scan", "the vector", reduces=True),),
+    "tspsim.deals": (Deal("root", "square roots of lengths", lambda model, tokens, causal: tokens**0.5),),
+    "tspsim.decode_exchanges": (
+        DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),
+    ),
+    "tspsim.decode_forms": (replace(TREE, name="bush", summary="a small tree"),),
+    "tspsim.drafts": (Draft("oracle", 2),),
+    "tspsim.expert_balance": (
+        ExpertBalance("nearer", nearer, "", (BalanceOption("strength", float, 0.5, "share of the way"),)),
+    ),
+    "tspsim.expert_dispatch": (ExpertDispatch("flood", lambda ranks, experts: float(ranks), word="fl"),),
+    "tspsim.expert_overlap": (ExpertOverlap("veil", shared_beside=True, word="ve"),),
+    "tspsim.launchers": (Launcher(),),
+    "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
+    "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
+    "tspsim.reshard_ways": (Way("twofold", "", ("joined shards",), lambda at: 1.0 / at.generating, lambda at: 0.0),),
+    "tspsim.residuals": (Residual("mute", "no sum behind attention", sums_attention=False, note="another model"),),
+    "tspsim.routing_policies": (RoutingPolicy("striped", "by the sender", lambda plane, flows, seed: flows.leaving),),
+    "tspsim.searched_keys": (Sought("announced_parts", why_not="chosen for the machine"),),
+    "tspsim.steps": (Rehearsal(),),
+    "tspsim.topologies": (Topology("chain", "every GPU to the next", chain),),
+    "tspsim.trace_forms": (TraceForm("diary", "when", "asked", "answered"),),
+    "tspsim.trainers": (Trainer(),),
+    "tspsim.weight_transports": (Relay("relay", "round one ring, by relay"),),
+}
