@@ -101,8 +101,19 @@ def plan(
     return planner.run()
 
 
-def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
+def compare(
+    *scenarios: Source, overrides: Sequence[str] = (), jobs: int | None = None, progress: Progress | None = None
+) -> Comparison:
     """Several scenarios side by side, or the offers of one, as ``tspsim compare`` shows them.
+
+    Parameters
+    ----------
+    scenarios
+        What :func:`tspsim.load` takes.
+    overrides
+        ``path=value`` for every one of them; for a loaded Scenario they were taken there.
+    jobs
+        Processes for searches and scaling curves; None for as many as this machine lends.
 
     Raises
     ------
@@ -117,14 +128,16 @@ def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
     """
     if not scenarios:
         raise InputError("name at least one scenario to compare")
-    asked = [each if isinstance(each, Scenario) else load(each) for each in scenarios]
-    found = with_best(expand_all(asked), progress=progress)
+    if overrides and any(isinstance(each, Scenario) for each in scenarios):
+        raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+    asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
+    found = with_best(expand_all(asked), jobs=jobs, progress=progress)
     questions = [question for question, _ in found]
     results = [
         simulate(question, progress=part_of(progress, question.name, index, len(questions)))
         for index, question in enumerate(questions)
     ]
-    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found))
+    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found), jobs)
 
 
 def sweep(
@@ -198,6 +211,7 @@ class Comparison:
     results: tuple[Result, ...]
     progress: Progress | None = field(default=None, compare=False)
     searched: tuple[Searched | None, ...] = ()
+    jobs: int | None = field(default=None, compare=False)
 
     @property
     def plans(self) -> tuple[PlanResult, ...]:
@@ -219,14 +233,18 @@ class Comparison:
         """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
         if not self.purchase:
             return None
-        return decide(self.questions, self.results, searched=self.searched, progress=self.progress)
+        return self._decided(curves=True)
 
     @cached_property
     def verdict(self) -> Decision | None:
         """The decision without its curves and needs, which are simulated; None where nothing is offered."""
         if not self.purchase or "decision" in vars(self):
             return self.decision
-        return decide(self.questions, self.results, curves=False, searched=self.searched, progress=self.progress)
+        return self._decided(curves=False)
+
+    def _decided(self, curves: bool) -> Decision:
+        told, jobs = self.searched, self.jobs
+        return decide(self.questions, self.results, curves=curves, searched=told, jobs=jobs, progress=self.progress)
 
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}"]

@@ -204,8 +204,22 @@ def test_compare_shows_a_refused_plan_and_counts_ratios_from_the_first_that_ran(
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert rows[0]["plan"] == "SP16" and "GiB more than" in rows[0]["error"] and rows[0]["tokens_per_s"] == ""
     assert next(row["ratio_to_first"] for row in rows if row["tokens_per_s"]) == "1.0"
-    assert main(["compare", "long.yaml", "--csv", "c.csv", "--set", "a=b"]) == 2  # compare takes scenarios as they are
+    assert main(["compare", "long.yaml", "--csv", "c.csv", "--set", "a=b"]) == 2
     assert files(here) == {"long.yaml"}
+
+
+def test_compare_changes_a_key_of_every_scenario_whatever_the_processes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "other.yaml").write_text(SMALL.replace("mi300x", "mi355x").replace("name: small", "name: other"))
+    asked = ["compare", "small.yaml", "other.yaml", "--set", "workload.sequence=32Ki"]
+    assert main([*asked, "--json", "a.json"]) == 0 and main([*asked, "--json", "b.json", "--jobs", "1"]) == 0
+    results = json.loads((here / "a.json").read_text())["results"]
+    assert [result["scenario"]["workload"]["sequence"] for result in results] == [2**15, 2**15]
+    assert (here / "a.json").read_bytes() == (here / "b.json").read_bytes()
+    capsys.readouterr()
+    assert main(["compare", "small.yaml", "other.yaml", "--set", "plans.TP9.tp=4"]) == 2
+    assert "unknown plan 'TP9'" in capsys.readouterr().err
 
 
 def test_bound_judges_the_published_claim(capsys: pytest.CaptureFixture[str]) -> None:
