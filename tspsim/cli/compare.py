@@ -36,9 +36,10 @@ def compare(
     csv_file: str | None,
     jobs: int | None,
 ) -> None:
-    """Several scenarios side by side: rates, ratios to the first plan, memory and cost. --set changes a key of them all.
+    """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
 
     A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
+    --set changes a key of every scenario.
     """
     from ..interface import compare as side_by_side
     from ..report import comparison
