@@ -378,7 +378,7 @@ def test_an_answer_whose_file_cannot_be_written_is_shown(
     assert "No space left" in printed.err and printed.err.count("\n") == 1
 
 
-def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_of_the_json_is_documented(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documented = (ROOT / "docs/json.md").read_text(encoding="utf-8")
     main(["run", "small.yaml", "--json", "-", "--set", "prices={gpu_hour: 2 USD/h, electricity: 0.1 USD/kWh}"])
     document = json.loads(capsys.readouterr().out)
@@ -388,5 +388,22 @@ def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str])
     main(["bound", "small.yaml", "--json", "-", "--claim", "1 tokens/s"])
     ceilings = json.loads(capsys.readouterr().out)
     names += [*ceilings, *ceilings["claim"]["model"], *ceilings["plans"][0]["model"]]
+    machine = {"nodes": 2, "fabric": "rails-400g"}
+    asked = {
+        "name": "offers",
+        "workload": {"model": "tsp-8b", "pass": "forward", "sequence": "16Ki"},
+        "plans": [{"name": "best", "search": {"limits": ["schemes=tp"]}}],
+        "offers": [{"name": name, "cluster": machine | {"device": name}} for name in ("mi300x", "mi355x")],
+        "project": {"tokens": "1T", "rate": "10 ktokens/s"},
+    }
+    (here / "offers.yaml").write_text(json.dumps(asked))
+    main(["compare", "offers.yaml", "--json", "-", "--jobs", "1"])
+    purchase = json.loads(capsys.readouterr().out)["purchase"]
+    offer, verdict = purchase["offers"][0], purchase["verdicts"][0]
+    names += [*purchase, *offer, *offer["searched"], *offer["rates"], *offer["rates"]["bill"]]
+    names += [*offer["weak_scaling"][0]]
+    names += [*offer["project"], *offer["project"]["run"], *offer["need"], *verdict, *verdict["tornado"][0]]
+    main(["catalog", "list", "devices", "--json", "-"])
+    names += [*json.loads(capsys.readouterr().out)[0]]
     known = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", documented))))
     assert set(names) - known == {"compute_tokens_per_s", "hbm_tokens_per_s"}  # "each of the three"
