@@ -197,6 +197,7 @@ GALLERY: list[tuple[list[str], str]] = [
     (["run", "served.yaml", "--every-rank"], "--every-rank: is of a single step"),
     (["run", "served.yaml", "--trace", "a.json"], "--trace: is of a single step"),
     (["plan", "small.yaml", "--write", "best"], "best: a scenario is written as .yaml"),
+    (["plan", "served.yaml", "--set", "workload.engine={max_num_seq: 1}"], "unknown option of vllm 'max_num_seq'"),
     (["plan", "small.yaml", "--place", "TP8", "--html", "a.html"], "--place: prints the order of nodes"),
     # where it should go
     (["validate", "--rows", "small.yaml"], "small.yaml: is a file; name a folder for the rows"),

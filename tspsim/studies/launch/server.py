@@ -200,7 +200,7 @@ def _remarks(launcher: Launcher, question: Question, servers: Sequence[Server]) 
 
 
 def _other_checkpoint(question: Question) -> Iterator[str]:
-    """What weights are kept in where the published checkpoint has them otherwise; in eight bits scales may be either."""
+    """What weights are kept in where the published checkpoint has them otherwise; scales of fp8 may be either."""
 
     def alike(dtype: str) -> str:
         return dtype.removesuffix("_block")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ...description import describe_cluster, describe_model, provenance
-from ...errors import InfeasibleError
+from ...errors import InfeasibleError, InputError
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Plan, Scenario
@@ -50,6 +50,8 @@ class ServicePlanned(Generic[Each]):
         Plans by name, and why.
     known
         All that were simulated and may be the best.
+    wrong
+        What is wrong with a plan that the scenario states.
     complete
         False where time ran out.
     """
@@ -67,6 +69,7 @@ class ServicePlanned(Generic[Each]):
     complete: bool = True
     interrupted: bool = False
     known: list[Each] = field(default_factory=list, repr=False)
+    wrong: InputError | None = field(default=None, repr=False)
 
     def plans_to_json(self) -> dict[str, Any]:
         """The limits, and plans by why they are told."""
@@ -77,9 +80,10 @@ class ServicePlanned(Generic[Each]):
         return f"no plan fits; {self.refused[0][0]}: {self.refused[0][1]}" if self.refused else "no plan is legal"
 
     def check_any(self) -> None:
-        """Raise InfeasibleError where no plan is known; where somebody stopped it before, KeyboardInterrupt."""
+        """Raise InfeasibleError where no plan is known, or what is wrong with a stated one; where somebody stopped it
+        before, KeyboardInterrupt."""
         if not self.known:
-            raise KeyboardInterrupt if self.interrupted else InfeasibleError(self.why_none())
+            raise KeyboardInterrupt if self.interrupted else self.wrong or InfeasibleError(self.why_none())
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data (docs/planner.md)."""
