@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._display import html_table
 from .answer import simulate
 from .errors import InputError
-from .result import SCHEMA_VERSION, PlanResult, Result
+from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
 from .scenario import Scenario, load
 from .studies import Sweep, Table
 from .studies.best_plans import with_best
@@ -257,13 +257,17 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Every plan of every scenario, for notebooks."""
         first = next((plan.tokens_per_s for plan in self.plans if plan.ran), 0.0)
-        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", "step", "memory a GPU"]
+        served = any(plan.serving for plan in self.plans)
+        times = ["first token", "a token every"] if served else ["step"]
+        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", *times, "memory a GPU"]
         rows = []
         for result in self.results:
             machine = f"{result.cluster['gpus']:,} × {result.cluster['device']['name']}"
             for plan in result.plans:
-                ran = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", duration(plan.step_time_s)]
-                rates = ran if plan.ran else ["refused", "", ""]
+                rates = ["refused", "", *([""] * len(times))]
+                if plan.ran:
+                    took = waits_of(plan) if served else [duration(plan.step_time_s)]
+                    rates = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", *took]
                 name = str(result.scenario["name"])
                 rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
         return html_table("Side by side", columns, rows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._display import ShownPlans
 from ...description import describe_cluster, describe_model, provenance
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
@@ -49,8 +50,8 @@ class Ahead:
         return self.low <= 1.0
 
 
-@dataclass
-class Planned:
+@dataclass(repr=False)
+class Planned(ShownPlans):
     """What the planner found.
 
     Attributes
@@ -88,6 +89,12 @@ class Planned:
     bounded: int = 0
     complete: bool = True
     interrupted: bool = False
+
+    def shown_title(self) -> str:
+        return self.scenario.name
+
+    def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
+        return [(found.candidate.name, found.result) for found in self.best]
 
     @property
     def tokens(self) -> int:

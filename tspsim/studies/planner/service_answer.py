@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from ..._display import ShownPlans
 from ...description import describe_cluster, describe_model, provenance
 from ...errors import InfeasibleError, InputError
 from ...question import Question
@@ -34,8 +35,8 @@ class ServedPlan:
 Each = TypeVar("Each", bound=ServedPlan)
 
 
-@dataclass
-class ServicePlanned(Generic[Each]):
+@dataclass(repr=False)
+class ServicePlanned(ShownPlans, Generic[Each]):
     """What was found.
 
     Attributes
@@ -70,6 +71,12 @@ class ServicePlanned(Generic[Each]):
     interrupted: bool = False
     known: list[Each] = field(default_factory=list, repr=False)
     wrong: InputError | None = field(default=None, repr=False)
+
+    def shown_title(self) -> str:
+        return self.scenario.name
+
+    def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
+        return [(each.name, each.result) for each in self.best]
 
     def plans_to_json(self) -> dict[str, Any]:
         """The limits, and plans by why they are told."""

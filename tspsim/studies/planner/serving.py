@@ -62,7 +62,7 @@ class Served(ServedPlan):
         return super().to_json() | ({} if self.batch is None else {"batch": self.batch})
 
 
-@dataclass
+@dataclass(repr=False)
 class ServingPlanned(ServicePlanned[Served]):
     """What was found for a step; the front is in rate, and in what a user sees."""
 

@@ -63,7 +63,7 @@ OBJECTIVES: Mapping[str, Callable[[Tried], float]] = {
 OF_GOODPUT = ("goodput_per_dollar", "goodput")
 
 
-@dataclass
+@dataclass(repr=False)
 class TrafficPlanned(ServicePlanned[Tried]):
     """What was found for requests.
 
