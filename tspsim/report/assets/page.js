@@ -66,7 +66,7 @@ const report = (() => {
   /* On a phone long titles of axes and names of rows fold. */
   function folded(layout) {
     for (const name of Object.keys(layout).filter((key) => /^xaxis\d*$/.test(key) && layout[key].title)) {
-      const lines = wrapped(layout[name].title.text, 24);
+      const lines = wrapped(layout[name].title.text, 28);
       layout[name].title.text = lines.join("<br>");
       if (layout.height) layout.height += 17 * (lines.length - 1);
     }
