@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ._display import html_table
 from .answer import simulate
 from .errors import InputError
-from .result import SCHEMA_VERSION, PlanResult, Result
+from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
 from .scenario import Scenario, load
 from .studies import Sweep, Table
 from .studies.best_plans import with_best
@@ -104,8 +104,19 @@ def plan(
     return planner.run()
 
 
-def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
+def compare(
+    *scenarios: Source, overrides: Sequence[str] = (), jobs: int | None = None, progress: Progress | None = None
+) -> Comparison:
     """Several scenarios side by side, or the offers of one, as ``tspsim compare`` shows them.
+
+    Parameters
+    ----------
+    scenarios
+        What :func:`tspsim.load` takes.
+    overrides
+        ``path=value`` for every one of them; for a loaded Scenario they were taken there.
+    jobs
+        Processes for searches and scaling curves; None for as many as this machine lends.
 
     Raises
     ------
@@ -120,14 +131,16 @@ def compare(*scenarios: Source, progress: Progress | None = None) -> Comparison:
     """
     if not scenarios:
         raise InputError("name at least one scenario to compare")
-    asked = [each if isinstance(each, Scenario) else load(each) for each in scenarios]
-    found = with_best(expand_all(asked), progress=progress)
+    if overrides and any(isinstance(each, Scenario) for each in scenarios):
+        raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+    asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
+    found = with_best(expand_all(asked), jobs=jobs, progress=progress)
     questions = [question for question, _ in found]
     results = [
         simulate(question, progress=part_of(progress, question.name, index, len(questions)))
         for index, question in enumerate(questions)
     ]
-    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found))
+    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found), jobs)
 
 
 def sweep(
@@ -196,6 +209,7 @@ class Comparison:
     progress: Progress | None = field(default=None, compare=False)
     #: What was searched for a question's best plan, where it asks for that; in their order.
     searched: tuple[Searched | None, ...] = ()
+    jobs: int | None = field(default=None, compare=False)
 
     @property
     def plans(self) -> tuple[PlanResult, ...]:
@@ -217,14 +231,18 @@ class Comparison:
         """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
         if not self.purchase:
             return None
-        return decide(self.questions, self.results, searched=self.searched, progress=self.progress)
+        return self._decided(curves=True)
 
     @cached_property
     def verdict(self) -> Decision | None:
         """The decision without its curves and needs, which are simulated; None where nothing is offered."""
         if not self.purchase or "decision" in vars(self):
             return self.decision
-        return decide(self.questions, self.results, curves=False, searched=self.searched, progress=self.progress)
+        return self._decided(curves=False)
+
+    def _decided(self, curves: bool) -> Decision:
+        told, jobs = self.searched, self.jobs
+        return decide(self.questions, self.results, curves=curves, searched=told, jobs=jobs, progress=self.progress)
 
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}"]
@@ -237,13 +255,17 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Every plan of every scenario, for notebooks."""
         first = next((plan.tokens_per_s for plan in self.plans if plan.ran), 0.0)
-        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", "step", "memory a GPU"]
+        served = any(plan.serving for plan in self.plans)
+        times = ["first token", "a token every"] if served else ["step"]
+        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", *times, "memory a GPU"]
         rows = []
         for result in self.results:
             machine = f"{result.cluster['gpus']:,} × {result.cluster['device']['name']}"
             for plan in result.plans:
-                ran = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", duration(plan.step_time_s)]
-                rates = ran if plan.ran else ["refused", "", ""]
+                rates = ["refused", "", *([""] * len(times))]
+                if plan.ran:
+                    took = waits_of(plan) if served else [duration(plan.step_time_s)]
+                    rates = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", *took]
                 name = str(result.scenario["name"])
                 rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
         return html_table("Side by side", columns, rows)

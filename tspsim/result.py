@@ -231,6 +231,12 @@ class PlanResult:
         }
 
 
+def waits_of(plan: PlanResult) -> list[str]:
+    """Mean waits of requests, for the first token and for each further one."""
+    waits = (plan.serving.get(key) for key in ("ttft_s", "tpot_s"))
+    return [duration(wait["mean"]) if wait else "–" for wait in waits]
+
+
 @dataclass(frozen=True, repr=False)
 class Result:
     """Every plan of one scenario, in the scenario's order; a notebook shows it as a table.
@@ -295,8 +301,7 @@ class Result:
             ratio = f"{plan.tokens_per_s / best.tokens_per_s:.2f}×"
             shown = [duration(plan.step_time_s), percent(plan.mfu)]
             if served:
-                waits = (plan.serving.get(key) for key in ("ttft_s", "tpot_s"))
-                shown = [duration(wait["mean"]) if wait else "–" for wait in waits]
+                shown = waits_of(plan)
             rows.append([plan.name, compact(plan.tokens_per_s), likely, ratio, *shown, memory])
         notes = [f"{plan.name} is refused: {plan.error}" for plan in self.plans if not plan.ran]
         return html_table(self._title(), columns, rows, notes)

@@ -320,15 +320,15 @@ _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3
 def digits(value: float) -> str:
     """Three significant digits without an exponent below a million.
 
-    >>> digits(1.2345), digits(45.678), digits(1234.5), digits(0.004567)
-    ('1.23', '45.7', '1,234', '0.00457')
+    >>> digits(1.2345), digits(45.678), digits(1234.5), digits(0.004567), digits(0.2)
+    ('1.23', '45.7', '1,234', '0.00457', '0.200')
     """
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    return f"{value:.2f}" if size >= 1 else f"{value:.3g}"
+    return f"{value:.2f}" if size >= 1 else f"{value:#.3g}"
 
 
 def compact(value: float, unit: str = "") -> str:
@@ -371,13 +371,26 @@ def percent(share: float, decimals: int = 1, significant: int = 2) -> str:
 
     >>> percent(0.417), percent(0.0042), percent(0)
     ('41.7 %', '0.42 %', '0 %')
-    >>> percent(0.208, decimals=0), percent(0.0031, decimals=0), percent(6.657, decimals=0)
-    ('21 %', '0.31 %', '666 %')
+    >>> percent(0.208, decimals=0), percent(0.0031, decimals=0), percent(6.657, decimals=0), percent(1e-6)
+    ('21 %', '0.31 %', '666 %', 'under 0.001 %')
     """
     value = 100.0 * share
+    if 0.0 < value < 1e-3:
+        return "under 0.001 %"
     if abs(value) < 10.0 ** (significant - 1 - decimals):
         return f"{value:.{significant}g} %"
     return f"{value:,.{decimals}f} %"
+
+
+def chance(probability: float) -> str:
+    """A probability that was counted in draws, which are never enough to be certain.
+
+    >>> chance(0.734), chance(1.0), chance(0.0)
+    ('73.4 %', 'over 99.9 %', 'under 0.1 %')
+    """
+    if probability > 0.9995:
+        return "over 99.9 %"
+    return "under 0.1 %" if probability < 0.0005 else percent(probability)
 
 
 def flops(flops_per_s: float, decimals: int | None = None) -> str:

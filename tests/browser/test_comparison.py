@@ -72,6 +72,15 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(
     assert min(float(size.removesuffix("px")) for size in sizes) >= 12
 
 
+def test_long_names_of_plans_leave_what_they_are_ranked_by_in_sight(visit: Open, comparison: Path) -> None:
+    page = visit(comparison, 1400)
+    page.evaluate("""() => document.querySelectorAll('#ranking td:nth-child(3)').forEach(
+        cell => { cell.textContent = 'SP8-DP16 gather Z3/64 mb1 keep ov b'; })""")
+    room, needed = page.evaluate("""() => { const box = document.getElementById('ranking').parentElement;
+        return [box.clientWidth, box.scrollWidth]; }""")
+    assert needed <= room
+
+
 def test_the_ranking_sorts_by_the_chosen_measure_and_the_filters_narrow_it(visit: Open, comparison: Path) -> None:
     page = visit(comparison)
     assert {name for name, _ in page.evaluate(SHOWN)} == {"H200", "MI300X <script>"}  # the best plan of each at first

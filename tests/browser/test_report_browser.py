@@ -21,6 +21,15 @@ BARS = "() => document.querySelectorAll('#gantt-plot .point path').length"
 BESIDE_MARKS = """() => { const marks = document.getElementById('figure-fabric').data.at(-1);
     return marks.text.filter((text, at) => marks.textposition[at] !== 'middle center'); }"""
 
+#: Words of figures that stick out of them, and legends that would have to be scrolled.
+CUT = """() => [...document.querySelectorAll('.plot')].flatMap(plot => {
+    const frame = plot.getBoundingClientRect();
+    const out = [...plot.querySelectorAll('.xtitle, .xtick text, .ytick text, .legendtext')].filter(text => {
+        const box = text.getBoundingClientRect();
+        return box.left < frame.left - 2 || box.right > frame.right + 2; });
+    const bars = [...plot.querySelectorAll('.legend .scrollbar')].filter(bar => bar.getBoundingClientRect().height > 0);
+    return [...out.map(text => text.textContent), ...bars.map(() => `${plot.id}: a legend to scroll`)]; })"""
+
 Open = Callable[..., Any]
 
 
@@ -49,6 +58,7 @@ def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
     ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, ground[4:-1].split(","))) < 150) == (scheme == "dark")
+    assert page.evaluate(CUT) == []
     texts = page.evaluate(BESIDE_MARKS)
     assert texts and all(texts) == named and any(texts) == named
 

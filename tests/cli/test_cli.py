@@ -204,8 +204,22 @@ def test_compare_shows_a_refused_plan_and_counts_ratios_from_the_first_that_ran(
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert rows[0]["plan"] == "SP16" and "GiB more than" in rows[0]["error"] and rows[0]["tokens_per_s"] == ""
     assert next(row["ratio_to_first"] for row in rows if row["tokens_per_s"]) == "1.0"
-    assert main(["compare", "long.yaml", "--csv", "c.csv", "--set", "a=b"]) == 2  # compare takes scenarios as they are
+    assert main(["compare", "long.yaml", "--csv", "c.csv", "--set", "a=b"]) == 2
     assert files(here) == {"long.yaml"}
+
+
+def test_compare_changes_a_key_of_every_scenario_whatever_the_processes(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "other.yaml").write_text(SMALL.replace("mi300x", "mi355x").replace("name: small", "name: other"))
+    asked = ["compare", "small.yaml", "other.yaml", "--set", "workload.sequence=32Ki"]
+    assert main([*asked, "--json", "a.json"]) == 0 and main([*asked, "--json", "b.json", "--jobs", "1"]) == 0
+    results = json.loads((here / "a.json").read_text())["results"]
+    assert [result["scenario"]["workload"]["sequence"] for result in results] == [2**15, 2**15]
+    assert (here / "a.json").read_bytes() == (here / "b.json").read_bytes()
+    capsys.readouterr()
+    assert main(["compare", "small.yaml", "other.yaml", "--set", "plans.TP9.tp=4"]) == 2
+    assert "unknown plan 'TP9'" in capsys.readouterr().err
 
 
 def test_bound_judges_the_published_claim(capsys: pytest.CaptureFixture[str]) -> None:
@@ -364,7 +378,7 @@ def test_an_answer_whose_file_cannot_be_written_is_shown(
     assert "No space left" in printed.err and printed.err.count("\n") == 1
 
 
-def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_key_of_the_json_is_documented(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     documented = (ROOT / "docs/json.md").read_text(encoding="utf-8")
     main(["run", "small.yaml", "--json", "-", "--set", "prices={gpu_hour: 2 USD/h, electricity: 0.1 USD/kWh}"])
     document = json.loads(capsys.readouterr().out)
@@ -374,5 +388,22 @@ def test_every_key_of_the_json_is_documented(capsys: pytest.CaptureFixture[str])
     main(["bound", "small.yaml", "--json", "-", "--claim", "1 tokens/s"])
     ceilings = json.loads(capsys.readouterr().out)
     names += [*ceilings, *ceilings["claim"]["model"], *ceilings["plans"][0]["model"]]
+    machine = {"nodes": 2, "fabric": "rails-400g"}
+    asked = {
+        "name": "offers",
+        "workload": {"model": "tsp-8b", "pass": "forward", "sequence": "16Ki"},
+        "plans": [{"name": "best", "search": {"limits": ["schemes=tp"]}}],
+        "offers": [{"name": name, "cluster": machine | {"device": name}} for name in ("mi300x", "mi355x")],
+        "project": {"tokens": "1T", "rate": "10 ktokens/s"},
+    }
+    (here / "offers.yaml").write_text(json.dumps(asked))
+    main(["compare", "offers.yaml", "--json", "-", "--jobs", "1"])
+    purchase = json.loads(capsys.readouterr().out)["purchase"]
+    offer, verdict = purchase["offers"][0], purchase["verdicts"][0]
+    names += [*purchase, *offer, *offer["searched"], *offer["rates"], *offer["rates"]["bill"]]
+    names += [*offer["weak_scaling"][0]]
+    names += [*offer["project"], *offer["project"]["run"], *offer["need"], *verdict, *verdict["tornado"][0]]
+    main(["catalog", "list", "devices", "--json", "-"])
+    names += [*json.loads(capsys.readouterr().out)[0]]
     known = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", documented))))
     assert set(names) - known == {"compute_tokens_per_s", "hbm_tokens_per_s"}  # "each of the three"

@@ -22,6 +22,10 @@ plans:
   - {name: TSP8, tsp: 8}
   - {name: TP8, tp: 8}
 """
+SERVED = """\
+traffic:
+  {arrivals: {kind: closed, concurrency: 1}, prompt: {kind: fixed, of: 64}, output: {kind: fixed, of: 8}, requests: 1}
+"""
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join(f'*{a}' for _ in range(10))}]\n" for a, b in zip("abcdefg", "bcdefgh", strict=True)
 )
@@ -36,6 +40,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "here"
     folder.mkdir()
     (folder / "small.yaml").write_text(SMALL)
+    (folder / "served.yaml").write_text(SMALL.replace("pass: forward, sequence: 16Ki", "stack: vllm") + SERVED)
     (folder / "bomb.yaml").write_text(BOMB)
     (folder / "tag.yaml").write_text('name: !!python/object/apply:os.system ["touch pwned"]\n')
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00name")
@@ -187,7 +192,15 @@ GALLERY: list[tuple[list[str], str]] = [
     (["compare"], "Missing argument"),
     (["run", "small.yaml", "--set", "workload"], "is not of the form path=value"),
     (["run", "small.yaml", "--set", "=3"], "is not of the form path=value"),
+    (["run", "small.yaml", "--every-step"], "--every-step: is of requests; the scenario has no `traffic`"),
+    (["run", "small.yaml", "--every-kernel"], "--every-kernel: is of requests"),
+    (["run", "served.yaml", "--every-rank"], "--every-rank: is of a single step"),
+    (["run", "served.yaml", "--trace", "a.json"], "--trace: is of a single step"),
+    (["plan", "small.yaml", "--write", "best"], "best: a scenario is written as .yaml"),
+    (["plan", "served.yaml", "--set", "workload.engine={max_num_seq: 1}"], "unknown option of vllm 'max_num_seq'"),
+    (["plan", "small.yaml", "--place", "TP8", "--html", "a.html"], "--place: prints the order of nodes"),
     # where it should go
+    (["validate", "--rows", "small.yaml"], "small.yaml: is a file; name a folder for the rows"),
     (["run", "small.yaml", "--json", "nowhere/a.json"], "folder '"),
     (["run", "small.yaml", "--html", "."], "it is a folder; name a file in it"),
     (["run", "small.yaml", "--html", ""], "a file needs a name"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -85,6 +87,26 @@ def test_compared_results_stand_side_by_side(compared: Comparison, tmp_path: Pat
     assert compared.decision is None and len(compared.to_json()["results"]) == 2
     assert len(compared.to_csv().splitlines()) == 5
     assert compared.to_html(tmp_path / "side.html").stat().st_size > 10_000
+
+
+def test_planned_plans_show_themselves_in_a_line_each() -> None:
+    small = {"model": "tsp-8b", "pass": "forward", "sequence": "16Ki"}
+    planned = tspsim.plan({"name": "shown", "cluster": "mi300x-8", "workload": small}, limits=["schemes=tp"])
+    assert len(repr(planned).splitlines()) == 1 + len(planned.best) and "tokens/s, step" in repr(planned)
+    assert planned._repr_html_().count("<tr>") == 1 + len(planned.best)
+
+
+def test_requests_side_by_side_have_their_waits_and_no_step() -> None:
+    served = {
+        "name": "served", "cluster": "mi300x-8", "workload": {"model": "llama-3.1-8b", "stack": "vllm"},
+        "traffic": {"arrivals": {"kind": "closed", "concurrency": 1}, "prompt": {"kind": "fixed", "of": 64},
+                    "output": {"kind": "fixed", "of": 8}, "requests": 2},
+        "plans": [{"name": "TP8", "tp": 8}],
+    }  # fmt: skip
+    compared = tspsim.compare(served)
+    assert "<th>first token</th><th>a token every</th>" in compared._repr_html_()
+    (row,) = csv.DictReader(io.StringIO(compared.to_csv()))
+    assert row["step_time_s"] == row["mfu"] == "" and float(row["ttft_s_mean"]) > 0
 
 
 def test_a_sweep_takes_lists_and_ranges(tmp_path: Path) -> None:

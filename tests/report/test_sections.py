@@ -65,10 +65,10 @@ def test_the_price_on_the_tile_is_the_one_that_ranks() -> None:
     cost = {"usd_per_million_tokens": {"hyperscaler": 1.0, "neocloud": 2.0, "rental": 3.0}}
     result = replace(result, plans=tuple(replace(plan, cost=cost) for plan in result.plans))
     (usual,) = [tile for tile in answer.tiles(View(result)) if tile["what"] == "Cost"]
-    assert usual["value"] == "$2" and "(neocloud)" in usual["more"]
+    assert usual["value"] == "$2.00" and "(neocloud)" in usual["more"]
     rented = replace(result, scenario={**result.scenario, "project": {"price": "rental"}})
     (tile,) = [tile for tile in answer.tiles(View(rented)) if tile["what"] == "Cost"]
-    assert tile["value"] == "$3"
+    assert tile["value"] == "$3.00"
 
 
 def test_who_came_to_buy_finds_the_break_even_folded() -> None:

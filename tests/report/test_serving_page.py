@@ -272,7 +272,7 @@ def test_the_answer_says_who_by_how_much_what_users_see_what_it_costs_and_what_l
 
 def test_without_limits_the_rate_ranks_and_the_leader_changes_with_the_load() -> None:
     view = made.view()
-    assert "within the limits" not in words.headline(view) and " a GPU, 32 at once" in words.headline(view)
+    assert "within the limits" not in words.headline(view) and " a GPU), 32 at once" in words.headline(view)
     assert "Most of outputs, by requests at once: A from 1 to 8, B at 32." in list(words.sentences(view))
     assert any(text.startswith("With 1 at once A is quickest: a token every ") for text in words.sentences(view))
 

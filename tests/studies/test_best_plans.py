@@ -78,7 +78,7 @@ def test_answers_say_within_which_limits_a_plan_is_the_best(compared: tspsim.int
     assert decision is not None
     for row in decision.rows:
         assert row.searched is not None and row.searched.limits
-        assert f"layouts within {', '.join(row.searched.limits)}," in row.searched.in_words(row.name)
+        assert f"searched within {', '.join(row.searched.limits)};" in row.searched.in_words(row.name)
 
 
 def test_the_verdict_has_its_range_its_probability_and_both_price_ratios(
@@ -150,7 +150,7 @@ def test_commands_take_it(tmp_path, capsys, monkeypatch) -> None:
     assert main(["check", str(file)]) == 0
     assert main(["run", str(file), "--json", str(tmp_path / "a.json")]) == 0
     said = capsys.readouterr().out
-    assert "no other that was searched is better by more than 1 %" in said
+    assert "no other can be better by more than 1 %" in said
     assert main(["plan", str(file), "--budget", "1 s", "--jobs", "1"]) == 0
     said = capsys.readouterr().out
     assert "TP8 (stated)" in said and said.endswith("report: reports/small-plans.html\n")

@@ -114,7 +114,17 @@ POOLS = {"prefill": {"replicas": 1, "tp": 4, "ep": 4}, "decode": {"replicas": 1,
 def test_pools_are_two_kinds_of_servers_and_what_joins_them(engine: str, said: list[str]):
     found = text(engine, {"pools": POOLS}, device="b300", precision={"weights": "fp8", "kv": "fp8"})
     assert all(each in found for each in said), found
-    assert "# weights in fp8: name a checkpoint that is kept so" in found
+
+
+def test_another_checkpoint_is_asked_for_where_the_published_one_is_kept_otherwise():
+    """DeepSeek-V3 is published in fp8, and the model's own precision is no statement."""
+    stated = {kept: text("vllm", {"tp": 8}, precision={"weights": kept}) for kept in ("fp8", "fp8_block", "nvfp4")}
+    assert "weights in" not in stated["fp8"] + stated["fp8_block"]
+    said = "# weights in nvfp4, which the published checkpoint has in fp8_block: name one that is kept so"
+    assert said in stated["nvfp4"]
+    assert "# weights in fp8, which the published checkpoint has in bf16" in text(
+        "vllm", {"tp": 8}, model="llama-3.1-70b", precision={"weights": "fp8"}
+    )
 
 
 def test_the_yaml_that_is_written_reads_back():

@@ -181,6 +181,20 @@ def test_the_needed_size_is_one_whose_replicas_share_a_global_batch_evenly() -> 
     assert found is not None and found.nodes == 4 and found.tokens_per_s >= 0.7e6
 
 
+def test_a_smaller_machine_than_a_plan_s_groups_of_shards_has_one_group() -> None:
+    """128 ranks in groups of 64 that divide the state; the machine that is needed has 16."""
+    work = {"model": "llama-3.1-8b", "pass": "training", "sequence": "8Ki"}
+    offer = {"name": "MI355X", "cluster": {"device": "mi355x", "nodes": 16, "fabric": "rails-400g"}}
+    plans = [{"name": "FSDP", "zero": 3, "shard_group": 64}]
+    terms = {"rate": "0.2 Mtokens/s"}
+    (scenario,) = expand(load(purchase(workload=work, plans=plans, offers=[offer], project=terms)))
+    (run,) = simulate(scenario).plans
+    cluster = build_cluster("mi355x", 16, "rails-400g")
+    found = need(scenario, cluster, "FSDP", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
+    assert found is not None and found.gpus < 64 and found.tokens_per_s >= 0.2e6
+    assert found.scenario.plans[0].shard_group is None
+
+
 def test_a_rate_is_priced_a_day_and_to_the_end_of_the_budget(small: Decision) -> None:
     """By hand: GPUs · price · hours, all-in watts, and what a failure costs."""
     for row in small.rows:

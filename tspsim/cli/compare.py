@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import scenarios as scenario_names
-from .grammar import json_option
+from .grammar import jobs_option, json_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar
 from .refusals import nothing_runs
 
@@ -21,24 +21,34 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, shell_complete=scenario_names)
+@set_option
 @click.option(
     "--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page; FILE.zip: with all it leads to."
 )
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
-def compare(scenarios: tuple[str, ...], html_file: str | None, json_file: str | None, csv_file: str | None) -> None:
+@jobs_option
+def compare(
+    scenarios: tuple[str, ...],
+    overrides: tuple[str, ...],
+    html_file: str | None,
+    json_file: str | None,
+    csv_file: str | None,
+    jobs: int | None,
+) -> None:
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
 
     A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
+    --set changes a key of every scenario.
     """
     from ..interface import compare as side_by_side
     from ..report import comparison
     from ..scenario import load
 
-    asked = [load(name) for name in scenarios]
+    asked = [load(name, overrides) for name in scenarios]
     outputs = Outputs(html=html_file, json=json_file, csv=csv_file)
     with progress_bar() as progress:
-        compared = side_by_side(*asked, progress=progress)
+        compared = side_by_side(*asked, jobs=jobs, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
         served = any(project.users or project.requests for project in projects)
         _ = compared.decision if html_file or json_file or served else compared.verdict  # while the bar stands

@@ -56,5 +56,5 @@ set_option = click.option(
 )
 json_option = click.option("--json", "json_file", metavar="FILE", help="Write the numbers as JSON; - prints them.")
 jobs_option = click.option(
-    "--jobs", type=click.IntRange(1, 1024), help="Processes; as many as this machine lends when left out."
+    "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes; as many as this machine lends when left out."
 )

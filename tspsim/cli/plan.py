@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import InputError
 from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, set_option
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("scenario", shell_complete=scenarios)
 @click.option("--objective", metavar="NAME", help="tokens_per_s, tokens_per_dollar, …; of traffic goodput_per_dollar.")
-@click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, help="How many of the best plans.")
+@click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, metavar="K", help="Best plans told.")
 @click.option(
     "--limit",
     "limits",
@@ -71,6 +72,10 @@ def plan(
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
+    if written is not None and not written.endswith((".yaml", ".yml")):
+        raise InputError("a scenario is written as .yaml, by which other commands know it", file=written)
+    if place is not None and (html_file is not None or engine is not None or points is not None):
+        raise InputError("prints the order of nodes, and writes --json and --write alone", key="--place")
     question, stated = load_planned(scenario, overrides)
     if place is not None:
         from ..studies.mapping import mapped

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import InputError
 from .completion import scenarios
 from .grammar import json_option, set_option
 from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
 from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
@@ -50,6 +51,11 @@ def run(
     from ..scenario import load
 
     question = load(scenario, overrides)
+    _check_meant(
+        question,
+        of_steps={"--every-rank": every_rank, "--trace": trace_file is not None},
+        of_requests={"--every-step": every_step, "--every-kernel": every_kernel},
+    )
     outputs = Outputs(report_file(question.name), html=html_file, json=json_file, trace=trace_file)
     from ..answer import simulate
 
@@ -70,6 +76,16 @@ def run(
         raise KeyboardInterrupt
     if not any(plan.ran for plan in result.plans):
         raise nothing_runs(result.plans)
+
+
+def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: Mapping[str, bool]) -> None:
+    """Refuse an option that would change nothing here; raises InputError."""
+    options, told = of_requests, "requests; the scenario has no `traffic`"
+    if question.traffic is not None:
+        options, told = of_steps, "a single step; of a run of requests the report has engines over time"
+    for option, given in options.items():
+        if given:
+            raise InputError(f"is of {told}", key=option)
 
 
 def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ..errors import InputError
 from .grammar import jobs_option, json_option
 from .outputs import Outputs, json_text, print_rich, progress_bar
 
@@ -27,6 +28,8 @@ def validate(
     from ..studies.executors import in_order
 
     outputs = Outputs(json=json_file, html=html_file)
+    if rows_folder is not None and Path(rows_folder).is_file():
+        raise InputError("is a file; name a folder for the rows", file=rows_folder)
     with progress_bar() as progress:
         found = validation.validate(data, progress=progress, mapper=partial(in_order, jobs))
     if rows_folder is not None:

@@ -160,7 +160,8 @@ def csv(results: Sequence[Result]) -> str:
         if plan.ran:
             low, high = (plan.range.low, plan.range.high) if plan.range else ("", "")
             rates = [plan.tokens_per_s, low, high, row.ratio, plan.tokens_per_s_per_gpu]
-            rates += [plan.block_forward_tokens_per_s, plan.step_time_s, plan.mfu]
+            of_step = (plan.block_forward_tokens_per_s, plan.step_time_s, plan.mfu)
+            rates += ["", "", ""] if plan.serving else of_step
         memory = [plan.memory.peak_bytes, plan.memory.capacity_bytes]
         cost = [prices[0], prices[-1]] if prices else ["", ""]
         start = [row.scenario, row.gpus, row.device, plan.name]

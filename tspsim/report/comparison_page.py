@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write, zipped
-from tspsim.studies.purchase.costs import STATED
-from tspsim.units import compact, digits, gib, percent
+from tspsim.studies.purchase.costs import BASES, STATED
+from tspsim.units import chance, compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from . import requests
@@ -32,6 +32,8 @@ HEADLINE = """
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
 <p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
+{% if searched %}<details><summary>What was searched for the best plans</summary>
+<ul>{% for sentence in searched %}<li>{{ sentence|prose }}</li>{% endfor %}</ul></details>{% endif %}
 {% if tiles %}<dl class="tiles">{% for what, value, more in tiles %}
   <div><dt>{{ what }}</dt><dd>{{ value }}</dd><dd class="small">{{ more }}</dd></div>{% endfor %}
 </dl>{% endif %}
@@ -165,6 +167,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
     """The answer in a sentence, and what it hangs on."""
     ran = [row for row in every if row.plan.ran]
     values: dict[str, Any] = {"title": title, "description": description, "spread": "", "sentences": [], "tiles": []}
+    values["searched"] = [row.searched.in_words(row.name) for row in decision.rows if row.searched] if decision else []
     scenarios = len({row.number for row in every})
     values["kicker"] = f"{len(every)} plans of {scenarios} scenario{'s' * (scenarios > 1)}"
     if not ran:
@@ -195,7 +198,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
             values["sentences"].insert(
                 0,
                 f"That is {nearest.ratio:.2f} times {nearest.b}, the nearest (nine times of ten {nearest.low:.2f} to "
-                f"{nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the verdict "
+                f"{nearest.high:.2f}), and more with a probability of {chance(nearest.probability)}; the verdict "
                 f"turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}"
                 + (f"; today it costs {today:.2f} times that." if today is not None else "."),
             )
@@ -203,7 +206,7 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
             f"{fastest.plan.name} of {fastest.scenario}, {compact(fastest.plan.tokens_per_s)} tokens/s on "
             f"{fastest.hardware}."
         )
-        values["sentences"] += [row.searched.in_words(row.name) for row in decision.rows if row.searched is not None]
+        values["sentences"] += [f"Prices, basis {basis}: {BASES[basis]}."] if basis in BASES else []
         values["tiles"] = [
             (f"most {words}", best.name, f"{compact(measured)} with {best.best.name if best.best else ''}")
             for key, words in (

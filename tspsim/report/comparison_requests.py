@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tspsim.units import percent
+from tspsim.units import chance
 
 from . import comparison_figures as figures
 from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
@@ -21,10 +21,12 @@ def how_sure(decision: Decision | None) -> str:
     if decision is None or decision.winner is None or not decision.verdicts:
         return ""
     nearest = decision.verdicts[0]
+    today = decision.price_ratio(nearest)
+    now = f"; today it costs {today:.2f} times that" if today is not None else ""
     return (
         f"{decision.winner.name} gives {nearest.ratio:.2f} times the tokens a dollar of {nearest.b} (nine times of ten "
-        f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of {percent(nearest.probability)}; the "
-        f"verdict turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}."
+        f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of {chance(nearest.probability)}; the "
+        f"verdict turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}{now}."
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.steps import STEPS
 from tspsim.studies.purchase.costs import BASES
-from tspsim.units import compact, digits, percent
+from tspsim.units import chance, compact, digits, percent
 
 from .numbers import plain, seconds
 from .sections.assumptions import told
@@ -84,7 +84,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
                 [
                     f"{verdict.ratio:.2f}",
                     f"{verdict.low:.2f} – {verdict.high:.2f}",
-                    percent(verdict.probability),
+                    chance(verdict.probability),
                     f"{verdict.break_even_price_ratio:.2f} ({even})",
                     "–" if (today := decision.price_ratio(verdict)) is None else f"{today:.2f}",
                     change,
@@ -197,7 +197,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
         line(key.replace("_", " "), partial(_of_workload, key))
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))
-    line("$ a GPU hour", lambda index, _: plain(dict(offers[index].rates.usd_per_gpu_hour)) if index in offers else "")
+    line("$ a GPU hour", lambda index, _: _hour(offers[index]) if index in offers else "")
     line("bought, $ a GPU hour", lambda index, _: _bought(offers[index]) if index in offers else "")
     line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
     line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
@@ -222,6 +222,11 @@ def _of_workload(key: str, _index: int, result: Result) -> str:
 def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:
     best = offers[index].best if index in offers else None
     return str(getattr(best, what)) if best is not None else "–"
+
+
+def _hour(offer: OfferRow) -> str:
+    """What an hour costs on every basis that is known."""
+    return ", ".join(f"{basis}: {digits(usd)}" for basis, usd in offer.rates.usd_per_gpu_hour.items()) or "–"
 
 
 def _bought(offer: OfferRow) -> str:

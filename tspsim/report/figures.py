@@ -137,9 +137,24 @@ def plan_line(
     }
 
 
-def beside(texts: Sequence[str]) -> dict[str, Any]:
-    """Words beside the marks of a line."""
-    told = {"text": list(texts), "textposition": "top right", "textfont": {"size": 11}}
+#: Marks nearer to each other than this share of both axes have one word.
+NEAR = 0.035
+
+
+def beside(points: Sequence[tuple[float, float]], texts: Sequence[str]) -> dict[str, Any]:
+    """Words beside the marks of a line, those left out that would lie over another's.
+
+    >>> beside([(1, 1), (1.001, 1), (9, 9)], ["a", "b", "c"])["text"]
+    ['a', '', 'c']
+    """
+    wide, high = (NEAR * max((abs(point[axis]) for point in points), default=0.0) for axis in (0, 1))
+    named: list[tuple[float, float]] = []
+    words = []
+    for (x, y), text in zip(points, texts, strict=True):
+        free = all(abs(x - other[0]) > wide or abs(y - other[1]) > high for other in named)
+        words.append(text if free else "")
+        named += [(x, y)] if free else []
+    told = {"text": words, "textposition": "top right", "textfont": {"size": 11}}
     return {"mode": "lines+markers+text", **told, "cliponaxis": False}
 
 

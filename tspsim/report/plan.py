@@ -39,10 +39,11 @@ def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
 
 
 def kicker(planned: Planned) -> str:
-    """Which machine the plans are for."""
-    cluster = planned.question.cluster
+    """Which machine and which step the plans are for."""
+    cluster, work = planned.question.cluster, planned.scenario.workload
     nodes = f" in {counted(cluster.nodes)}" if cluster.nodes > 1 else ""
-    return f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}{nodes}"
+    asked = f"{planned.question.model.name} · {work.pass_} · {work.sequence:,} tokens a sequence"
+    return f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}{nodes} · {asked}"
 
 
 def best_table(planned: Planned, width: int) -> Table:

@@ -12,7 +12,7 @@ from tspsim.units import compact, gib, percent
 from . import plan_figures as figures
 from .numbers import seconds
 from .page import render_sections
-from .plan import chapters, front, kicker, rows_of, scheme_map, sensitivity, sure, what_fits, why, yaml_of
+from .plan import chapters, front, kicker, rows_of, scheme_map, searched, sensitivity, sure, what_fits, why, yaml_of
 from .plan_names import legend
 from .sections import assumptions, breakdown, memory, timeline, unexplained
 from .view import View, price_range
@@ -25,8 +25,9 @@ HEADLINE = """
 <p class="kicker">{{ kicker }}</p>
 <h1>{{ title }}</h1>
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
-<p class="headline">{{ headline }}</p>
+<p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{% if searched %}<details><summary>What was searched</summary><p>{{ searched }}</p></details>{% endif %}
 <pre><code>{{ yaml }}</code></pre>
 """
 
@@ -138,12 +139,15 @@ def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) ->
 def headline(planned: Planned) -> dict[str, Any]:
     """The best plan in a sentence, and how sure it is."""
     best = planned.best[0]
+    likely, what = best.result.range, searched(planned)
     return {
         "kicker": kicker(planned),
         "title": planned.scenario.name,
         "description": planned.scenario.description,
         "headline": f"{best.candidate.name}: {compact(best.result.tokens_per_s)} tokens/s",
-        "sentences": sure(planned),
+        "spread": f"likely {compact(likely.low)} to {compact(likely.high)}" if likely is not None else "",
+        "sentences": [sentence for sentence in sure(planned) if sentence != what],
+        "searched": what,
         "yaml": yaml_of(planned),
     }
 

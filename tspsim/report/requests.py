@@ -10,6 +10,7 @@ from tspsim.units import compact, digits, percent
 
 from .numbers import seconds
 from .tables import add_refused, add_row, empty_table
+from .view import in_dollars
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,10 +50,7 @@ def rate(point: Point) -> str:
 
 def price(point: Point) -> str:
     """Dollars a million output tokens, the cheapest and the dearest basis."""
-    prices = sorted(point["usd_per_million_output_tokens"].values())
-    if not prices:
-        return "–"
-    return f"{prices[0]:.3g}" + (f" – {prices[-1]:.3g}" if prices[-1] > prices[0] else "")
+    return in_dollars(point["usd_per_million_output_tokens"].values()) or "–"
 
 
 def good(point: Point) -> str:
@@ -133,7 +131,7 @@ def headline(plan: PlanResult, alone: bool) -> str:
     point = plan.serving
     lead = "serves" if alone else "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
     load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
-    load = load or next((f" of {point['rate']:g} requests/s" for key in point if key == "rate"), "")
+    load = load or next((f" when {point['rate']:g} requests/s are sent" for key in point if key == "rate"), "")
     told = f"{plan.name} {lead}{load}: {compact(point['output_tokens_per_s'], 'output tokens/s')}"
     if point["goodput_requests_per_s"] is not None:
         told += f", {digits(point['goodput_requests_per_s'])} requests/s within the bounds"

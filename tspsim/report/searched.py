@@ -74,7 +74,8 @@ def page(searched: Searched, plotly_js: str = "inline") -> str:
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": searched.kicker, "title": scenario.name, "description": scenario.description,
-            "headline": searched.headline, "sentences": searched.sentences, "yaml": searched.keys,
+            "headline": searched.headline, "spread": "", "sentences": searched.sentences, "searched": "",
+            "yaml": searched.keys,
         }),
         ("plans", "The best plans", TABLE, {
             "caption": "The best plans", "columns": columns, "table": rows,

@@ -27,11 +27,10 @@ def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
     told = tried.result.serving
     good, per_user = told["goodput_requests_per_s"], told["tokens_per_s_per_user"]
     prices = sorted(told["usd_per_million_output_tokens"].values())
-    loads = [f"{name} {digits(value)}" for name, value in tried.load.items()]
     return (
         tried.name + mark,
         tried.offer,
-        ", ".join(loads) or "–",
+        load_in_words(tried) or "–",
         "–" if good is None else digits(good),
         "–" if good is None else percent(tried.share, decimals=0),
         compact(tried.result.tokens_per_s),
@@ -41,6 +40,12 @@ def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
         "–" if per_user is None else digits(per_user),
         " – ".join(dict.fromkeys(digits(price) for price in (prices[0], prices[-1]))) if prices else "–",
     )
+
+
+def load_in_words(tried: Tried) -> str:
+    """The load under which a plan was tried, as other pages name it."""
+    words = {"concurrency": "clients", "rate": "requests/s"}
+    return ", ".join(f"{value:,.4g} {words.get(name, name)}" for name, value in tried.load.items())
 
 
 def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
@@ -62,7 +67,7 @@ def told(planned: TrafficPlanned) -> Searched:
     return Searched(
         scenario=planned.scenario,
         kicker=headline(planned),
-        headline=f"{best.name}: {best.result.in_a_line()}",
+        headline=_served(best),
         sentences=sure(planned),
         keys=keys_text({"name": best.name, **best.keys}),
         columns=[name for name in COLUMNS if name != "Offer"] if alone else COLUMNS,
@@ -73,6 +78,13 @@ def told(planned: TrafficPlanned) -> Searched:
         caption="Every run that was simulated: output tokens a second and GPU over what one user sees. The line joins "
         "those that no other beats in both.",
     )
+
+
+def _served(best: Tried) -> str:
+    """What the best plan does; the requests within the bounds first, where there are bounds."""
+    good = best.result.serving["goodput_requests_per_s"]
+    within = f"{digits(good)} requests/s within the bounds, " if good is not None else ""
+    return f"{best.name}: {within}{best.result.in_a_line()}"
 
 
 def headline(planned: TrafficPlanned) -> str:
@@ -104,7 +116,7 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     for number, offer in enumerate(dict.fromkeys(each.offer for each in planned.known)):
         mine = [each for each in planned.known if each.offer == offer and _user(each)]
         texts = [
-            f"<b>{label(each.name, 60)}</b><br>{', '.join(f'{name} {digits(v)}' for name, v in each.load.items())}<br>"
+            f"<b>{label(each.name, 60)}</b><br>{load_in_words(each)}<br>"
             f"{compact(each.result.tokens_per_s_per_gpu)} tokens/s a GPU"
             for each in mine
         ]

@@ -21,10 +21,12 @@ ERRORS = ("median_ape", "mape", "p90_ape", "bias", "in_range")
 def share(value: float | None, sign: str = "") -> str:
     """A share of one to a tenth of a percent; a dash where there is none.
 
-    >>> share(0.0371), share(0.0371, "+"), share(None)
-    ('3.7 %', '+3.7 %', '–')
+    >>> share(0.0371), share(0.0371, "+"), share(-0.00001, "+"), share(None)
+    ('3.7 %', '+3.7 %', '0.0 %', '–')
     """
-    return "–" if value is None else f"{100 * value:{sign}.1f} %"
+    if value is None:
+        return "–"
+    return "0.0 %" if abs(value) < 5e-4 else f"{100 * value:{sign}.1f} %"
 
 
 def summary(validation: Validation) -> Sequence[RenderableType]:

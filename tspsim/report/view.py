@@ -10,6 +10,7 @@ from typing import Any
 from tspsim.result import PlanResult, Result
 from tspsim.scenario.workload import Workload
 from tspsim.steps import STEPS, Load, Step
+from tspsim.units import digits
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def in_dollars(prices: Collection[float]) -> str:
     if not prices:
         return ""
     low, high = min(prices), max(prices)
-    return f"{low:.3g}" + (f" – {high:.3g}" if high != low else "")
+    return digits(low) + (f" – {digits(high)}" if high != low else "")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

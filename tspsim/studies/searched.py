@@ -34,12 +34,11 @@ class Searched:
         if not self.plan:
             return f"{name}: {self.error}."
         within = f" within {', '.join(self.limits)}" if self.limits else ""
-        told = (
-            f"{name}: {self.plan} is the best of {self.bounded:,} layouts{within}, {self.simulated:,} plans simulated"
-        )
+        told = f"{name}: {self.plan} is the best of all plans searched{within}; {self.simulated:,} were simulated"
         if self.complete and self.gap <= CLOSE:
-            return f"{told}; no other that was searched is better by more than {100 * CLOSE:.0f} %."
-        return f"{told}; time ran out, another that was searched may be {100 * self.gap:.1f} % better."
+            return f"{told}, and no other can be better by more than {100 * CLOSE:.0f} %."
+        left = f"another may be {100 * self.gap:.1f} % better" if self.gap > CLOSE else "others were left"
+        return f"{told}, then time ran out: {left}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -33,14 +33,45 @@ const report = (() => {
     result.paper_bgcolor = "rgba(0,0,0,0)";
     result.plot_bgcolor = "rgba(0,0,0,0)";
     result.font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: ink };
-    result.margin = Object.assign({ l: 12, r: narrow ? 12 : 20, t: 12, b: 12 }, layout.margin);
+    result.margin = Object.assign({ l: 12, r: 20, t: 12, b: 12 }, layout.margin);
     result.hoverlabel = { bgcolor: token("--raised"), bordercolor: token("--soft"), font: { color: ink, size: 13 }, align: "left", namelength: -1 };
     result.dragmode = layout.dragmode === undefined || matchMedia("(pointer: coarse)").matches ? false : layout.dragmode;
-    if (result.legend) result.legend = Object.assign({ font: { size: narrow ? 11 : 13 } }, result.legend);
+    if (result.legend) result.legend = Object.assign({ font: { size: narrow ? 11 : 13 }, maxheight: 1 }, result.legend);
     for (const name of Object.keys(result).filter((key) => /^[xy]axis\d*$/.test(key))) {
       result[name] = Object.assign({ gridcolor: grid, linecolor: grid, tickcolor: grid, nticks: narrow ? 4 : 8 }, result[name]);
     }
+    if (narrow) folded(result);
     return result;
+  }
+
+  /* Words in lines of so many characters. */
+  function wrapped(text, most) {
+    return text.split(" ").reduce((lines, word) => {
+      const last = lines[lines.length - 1];
+      if (last !== undefined && last.length + 1 + word.length <= most) lines[lines.length - 1] = `${last} ${word}`;
+      else lines.push(word);
+      return lines;
+    }, []);
+  }
+
+  /* Rows that a legend above a figure takes: one, or columns as wide as its longest name beside the rows' labels. */
+  function legendRows(names, width) {
+    const narrow = width < 560;
+    const widths = names.map((name) => (narrow ? 46 + 6 * name.length : 50 + 7.2 * name.length));
+    const room = width * (narrow ? 0.6 : 0.85);
+    if (widths.reduce((sum, each) => sum + each, 0) <= room) return 1;
+    return Math.ceil(names.length / Math.max(1, Math.floor(room / Math.max(...widths))));
+  }
+
+  /* On a phone long titles of axes and names of rows fold. */
+  function folded(layout) {
+    for (const name of Object.keys(layout).filter((key) => /^xaxis\d*$/.test(key) && layout[key].title)) {
+      const lines = wrapped(layout[name].title.text, 28);
+      layout[name].title.text = lines.join("<br>");
+      if (layout.height) layout.height += 17 * (lines.length - 1);
+    }
+    const rows = layout.yaxis && layout.yaxis.ticktext;
+    if (rows && !rows.some((row) => row.includes("<"))) layout.yaxis.ticktext = rows.map((row) => wrapped(row, 14).join("<br>"));
   }
 
   /* On a phone a colour bar lies under its figure and a legend gets the rows that it needs. */
@@ -58,13 +89,13 @@ const report = (() => {
       if (narrow) {
         Object.assign(bar, { orientation: "h", y: -0.02, yanchor: "top", len: 0.9, x: 0.5, xanchor: "center" });
         bar.title.side = "top";
-        if (layout.yaxis.visible !== false) { bar.y = -0.22; layout.height += 60; }
+        const lines = layout.xaxis.title ? layout.xaxis.title.text.split("<br>").length : 1;
+        if (layout.yaxis.visible !== false) { bar.y = -0.17 - 0.06 * lines; layout.height += 60; }
       }
     }
     if (layout.showlegend !== false && layout.legend && layout.height) {
-      const entries = traces.filter((trace) => trace.showlegend !== false).length;
-      const columns = Math.max(1, Math.floor(width / (narrow ? 165 : 190)));
-      layout.height += 21 * (Math.ceil(entries / columns) - 1);
+      const names = traces.filter((trace) => trace.showlegend !== false).map((trace) => trace.name || "");
+      layout.height += 21 * (legendRows(names, width) - 1);
     }
     return { data: traces, layout };
   }
@@ -147,5 +178,5 @@ const report = (() => {
   }
 
   document.addEventListener("DOMContentLoaded", start);
-  return { data, escape, token, themed, config, onRedraw: (redraw) => redraws.push(redraw) };
+  return { data, escape, token, themed, legendRows, config, onRedraw: (redraw) => redraws.push(redraw) };
 })();

@@ -166,7 +166,7 @@
       return Object.assign(trace, { type: "bar", orientation: "h", name: words(kind), width: 0.86, marker, hoverinfo: "text",
         textangle: 0, textposition: count < 700 ? "inside" : "none", insidetextanchor: "middle" });
     });
-    const layout = report.themed(frame(timeline, tracks, rows, kinds.length, narrow, width), width);
+    const layout = report.themed(frame(timeline, tracks, rows, kinds.map(([kind]) => kind), narrow, width), width);
     plot.style.minHeight = `${layout.height}px`;
     return Plotly.react(plot, figure, layout, Object.assign({ doubleClick: false }, report.config));
   }
@@ -180,7 +180,7 @@
       const stream = timeline.streams[track.stream];
       return who + report.escape(narrow && stream.length > 8 ? `${stream.slice(0, 7)}…` : stream);
     });
-    const legendRows = Math.ceil(kinds / Math.max(1, Math.floor(width / (narrow ? 130 : 150))));
+    const legendRows = report.legendRows(kinds, width);
     const marks = layerMarks(timeline, width);
     return {
       height: 100 + 21 * legendRows + 30 * tracks.length + 8 * state.ranks,
@@ -270,7 +270,7 @@
     const shown = timeline.ranks.length;
     const meant = timeline.ranks.reduce((sum, rank) => sum + rank.stands_for, 0);
     const sentences = [];
-    if (shown < timeline.simulated) sentences.push(`${shown} of ${timeline.simulated.toLocaleString("en")} simulated ranks are in this file in full: one of every role, the others evenly chosen.`);
+    if (shown < timeline.simulated) sentences.push(`${shown} of ${timeline.simulated.toLocaleString("en")} simulated ranks ${shown === 1 ? "is" : "are"} in this file in full${shown === 1 ? "" : ": one of every role, the others evenly chosen"}.`);
     else if (meant > shown) sentences.push(`Every rank shown stands for others that do the same at the same time: ${shown} stand for ${meant.toLocaleString("en")}.`);
     if (timeline.cut) sentences.push(`Only the first ${time(timeline.until)} of ${time(timeline.step)} are in this file.`);
     note.textContent = sentences.join(" ");

@@ -9,7 +9,7 @@ from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
 from tspsim.result import PlanResult
 from tspsim.scenario.project import Project
-from tspsim.units import compact, gib, percent
+from tspsim.units import compact, digits, gib, percent
 
 from .section import Section
 
@@ -120,8 +120,8 @@ def tiles(view: View) -> list[dict[str, str]]:
         price = prices[market]
         others = [item for item in prices.items() if item[0] != market]
         where = f" ({market})" if market else ""
-        further = "".join(f"; ${other:.3g} {name}" for name, other in others)
-        shown.append({"what": "Cost", "value": f"${price:.3g}", "more": f"a million tokens{where}{further}"})
+        further = "".join(f"; ${digits(other)} {name}" for name, other in others)
+        shown.append({"what": "Cost", "value": f"${digits(price)}", "more": f"a million tokens{where}{further}"})
     return shown
 
 

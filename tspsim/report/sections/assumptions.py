@@ -115,7 +115,7 @@ def _value(key: str, value: Any) -> str:
     """A quantity with the unit its key ends in."""
     if key.endswith("_flops_per_s") and isinstance(value, dict):
         return ", ".join(f"{name} {compact(rate, 'FLOP/s')}" for name, rate in value.items())
-    if key == "runtime_reserve" and isinstance(value, int | float):
+    if key in ("runtime_reserve", "visible_memory_bytes") and isinstance(value, int | float):
         return gib(value)
     for ending, unit in (("_bytes_per_s", "B/s"), ("_bytes", "B"), ("_flops_per_s", "FLOP/s"), ("_hz", "Hz")):
         if key.endswith(ending) and isinstance(value, int | float):

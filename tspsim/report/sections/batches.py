@@ -49,7 +49,10 @@ def build(view: View) -> dict[str, Any] | None:
                     f"GPU<br>{digits(rate.per_user)} tokens/s a user<br>a token every {seconds(rate.token_s)}"
                     for rate in line
                 ],
-                **beside([f"{rate.batch:,}" if few else "" for rate in line]),
+                **beside(
+                    [(rate.per_user, rate.per_gpu) for rate in line],
+                    [f"{rate.batch:,}" if few else "" for rate in line],
+                ),
                 marker={"color": plan_colour(place), "size": [14 if rate.batch == load.batch else 7 for rate in line]},
             )
         )

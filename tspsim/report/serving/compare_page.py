@@ -84,11 +84,14 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
     usd, served, run = best[0]
     at = f", {view.load_in_words(run.load)}" if view.curve else ""
     told["headline"] = f"{served.offer} is cheapest: ${digits(usd)} a million output tokens with {served.plan.name}{at}"
+    basis = next(iter(run.prices("usd_per_million_output_tokens")), "")
+    told["spread"] = f"price basis {basis}" if basis else ""
     told["ratios"] = [
         {"name": f"{other.offer} ({other.plan.name})", "times": f"{usd_other / usd:.2f}×"}
         for usd_other, other, _ in best[1:]
     ]
-    return told | {"sentences": [*filter(None, [sure]), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
+    lead = [sure, f"That is {words.dollars(run)} a million output tokens." if basis else ""]
+    return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
 
 def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:

@@ -135,7 +135,10 @@ def front(view: ServingView) -> dict[str, Any] | None:
                 place,
                 [(x, y) for x, y, _ in known],
                 [hover(view, served.name, run) for *_, run in known],
-                **beside([f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known]),
+                **beside(
+                    [(x, y) for x, y, _ in known],
+                    [f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known],
+                ),
                 marker={"size": 8},
             )
         )

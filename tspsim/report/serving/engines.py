@@ -195,7 +195,7 @@ def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
         place += 1
     traces += queue(cut, across, _axis(place))
     traces += cache(chosen, cut, across, _axis(place + 1))
-    titles += ["requests", "cache"]
+    titles += ["requests", "tokens"]
     layout: dict[str, Any] = {
         "height": total + 110,
         "hovermode": "x",

@@ -43,8 +43,8 @@ def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
             return "–", ""
         bounds = run.ranges.get(key)
         small = [] if np.isnan(last) else [f"p99 {seconds(last)}"]
-        small += [] if bounds is None else [f"{seconds(bounds[0])} – {seconds(bounds[1])}"]
-        return seconds(mean), "; ".join(small)
+        small += [] if bounds is None else [f"likely {seconds(bounds[0])} – {seconds(bounds[1])}"]
+        return seconds(mean), "\n".join(small)
 
     return cell
 

@@ -28,11 +28,11 @@ def headline(view: ServingView) -> str:
     alone = len(view.served) == 1
     lead = "is the only plan that runs" if alone and view.refused else "serves" if alone else "serves most"
     load = view.load_in_words(run.load)
-    at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" of {load} sent"
+    at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" when {load} are sent"
     if not np.isnan(run.goodput):
         return f"{best.name} {lead}: {digits(run.goodput)} requests/s within the limits{at}"
     each = compact(run.rate("output_tokens_per_s_per_gpu"))
-    return f"{best.name} {lead}: {compact(run.rate('output_tokens_per_s'))} tokens/s, {each} a GPU{at}"
+    return f"{best.name} {lead}: {compact(run.rate('output_tokens_per_s'))} tokens/s ({each} a GPU){at}"
 
 
 def spread(run: Run) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 from ... import catalog
 from ...errors import InputError
+from ...model.formats import WeightClass
 from ...parallel.dispatch import ExpertDispatch
+from ...question import Question
 from ...registry import Registry
 from ...scenario import Scenario
 from ...scenario.workload import SpeculationSpec
@@ -145,8 +147,9 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
     """
     launcher = LAUNCHERS.get(engine)
     servers = servers_of(scenario, deployment)
-    lines = [f"# {scenario.name}: {deployment.plan.name}, {deployment.gpus} GPUs ({deployment.question.device.name})"]
-    lines += _remarks(launcher, scenario, servers)
+    gpus = f"{deployment.gpus} GPU{'s' * (deployment.gpus != 1)} ({deployment.question.device.name})"
+    lines = [f"# {scenario.name}: {deployment.plan.name}, {gpus}"]
+    lines += _remarks(launcher, deployment.question, servers)
     for server in servers:
         command = launcher.command(server)
         lines.append("")
@@ -160,21 +163,31 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _remarks(launcher: Launcher, scenario: Scenario, servers: Sequence[Server]) -> Iterator[str]:
+def _remarks(launcher: Launcher, question: Question, servers: Sequence[Server]) -> Iterator[str]:
     first = servers[0]
     if first.scheduler != launcher.name:
         yield f"# found for {first.scheduler}: {launcher.name} schedules and computes otherwise"
-    weights = scenario.workload.precision
-    kept = weights if isinstance(weights, str) else weights.weights
-    if kept is not None and ("precision" in scenario.workload.model_fields_set):
-        told = kept if isinstance(kept, str) else ", ".join(f"{part} {dtype}" for part, dtype in kept.items())
-        yield f"# weights in {told}: name a checkpoint that is kept so"
+    yield from _other_checkpoint(question)
     for vendor in dict.fromkeys(server.vendor for server in servers):
         if vendor not in launcher.vendors:
             yield f"# {launcher.name} does not run on GPUs of {vendor}"
     for server in servers:
         if server.gpus > server.per_node:
             yield f"# {server.gpus} GPUs a server are {server.gpus // server.per_node} nodes: start it on each of them"
+
+
+def _other_checkpoint(question: Question) -> Iterator[str]:
+    """What weights are kept in where the published checkpoint has them otherwise; scales of fp8 may be either."""
+
+    def alike(dtype: str) -> str:
+        return dtype.removesuffix("_block")
+
+    formats, published = question.work.formats, question.model.checkpoint
+    pairs = [(formats.kept(part), published.kept(part)) for part in WeightClass]
+    other = [(mine, theirs) for mine, theirs in pairs if alike(mine) != alike(theirs)]
+    if other:
+        mine, theirs = (", ".join(dict.fromkeys(each)) for each in zip(*other, strict=True))
+        yield f"# weights in {mine}, which the published checkpoint has in {theirs}: name one that is kept so"
 
 
 def flags(options: Mapping[str, Any], *, negated: str | None = "no-") -> list[str]:

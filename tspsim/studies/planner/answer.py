@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._display import ShownPlans
 from ...description import describe_cluster, describe_model, provenance
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
@@ -19,7 +20,6 @@ from .limits import Lean, Limits
 from .scheme_map import Cell, Side
 from .searches import at_nodes
 from .sensitivity import Sensitivity
-from .service_answer import in_lines
 from .space import Space
 from .why import Part
 from .workers import scenario_of
@@ -51,7 +51,7 @@ class Ahead:
 
 
 @dataclass(repr=False)
-class Planned:
+class Planned(ShownPlans):
     """What the planner found."""
 
     scenario: Scenario
@@ -81,8 +81,11 @@ class Planned:
     complete: bool = True
     interrupted: bool = False
 
-    def __repr__(self) -> str:
-        return in_lines(self.scenario.name, [each.result for each in self.best], self.simulated)
+    def shown_title(self) -> str:
+        return self.scenario.name
+
+    def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
+        return [(found.candidate.name, found.result) for found in self.best]
 
     @property
     def tokens(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ..._display import ShownPlans
 from ...errors import InfeasibleError, InputError
-from ...result import SCHEMA_VERSION
+from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
 from ..purchase.offers import expand
 from .answer import Planned, document
@@ -28,13 +29,19 @@ class Offered:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class OffersPlanned:
+@dataclass(frozen=True, repr=False)
+class OffersPlanned(ShownPlans):
     """What was found on every offer, in their order."""
 
     scenario: Scenario
     offers: tuple[Offered, ...]
     interrupted: bool = False
+
+    def shown_title(self) -> str:
+        return self.scenario.name
+
+    def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
+        return [(f"{offer}: {name}", plan) for offer, each in self.found for name, plan in each.shown_plans()]
 
     @property
     def found(self) -> list[tuple[str, Planned]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from ..._display import ShownPlans
 from ...description import describe_cluster, describe_model, provenance
-from ...errors import InfeasibleError
+from ...errors import InfeasibleError, InputError
 from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Plan, Scenario
@@ -31,17 +32,11 @@ class ServedPlan:
         return self.result.to_json() | {"keys": dict(self.keys)}
 
 
-def in_lines(scenario: str, best: Sequence[PlanResult], simulated: int) -> str:
-    """The best plans, a line each."""
-    lines = [f"  {result.name}  {result.in_a_line()}" for result in best] or ["  no plan fits or can run"]
-    return "\n".join([f"<Planned {scenario}: the best of {simulated} simulated", *lines]) + ">"
-
-
 Each = TypeVar("Each", bound=ServedPlan)
 
 
 @dataclass(repr=False)
-class ServicePlanned(Generic[Each]):
+class ServicePlanned(ShownPlans, Generic[Each]):
     """What was found."""
 
     scenario: Scenario
@@ -63,9 +58,14 @@ class ServicePlanned(Generic[Each]):
     interrupted: bool = False
     #: All that were simulated and may be the best.
     known: list[Each] = field(default_factory=list, repr=False)
+    #: What is wrong with a plan that the scenario states.
+    wrong: InputError | None = field(default=None, repr=False)
 
-    def __repr__(self) -> str:
-        return in_lines(self.scenario.name, [each.result for each in self.best], self.simulated)
+    def shown_title(self) -> str:
+        return self.scenario.name
+
+    def shown_plans(self) -> Iterable[tuple[str, PlanResult]]:
+        return [(each.name, each.result) for each in self.best]
 
     def plans_to_json(self) -> dict[str, Any]:
         """The limits, and plans by why they are told."""
@@ -76,9 +76,10 @@ class ServicePlanned(Generic[Each]):
         return f"no plan fits; {self.refused[0][0]}: {self.refused[0][1]}" if self.refused else "no plan is legal"
 
     def check_any(self) -> None:
-        """Raise InfeasibleError where no plan is known; where somebody stopped it before, KeyboardInterrupt."""
+        """Raise InfeasibleError where no plan is known, or what is wrong with a stated one; where somebody stopped it
+        before, KeyboardInterrupt."""
         if not self.known:
-            raise KeyboardInterrupt if self.interrupted else InfeasibleError(self.why_none())
+            raise KeyboardInterrupt if self.interrupted else self.wrong or InfeasibleError(self.why_none())
 
     def to_json(self) -> dict[str, Any]:
         """The answer as plain data (docs/planner.md)."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import TspsimError, UnknownNameError
+from ...errors import InputError, TspsimError, UnknownNameError
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...scenario.traffic import Traffic
@@ -287,6 +287,8 @@ class TrafficPlanner:
             found = [self._at(here, answer, candidate, deployment, traffic) for traffic in loads]
         except (TspsimError, ValueError) as error:
             answer.refused += ((name, str(error)),)
+            if isinstance(error, InputError) and name in {stated.name for stated in self.stated}:
+                answer.wrong = answer.wrong or error
             return None
         return max(found, key=self._rank, default=None)
 

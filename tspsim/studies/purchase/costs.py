@@ -18,8 +18,8 @@ STATED, OWNED = "stated", "owned"
 #: What the price bases are.
 BASES = {
     "hyperscaler": "what a GPU hour costs a large cloud to own, all in",
-    "neocloud": "what it costs a smaller cloud to own",
-    "rental": "what a customer pays for it",
+    "neocloud": "what a GPU hour costs a smaller cloud to own, all in",
+    "rental": "what a customer pays for a GPU hour",
     OWNED: "bought: the purchase over its years, hosting and power, without staff and interest",
     STATED: "stated in the scenario",
 }

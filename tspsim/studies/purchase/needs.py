@@ -39,7 +39,10 @@ class Need:
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, sequences: int | None = None) -> Scenario:
-    """The scenario with one plan on another number of the same nodes, its replicas filling them."""
+    """The scenario with one plan on another number of the same nodes, its replicas filling them.
+
+    Where those are too few for its groups of ranks that divide state (``shard_group``), all divide it.
+    """
     fabric = cluster.fabric.name if cluster.fabric is not None else None
     if isinstance(scenario.cluster, ClusterInline):
         inline = scenario.cluster.model_copy(update={"nodes": nodes, "faults": None})
@@ -51,7 +54,10 @@ def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, seq
     workload = scenario.workload
     if sequences is not None:
         workload = workload.with_sequences(sequences)
-    chosen = scenario.plan(plan).model_copy(update={"dp": None})
+    chosen = scenario.plan(plan)
+    replicas = nodes * cluster.gpus_per_node // chosen.ranks_per_replica
+    whole = chosen.shard_group is not None and chosen.shard_group > chosen.sp * replicas
+    chosen = chosen.model_copy(update={"dp": None} | ({"shard_group": None} if whole else {}))
     return scenario.model_copy(update={"cluster": inline, "plans": (chosen,), "workload": workload})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...units import compact, percent
+from ...units import chance, compact
 from ..uncertainty import Measure, Verdict
 from .row import Row
 
@@ -30,7 +30,7 @@ def against(each: Verdict) -> str:
     """One rival: how far behind, and how surely."""
     return (
         f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
-        f"probability of {percent(each.probability)}."
+        f"probability of {chance(each.probability)}."
     )
 
 
