@@ -42,7 +42,17 @@ def pytest_collection_finish() -> None:
     """What all modules hold stays until the end: the collector need not walk through it again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(200_000, 20, 20)
+
+
+@pytest.fixture
+def apart() -> Iterator[None]:
+    """For tests that change the package: clusters know nothing of what others asked, nor others what is asked here."""
+    from helpers.engine import make_anew
+
+    make_anew()
+    yield
+    make_anew()
 
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu"]

@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from ._shared import Shared
 from .errors import InputError, UnknownNameError, describe, did_you_mean, shorten
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("plans",), "scenarios"),
 )
 
+#: Texts of files that are remembered with what they say: more than the catalog has.
+KEPT_FILES = 512
 LARGEST_FILE_BYTES = 2**20
 DEEPEST_NESTING = 64
 MOST_VALUES = 50_000
@@ -202,7 +205,12 @@ def load_announced(
         raise error.at(file=file, key="like") from None
     if like.announced:
         raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
-    return validate(found.completed(like), type_, file=file)
+    completed: Model = _completed.get((found, like), file, lambda: validate(found.completed(like), type_, file=file))
+    return completed
+
+
+#: Announced hardware with what it borrows.
+_completed: Shared[Any] = Shared()
 
 
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
@@ -211,7 +219,7 @@ def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> 
     return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(KEPT_FILES)
 def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """By the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
     data = _mapping(text, path)
@@ -241,6 +249,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return _mapping(_read_text(path, shorten(path, 200)), path)
 
 
+def stated(path: Path, key: str) -> Any:
+    """What a file says under one key, to be looked at alone; None where it says nothing. Raises as
+    :func:`read_yaml`."""
+    return _stated(_read_text(path, shorten(path, 200)), path, key)
+
+
+@lru_cache(KEPT_FILES)
+def _stated(text: str, path: Path, key: str) -> Any:
+    return _mapping(text, path).get(key)
+
+
 def _mapping(text: str, path: Path) -> dict[str, Any]:
     """What a file's text says, everybody's own."""
     file = shorten(path, 200)
@@ -251,7 +270,7 @@ def _mapping(text: str, path: Path) -> dict[str, Any]:
     return data
 
 
-@lru_cache(maxsize=128)
+@lru_cache(KEPT_FILES)
 def _pickled_yaml(text: str, file: str) -> bytes:
     """What a text says, pickled: unpacked, every reader's is its own, in a hundredth of the parser's time.
 

@@ -55,6 +55,18 @@ class Named(Protocol):
 
 T = TypeVar("T", bound=Named)
 
+_changes = 0
+
+
+def changes() -> int:
+    """How often something was registered or removed so far, anywhere: whether what was found before still holds."""
+    return _changes
+
+
+def _changed() -> None:
+    global _changes
+    _changes += 1
+
 
 def strange(thing: object, of: Any) -> str:
     """Why ``thing`` is none ``of`` a class or a protocol, or of the classes that derive from one (``type[...]``); empty
@@ -124,6 +136,7 @@ class Registry(Generic[T]):
         if thing.name in self._objects:
             raise ValueError(f"{self.what} '{thing.name}' is registered twice")
         self._objects[thing.name] = thing
+        _changed()
         return thing
 
     def get(self, name: str) -> T:
@@ -136,6 +149,7 @@ class Registry(Generic[T]):
     def remove(self, name: str) -> None:
         """Forget the one of this name."""
         del self._objects[name]
+        _changed()
 
     def names(self) -> tuple[str, ...]:
         """All names, in order of registration."""

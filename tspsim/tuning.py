@@ -70,12 +70,24 @@ def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
         return job.plan
     if job.unequal:  # no layer is like another: switches stand as their schemes were published
         return replace(job.plan, open=())
-    key = ("tuned", _key(job), id(device))
-    # The device is kept beside its choice, so that no other can come to have its number.
-    if key not in cluster.memo:
-        cluster.memo[key] = device, _fastest(job, cluster, device)
-    chosen: Plan = cluster.memo[key][1]
-    return replace(chosen, name=job.plan.name)
+    key = ("tuned", _key(job), device.parts)
+    known: _Choice | None = cluster.memo.get(key)
+    if known is None:
+        asked: dict[Operator, float] = {}
+        known = cluster.memo[key] = _Choice(_fastest(job, cluster, device, asked), device, tuple(asked))
+    elif known.device is not device:
+        for operator in known.asked:  # a device tells the sources of all that it was asked
+            device.time(operator)
+    return replace(known.plan, name=job.plan.name)
+
+
+class _Choice(NamedTuple):
+    """What was chosen, on which device, and the operators whose times decided; the device is kept so that no other's
+    parts can come to have the numbers of its own."""
+
+    plan: Plan
+    device: Device
+    asked: tuple[Operator, ...]
 
 
 def _key(job: Job) -> tuple[Any, ...]:
@@ -84,7 +96,8 @@ def _key(job: Job) -> tuple[Any, ...]:
     return job.model, job.work, tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
 
 
-def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
+def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, float]) -> Plan:
+    """The option; ``asked`` gets the device's seconds of every operator that was looked at."""
     options = options_of(job, cluster.layout.mesh)
     if not options:
         for plan in candidates_of(job, cluster.layout.mesh):
@@ -96,7 +109,12 @@ def _fastest(job: Job, cluster: Cluster, device: Device) -> Plan:
     fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
     if len(fitting) <= 1:
         return fitting[0] if fitting else options[needed.index(min(needed))]
-    known = job.work.stack.cost(lambda operator: float(device.time(operator).seconds), device, job.capture)
+
+    def best(operator: Operator) -> float:
+        found = asked[operator] = float(device.time(operator).seconds)
+        return found
+
+    known = job.work.stack.cost(best, device, job.capture)
     seconds: dict[Operator, float] = {}
 
     def cost(operator: Operator) -> float:
@@ -217,7 +235,7 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
     here = max(1, plan.node_ranks(plan.token_axis))
     nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
     while True:
-        small = cluster if nodes == cluster.nodes else replace(cluster, nodes=nodes, memo={})
+        small = part_of(cluster, nodes)
         inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
         if small.gpus % inside == 0 and small.gpus >= inside:
             order = plan.node_order if small is cluster else ()
@@ -232,6 +250,14 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
         elif nodes == cluster.nodes:
             return job, cluster
         nodes = next(count for count in range(nodes + 1, cluster.nodes + 1) if cluster.nodes % count == 0)
+
+
+def part_of(cluster: Cluster, nodes: int) -> Cluster:
+    """So many nodes of a cluster, alike; the same object every time, which knows the collectives that it was asked."""
+    if nodes == cluster.nodes:
+        return cluster
+    part: Cluster = cluster.memo.setdefault(("part", nodes), replace(cluster, nodes=nodes, memo={}))
+    return part
 
 
 class Sampled(NamedTuple):

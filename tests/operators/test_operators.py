@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.engine import grid, play, program, question
+from helpers.engine import grid, make_anew, play, program, question
 
 import tspsim
 from tspsim import operators, registry
@@ -58,8 +58,10 @@ def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
             object.__setattr__(self, "name", "x")
 
         monkeypatch.setattr(cls, "__init__", init)
+    make_anew()
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_labels_decide_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     named = tspsim.simulate(QUESTIONS[name]).plan("P")
@@ -122,11 +124,13 @@ class Faster(Scan):
     """Nobody prices it: a pricer is for its very class."""
 
 
+@pytest.mark.usefixtures("apart")
 def test_an_operator_of_another_package_runs_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of rope, in every layer; the answer counts it as a family of its own, and its range with it."""
     asked = question("llama-3.1-8b", [{"name": "P", "tp": 8}], cluster="hgx-h100-8", sequence=8192)
     with_rope = tspsim.simulate(asked).plan("P")
     monkeypatch.setattr(LayerShard, "rope", lambda layer, tokens: Scan(1_000_000))
+    make_anew()
     plan = tspsim.simulate(asked).plan("P")
     assert plan.compute_by_kind_s["scan"] == pytest.approx(32 * 1e-3, rel=0.01)
     rope_s = with_rope.compute_by_kind_s["memory_bound"] - plan.compute_by_kind_s["memory_bound"]

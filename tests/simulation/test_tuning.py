@@ -207,20 +207,10 @@ def test_more_bandwidth_is_never_slower_for_what_is_chosen(cluster: str, plan: d
 # It fits.
 
 
-class Smaller(Device):
-    """A device that shows less memory than it has."""
-
-    shown_bytes: float
-
-    @property
-    def visible_memory_bytes(self) -> float:
-        return self.shown_bytes
-
-
 def device_with(device: Device, size_bytes: float) -> Device:
-    smaller = Smaller(device.spec, device.relatives, device.clocks)
-    object.__setattr__(smaller, "shown_bytes", size_bytes)
-    return smaller
+    """One that shows programs so much of its memory."""
+    visible = device.spec.visible_memory.model_copy(update={"value": size_bytes})
+    return Device(device.spec.model_copy(update={"visible_memory": visible}), device.relatives, device.clocks)
 
 
 @pytest.mark.parametrize("pass_", ["forward", "training"])

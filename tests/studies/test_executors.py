@@ -155,6 +155,7 @@ def test_processes_begin_once_work_has_earned_them(monkeypatch: pytest.MonkeyPat
     growing.close(now=False)
 
 
+@pytest.mark.usefixtures("apart")
 def test_answers_here_find_what_was_looked_up() -> None:
     library = Library()
     single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})

@@ -13,7 +13,7 @@ has the first in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -81,6 +81,11 @@ class Device(DeviceFacts):
         if key not in self._preferring:
             self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._preferring[key]
+
+    @property
+    def parts(self) -> tuple[Hashable, ...]:
+        """Equal for devices made of the same parts, as long as one of them lives."""
+        return id(self.spec), *map(id, self.relatives), self.clocks, self.engine, self.instead
 
     # --- isolated kernels -----------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import lcm
 
+from .._quick import once
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
 from .formats import BF16, Formats, WeightClass
 from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
@@ -125,18 +125,18 @@ class Architecture:
         routed = experts is not None and layer >= experts.first_dense and (layer + 1) % experts.every == 0
         return self.attention_kind.block(self, layer)._replace(experts=routed)
 
-    @cached_property
+    @once
     def blocks(self) -> tuple[Block, ...]:
         """What every layer is made of, in order; layers that are alike have the same object."""
         known: dict[Block, Block] = {}
         return tuple(known.setdefault(block, block) for block in map(self.block, range(self.layers)))
 
-    @cached_property
+    @once
     def distinct(self) -> tuple[Block, ...]:
         """Kinds of layer, in order of first appearance."""
         return tuple(dict.fromkeys(block for _, _, block in self._runs))
 
-    @cached_property
+    @once
     def _runs(self) -> tuple[tuple[int, int, Block], ...]:
         """Neighbours that are alike: the first, the one behind the last, and what they are made of."""
         ends = [0, *itertools.accumulate(len(list(alike)) for _, alike in itertools.groupby(self.blocks))]

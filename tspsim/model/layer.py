@@ -9,9 +9,9 @@ Norms, rope, residual adds and activations are counted as the fused kernels a co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
-from .._quick import replace
+from .._quick import once, replace
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
@@ -45,49 +45,49 @@ class LayerShard:
     #: Which of the model's kinds of layer; None is its first.
     block: Block | None = None
 
-    @cached_property
+    @once
     def kind(self) -> Block:
         return self.model.block(0) if self.block is None else self.block
 
-    @cached_property
+    @once
     def wide(self) -> str:
         """The precision of what narrow recipes leave alone: attention, and the language-model head."""
         return self.dtype if self.dtype in ("bf16", "fp16", "fp32") else "bf16"
 
-    @cached_property
+    @once
     def heads(self) -> int:
         return self.model.heads // self.shards
 
-    @cached_property
+    @once
     def kv_heads(self) -> int:
         """At least one: beyond the model's key/value heads they are replicated."""
         return max(1, self.model.kv_heads // self.shards)
 
-    @cached_property
+    @once
     def query_width(self) -> int:
         return self.heads * self.model.head_dim
 
-    @cached_property
+    @once
     def kv_width(self) -> int:
         """Width of K alone (V is the same)."""
         return self.kv_heads * self.model.head_dim
 
-    @cached_property
+    @once
     def ffn(self) -> int:
         experts = self.model.experts
         return (experts.shared_width if self.kind.experts and experts else self.model.ffn) // self.shards
 
-    @cached_property
+    @once
     def attention_weights(self) -> int:
         """Elements of the packed [Wq, Wk, Wv, Wo] shard: h·(2a + 2c); otherwise of the matrices that heads divide."""
         return self.model.attention_of(self.kind).shard_parameters(self)
 
-    @cached_property
+    @once
     def down_weights(self) -> int:
         """Elements that no head divides: of projections down to latents, of indexers; 0 without any."""
         return self.model.attention_of(self.kind).undivided_parameters(self.model, self.kind)
 
-    @cached_property
+    @once
     def entry_width(self) -> int:
         """Elements a token that enter the projections split by heads: h, or the latents they are made from."""
         latent = self.model.latent
@@ -95,7 +95,7 @@ class LayerShard:
             return self.model.hidden
         return latent.down_width + (0 if latent.q_rank else self.model.hidden)
 
-    @cached_property
+    @once
     def mlp_weights(self) -> int:
         """Elements of the packed [gate, up, down] shard (without gate: [up, down])."""
         return self.model.hidden * self.ffn * (3 if self.model.gated else 2)
@@ -226,7 +226,7 @@ class LayerShard:
         """Logits of this shard's vocabulary rows (padded to a multiple of ``shards``)."""
         return Gemm(tokens, self.vocab, self.model.hidden, self.wide, name="language-model head", role=Role.HEAD)
 
-    @cached_property
+    @once
     def vocab(self) -> int:
         return -(-self.model.vocab // self.shards)
 

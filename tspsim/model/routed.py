@@ -7,8 +7,8 @@ columns of an expert on this rank. Experts of a rank are multiplied in one group
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from .._quick import once
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
@@ -30,17 +30,17 @@ class RoutedShard:
     #: What a served model keeps its experts in; None: ``dtype``, the type they are multiplied in.
     weight_dtype: str | None = None
 
-    @cached_property
+    @once
     def experts(self) -> Experts:
         assert self.model.experts is not None
         return self.model.experts
 
-    @cached_property
+    @once
     def all_rows(self) -> int:
         """R."""
         return self.local * self.rows
 
-    @cached_property
+    @once
     def width(self) -> int:
         return self.experts.width // self.columns
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
+from .._quick import once
 from ..operators import Attention, Gemm, LatentPrefill
 from .attention import AttentionKind
 from .attention.latent import Latent
@@ -28,7 +28,7 @@ class ServingLayer(LayerShard):
         """Of so many tokens of a context, those on the rank that has most."""
         return -(-tokens // self.context_shards)
 
-    @cached_property
+    @once
     def attention_kind(self) -> AttentionKind:
         return self.model.attention_of(self.kind)
 

@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
+from .._shared import Shared
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
 from .joining import with_islands
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from .specs import NodeSpec
 
 
 def load_cluster(name: str) -> Cluster:
@@ -60,7 +63,7 @@ def build_cluster(
     name: str | None = None,
     graph: nx.DiGraph[Any] | None = None,
 ) -> Cluster:
-    """A cluster of any size.
+    """A cluster of any size; while files say the same it is the same object.
 
     Parameters
     ----------
@@ -113,7 +116,7 @@ def build_cluster(
         if device is None:
             raise InputError("name a device or a node")
         node = usual_node(device)
-    spec = load_node(node)
+    stated = spec = load_node(node)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
     if graph is not None:
@@ -137,9 +140,19 @@ def build_cluster(
     if not 1.0 <= ratio < float("inf"):
         raise InputError(f"oversubscription {shorten(ratio)} must be 1 or more")
     label = name or (spec.name if nodes == 1 else f"{spec.device}-{nodes}x{spec.gpus}")
-    cluster = Cluster(label, spec, nodes, joined if nodes > 1 else None, float(ratio))
-    _ = cluster.layout.links  # a fabric too large for its switches is refused here, not at first use
-    return cluster
+
+    def made() -> Cluster:
+        cluster = Cluster(label, spec, nodes, joined if nodes > 1 else None, float(ratio))
+        _ = cluster.layout.links  # a fabric too large for its switches is refused here, not at first use
+        return cluster
+
+    if graph is not None:
+        return made()
+    return _clusters.get((stated, joined), (label, nodes, float(ratio), library, gpus_per_node), made)
+
+
+#: Clusters know the ways and the collectives that they were asked for.
+_clusters: Shared[Cluster] = Shared()
 
 
 def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
@@ -152,11 +165,9 @@ def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluste
     """
     from .specs import FabricSpec
 
-    def joined() -> Cluster:
-        fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
-        return with_islands(cluster, [nodes for nodes, _ in islands], fabrics)
-
-    return cluster.once(("islands", tuple(islands)), joined)
+    fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
+    sizes = tuple(nodes for nodes, _ in islands)
+    return _clusters.get((cluster, *fabrics), ("islands", sizes), lambda: with_islands(cluster, sizes, fabrics))
 
 
 def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> Cluster:
@@ -172,28 +183,29 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
     """
     from .announced import load_node
 
-    key: tuple[object, ...] = ("nodes", tuple(islands))
-    if key in cluster.memo:
-        kept: Cluster = cluster.memo[key]
-        return kept
+    others = [(nodes, load_node(usual_node(device)) if device is not None else None) for nodes, device in islands]
+    parts, sizes = (cluster, *(node for _, node in others)), tuple(nodes for nodes, _ in others)
+    return _clusters.get(parts, ("nodes", sizes), lambda: _with_nodes(cluster, others))
+
+
+def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]) -> Cluster:
     own, layout, factors, first = cluster.node, cluster.layout, dict(cluster.factors), 0
-    for nodes, device in islands:
-        if device is not None:
-            other = load_node(usual_node(device)).part(own.gpus)
+    for nodes, stated in islands:
+        if stated is not None:
+            other = stated.part(own.gpus)
             wiring = other.wiring()
             shape, mine = ([link[:2] for link in each.links] for each in (wiring, layout.inside))
             if other.nics != own.nics or shape != mine:
-                raise InputError(f"nodes of {device} are joined otherwise than {own.name}")
+                raise InputError(f"nodes of {stated.device} are joined otherwise than {own.name}")
             shares = [link[2] / known[2] for link, known in zip(wiring.links, layout.inside.links, strict=True)]
             if max(shares, default=1.0) > 1.0:
-                raise InputError(f"links in nodes of {device} are faster than in {own.name}: make it `cluster.device`")
+                told = f"links in nodes of {stated.device} are faster than in {own.name}"
+                raise InputError(f"{told}: make it `cluster.device`")
             for node in range(first, first + nodes):
                 begin = node * layout.node_links
                 factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
         first += nodes
-    found: Cluster = replace(cluster, factors=tuple(sorted(factors.items())), memo={}) if factors else cluster
-    cluster.memo[key] = found
-    return found
+    return replace(cluster, factors=tuple(sorted(factors.items())), memo={}) if factors else cluster
 
 
 def usual_node(device: str) -> str:
@@ -212,7 +224,7 @@ def usual_node(device: str) -> str:
     'hgx-h100-8'
     """
     path = catalog.locate("devices", device)
-    stated = catalog.read_yaml(path).get("node")
+    stated = catalog.stated(path, "node")
     if stated is not None:
         nodes = catalog.names("nodes")
         if stated not in nodes:
@@ -236,6 +248,6 @@ def usual_node(device: str) -> str:
 def _device_of(node: str) -> object:
     """The device that a node's file names; None where it cannot be read, which is for whoever asks for it to hear."""
     try:
-        return catalog.read_yaml(catalog.locate("nodes", node)).get("device")
+        return catalog.stated(catalog.locate("nodes", node), "device")
     except InputError:
         return None

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
-from .._quick import replace
+from .._quick import once, replace
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..model.formats import WeightClass
@@ -75,13 +74,13 @@ class Job:
         """Whether a backward follows the forward."""
         return self.work.step.trains
 
-    @cached_property
+    @once
     def capture(self) -> Captured:
         """How much of the kernels of a serving step's pass its engine launches as graphs."""
         engine, queries = self.work.stack.engine, self.work.load.queries
         return engine.captured(self.rows, queries) if self.step.serves else Captured.NOTHING
 
-    @cached_property
+    @once
     def forwards(self) -> tuple[Batch, ...]:
         """What passes the model in a serving step, as it is."""
         return self.step.passes(self.work.load, self.plan.pp)
@@ -192,7 +191,7 @@ class Job:
                 kinds[self.further_block] += self.further_layers
         return kinds
 
-    @cached_property
+    @once
     def sequences(self) -> int:
         """Sequences of one micro-batch, or prompts that a pass reads whose tokens ranks divide."""
         if self.step.serves and self.step.shards_tokens and self.pass_index is not None:
@@ -220,7 +219,7 @@ class Job:
         """Whether sequences of the step differ in length."""
         return bool(self.work.unequal.tokens)
 
-    @cached_property
+    @once
     def dealt(self) -> Dealt:
         """Who works on which of them; raises InputError where they cannot be dealt so."""
         work, plan, options = self.work, self.plan, self.plan.options
@@ -234,14 +233,14 @@ class Job:
         except InputError as error:
             raise self.plan.refusal(error.key or "rank_tokens", error.message) from None
 
-    @cached_property
+    @once
     def packs(self) -> tuple[Pack, ...]:
         """A replica's micro-batches of sequences of unequal length."""
         if self.beside:
             return self.beside
         return max(self.dealt.packs, key=len) if self.replica is None else self.dealt.packs[self.replica]
 
-    @cached_property
+    @once
     def packed(self) -> Pack:
         """The micro-batch of them that is meant."""
         if self.pack is not None:
@@ -273,14 +272,14 @@ class Job:
         """Tokens of each that are in the cache before a pass."""
         return self.rows[0][1] if self.step.serves else 0
 
-    @cached_property
+    @once
     def micro_batches(self) -> int:
         """Micro-batches of a replica's step, or passes of a serving one."""
         if self.unequal:
             return len(self.packs)
         return len(self.passes) or self.work.sequences // self.sequences
 
-    @cached_property
+    @once
     def passes(self) -> tuple[Batch, ...]:
         """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
         engine = self.work.stack.engine
@@ -293,14 +292,14 @@ class Job:
             for batch, rows in zip(passes, filled, strict=True)
         )
 
-    @cached_property
+    @once
     def batch(self) -> Batch:
         """Rows of one pass of a serving step."""
         if self.pass_index is None:
             return max(self.passes, key=lambda batch: batch.tokens)
         return self.passes[self.pass_index]
 
-    @cached_property
+    @once
     def rows(self) -> tuple[tuple[int, int, int], ...]:
         """Of that pass, as layers take them; none of a step that does not serve."""
         if not self.step.serves:
@@ -342,14 +341,14 @@ class Job:
         found.__dict__["passes"] = self.passes  # the same in all of them, and long where chunks are many
         return found
 
-    @cached_property
+    @once
     def group_tokens(self) -> int:
         """Tokens of one micro-batch, over all token shards."""
         if self.unequal:
             return sum(self.packed.tokens)
         return self.batch.tokens if self.step.serves else self.work.sequence * self.sequences
 
-    @cached_property
+    @once
     def tokens(self) -> int:
         """Tokens of one micro-batch that a rank holds."""
         return self.group_tokens // (self.packed.ranks if self.unequal else self.token_shards)
@@ -399,7 +398,7 @@ class Job:
             )
         return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
 
-    @cached_property
+    @once
     def chunk_sizes(self) -> tuple[int, ...]:
         """Layers of every chunk of the pipeline."""
         return self.plan.stage_layers or chunk_layers(self.model.layers, self.plan.pp * self.plan.vpp)
@@ -446,7 +445,7 @@ class Job:
             return job
         return replace(job, plan=replace(job.plan, offload_layers=0, offload_weights=0))
 
-    @cached_property
+    @once
     def store(self) -> ActivationStore:
         """In which type kept activations wait: as the plan says, or the stack."""
         return ACTIVATION_STORES.get(self.plan.activation_store or self.work.stack.activation_store or WIDE.name)
@@ -463,7 +462,7 @@ class Job:
         found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
         return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
-    @cached_property
+    @once
     def scheme(self) -> Scheme:
         """What spreads a replica."""
         return SCHEMES.get(self.plan.scheme)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from math import gcd
 from typing import Any
 
-from .._quick import replace
+from .._quick import once, replace
 from ..errors import InputError
 from ..model import Architecture
 from ..network import Routing
@@ -238,12 +237,12 @@ class Plan:
         """How many ranks of each axis of the replica axis divide state; None where groups cannot be filled so."""
         return self._parts(self.shard_group or self.secondary_shard or 1, ("sp", "dp"))
 
-    @cached_property
+    @once
     def scheme(self) -> str:
         """The scheme that its degrees ask for."""
         return scheme_name(self.degrees)
 
-    @cached_property
+    @once
     def token_axis(self) -> str:
         """The axis that carries sequence shards."""
         return SCHEMES.get(self.scheme).token_axis

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from .._quick import once
 from ..model import Architecture
 from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
@@ -72,7 +72,7 @@ class Work:
     host_reads_bytes_per_s: float = 0.0
     weight_bytes: float = 0.0
 
-    @cached_property
+    @once
     def step(self) -> Step:
         return STEPS.get(self.pass_)
 
