@@ -14,7 +14,7 @@ from tspsim.validation.run import read
 from tspsim.validation.served import disaggregated, published, silicon
 from tspsim.validation.served.groups import fitted, group_of
 from tspsim.validation.served.run import ServedRun
-from tspsim.validation.served.scripts import Asked, inferencex
+from tspsim.validation.served.scripts import MeasuredRun, inferencex
 
 DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 SILICON, PUBLISHED = (DATA / "published" / name for name in ("serving_silicon.csv", "inference.csv"))
@@ -140,13 +140,11 @@ def test_scripts_give_an_engine_its_options() -> None:
     assert isinstance(run, ServedRun)
     assert dict(run.options) == {"max_num_batched_tokens": 8192, "max_num_seqs": 512}
     assert (run.policy, run.plan.stack, run.memory, run.plan.kv) == ("vllm", "vllm@0.17", 0.9, "fp8")
-    polled = [
-        inferencex("sglang", Asked("deepseek-r1", "b200", 8, 1024, 1024, clients)).options["scheduler_recv_interval"]
-        for clients in (8, 16)
-    ]
+    scripts = [inferencex("sglang", MeasuredRun("deepseek-r1", "b200", 8, 1024, 1024, clients)) for clients in (8, 16)]
+    polled = [script.options["scheduler_recv_interval"] for script in scripts]
     assert polled == [10, 30]
     budgets = [
-        inferencex("vllm", Asked("minimax-m2.5", "b200", 4, tokens, 1024, 8)).options["max_num_batched_tokens"]
+        inferencex("vllm", MeasuredRun("minimax-m2.5", "b200", 4, tokens, 1024, 8)).options["max_num_batched_tokens"]
         for tokens in (1024, 8192)
     ]
     assert budgets == [2048, 16384]

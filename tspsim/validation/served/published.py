@@ -13,7 +13,7 @@ from tspsim.errors import InputError
 from ..cells import Row, count_of
 from ..devices import named_device
 from .run import Options, ServedPlan, ServedRun
-from .scripts import BESIDE, Asked, Script
+from .scripts import BESIDE, MeasuredRun, Script
 from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def published_run(row: Row) -> ServedRun:
         raise InputError("disaggregated, or software that is not published")
     if name.startswith("mi") and policy == "vllm":
         stack = "atom"
-    settings = script(Asked(model, name, tp * dp, prompt, output, concurrency), dp)
+    settings = script(MeasuredRun(model, name, tp * dp, prompt, output, concurrency), dp)
     words = str(row["precision"])
     plan = ServedPlan(
         model, name, tp, dp, ep, stack, weights_of(words, model, name, written), activations_of(model, name),
@@ -240,33 +240,33 @@ def degrees(row: Row) -> tuple[int, int, int, int]:
 # --- engines -----------------------------------------------------------------------------------------------------
 
 
-def _atom(asked: Asked, dp: int) -> Script:
+def _atom(asked: MeasuredRun, dp: int) -> Script:
     tokens = 32768 if asked.model.startswith("kimi") else 16384
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 512}, 0.9)
 
 
-def _plugin(asked: Asked, dp: int) -> Script:
+def _plugin(asked: MeasuredRun, dp: int) -> Script:
     tokens = 32768 if asked.model.startswith("qwen3-next") else 16384
     memory = 0.8 if asked.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 1024}, memory)
 
 
-def _sglang_plugin(asked: Asked, dp: int) -> Script:
+def _sglang_plugin(asked: MeasuredRun, dp: int) -> Script:
     if dp > 1:
         options = {"chunked_prefill_size": 65536, "max_prefill_tokens": 65536, "max_running_requests": 24}
         return Script(options, 0.8)
     return Script({"chunked_prefill_size": 16384, "max_prefill_tokens": 16384}, 0.85)
 
 
-def _vllm(asked: Asked, dp: int) -> Script:
+def _vllm(asked: MeasuredRun, dp: int) -> Script:
     return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
 
 
-def _bench(asked: Asked, dp: int) -> Script:
+def _bench(asked: MeasuredRun, dp: int) -> Script:
     return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
 
 
-Settings = Callable[[Asked, int], Script]
+Settings = Callable[[MeasuredRun, int], Script]
 #: Words of the engine column → scheduler, stack, and its options.
 SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
     ("P/D", ("", "", _vllm)),

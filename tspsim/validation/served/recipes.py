@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .scripts import Asked
+from .scripts import MeasuredRun
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Workers:
     """What rows state: ``asked`` with the model, lengths and clients of a run, and of its decode workers how many there
     are and their GPUs; ``narrow``: weights of four bits."""
 
-    asked: Asked
+    asked: MeasuredRun
     narrow: bool
     workers: int
     gpus: int

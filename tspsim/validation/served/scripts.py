@@ -16,7 +16,7 @@ BESIDE = 4096
 
 
 @dataclass(frozen=True)
-class Asked:
+class MeasuredRun:
     """What a script is asked for: the row's own numbers."""
 
     model: str
@@ -37,12 +37,12 @@ class Script:
     kv: str = ""
 
 
-def inferencex(engine: str, asked: Asked) -> Script:
+def inferencex(engine: str, asked: MeasuredRun) -> Script:
     """The script of an engine and a model."""
     return INFERENCEX[engine](asked)
 
 
-def _vllm(asked: Asked) -> Script:
+def _vllm(asked: MeasuredRun) -> Script:
     """Prefix caching off in all."""
     blackwell = asked.device.startswith(("b", "gb"))
     if asked.model.startswith("llama"):
@@ -58,7 +58,7 @@ def _vllm(asked: Asked) -> Script:
     return Script({"max_num_batched_tokens": 8192, "max_num_seqs": asked.concurrency}, 0.9)
 
 
-def _sglang(asked: Asked) -> Script:
+def _sglang(asked: MeasuredRun) -> Script:
     """Radix cache off in all."""
     polled = 30 if asked.concurrency >= 16 else 10
     if asked.model.startswith("glm"):
@@ -78,7 +78,7 @@ def _sglang(asked: Asked) -> Script:
     return Script(options | {"scheduler_recv_interval": polled}, 0.85, "fp8")
 
 
-def _sglang_block_fp8(asked: Asked) -> Script:
+def _sglang_block_fp8(asked: MeasuredRun) -> Script:
     """DeepSeek in fp8 on Blackwell: other chunks than in fp4."""
     polled = 30 if asked.concurrency >= 16 and asked.tp == 8 else 10
     chunk, slots, memory = (32768, 128, 0.82) if asked.tp == 8 else (8192, 32, 0.95)
@@ -86,21 +86,21 @@ def _sglang_block_fp8(asked: Asked) -> Script:
     return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
 
 
-def _sglang_fp4(asked: Asked) -> Script:
+def _sglang_fp4(asked: MeasuredRun) -> Script:
     """Qwen3.5 in fp4 on B200: polled as rarely at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
     options |= {"max_running_requests": max(128, asked.concurrency), "scheduler_recv_interval": 30}
     return Script(options, 0.85, "fp8")
 
 
-def _sglang_drafts(asked: Asked) -> Script:
+def _sglang_drafts(asked: MeasuredRun) -> Script:
     """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
     polled = 30 if asked.concurrency >= 16 else 10
     return Script(options | {"scheduler_recv_interval": polled}, 0.9, "fp8")
 
 
-def _trtllm(asked: Asked) -> Script:
+def _trtllm(asked: MeasuredRun) -> Script:
     """Reuse of blocks off in all."""
     if asked.model.startswith("llama"):
         options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
@@ -116,7 +116,7 @@ def _trtllm(asked: Asked) -> Script:
 
 
 #: By engine.
-INFERENCEX: dict[str, Callable[[Asked], Script]] = {
+INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "sglang fp8": _sglang_block_fp8,
@@ -131,7 +131,7 @@ INFERENCEX: dict[str, Callable[[Asked], Script]] = {
 SLOTS, GENERATED = 128, 1500
 
 
-def defaults(engine: str, asked: Asked) -> Script:
+def defaults(engine: str, asked: MeasuredRun) -> Script:
     """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
     TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
     its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted

@@ -18,7 +18,7 @@ from ..devices import named_device
 from . import clients
 from .recipes import RECIPES, Recipe, Workers
 from .run import Options, ServedPlan, ServedRun
-from .scripts import Asked, Script, defaults, inferencex
+from .scripts import MeasuredRun, Script, defaults, inferencex
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ def _run(row: Row) -> ServedRun:
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     drafts = _drafts(row, model, name, tp, dp, ep)
-    asked = Asked(model, name, tp * dp, prompt, output, concurrency)
+    asked = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
@@ -200,7 +200,7 @@ def _stack(engine: str, row: Row) -> str:
     return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
 
 
-def _script(engine: str, row: Row, asked: Asked, gap: bool, drafts: int = 0) -> Script:
+def _script(engine: str, row: Row, asked: MeasuredRun, gap: bool, drafts: int = 0) -> Script:
     if drafts:
         return inferencex(f"{engine} drafts", asked)
     if gap:
@@ -359,7 +359,7 @@ def disaggregated(row: Row) -> ServedRun:
         raise InputError("incomplete: lengths not stated")
     degrees_of = {phase: _worker(row, phase) for phase in ("prefill", "decode")}
     weights = _weights(row, model)
-    asked = Asked(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
+    asked = MeasuredRun(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
     as_they_come = defaults(engine, asked).options
     recipe, least = Recipe(as_they_come, as_they_come), 1.0
     if "gap-analysis" not in str(row["silicon_data_source"]):
