@@ -20,7 +20,7 @@ from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
-from tspsim.traffic import MeasuredRun
+from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 
 from . import disaggregated
@@ -134,7 +134,7 @@ def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
     return min(run.requests, max(FEWEST, 2 * held * run.plan.dp * run.replicas))
 
 
-def requests_of(run: ServedRun, count: int) -> MeasuredRun:
+def requests_of(run: ServedRun, count: int) -> Asked:
     """Lengths of the first requests of a run, drawn."""
     random = np.random.default_rng([SEED, run.prompt, run.output])
     lengths = []
@@ -143,7 +143,7 @@ def requests_of(run: ServedRun, count: int) -> MeasuredRun:
         low = max(1, round(least * nominal))
         lengths.append(random.integers(low, nominal + 1, count))
     none = np.zeros(count)
-    return MeasuredRun(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency)
+    return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------
