@@ -199,6 +199,41 @@ def test_conversations_that_do_not_fit_wait_less_for_their_next_turn():
     assert any(each.source == "host" for each in tiered.runs[0].transfers)
 
 
+def test_a_piece_that_what_is_forgotten_makes_shorter_is_met_at_its_step():
+    engine = {"num_gpu_blocks": 40, "capacity_scheduler_policy": "MAX_UTILIZATION"}
+    asked = load(
+        {
+            "name": "agents",
+            "cluster": {"device": "b200"},
+            "workload": {
+                "model": "deepseek-v4-flash",
+                "stack": "trtllm",
+                "engine": engine | {"enable_chunked_prefill": True, "max_num_tokens": 512},
+            },
+            "traffic": {
+                "arrivals": {"kind": "closed", "concurrency": 3},
+                "prompt": {"kind": "lognormal", "median": 120, "sigma": 1.0, "cap": 600},
+                "output": 20,
+                "prefix": {"kind": "agents", "turns": 2, "tool": "100 ms", "workers": 2},
+                "requests": 12,
+                "seed": 774,
+            },
+            "plans": [
+                {
+                    "name": "TP8",
+                    "tp": 8,
+                    "speculation": {"tokens": 3, "draft": "ngram", "rate": 0.6, "mode": "expected"},
+                    "tiers": {"host": {"size": "1 GB"}},
+                }
+            ],
+        }
+    )
+    folded, by_steps = (
+        tspsim.simulate(asked, every_step=every).plans[0].runs[0].waits.end_s for every in (False, True)
+    )
+    assert folded == pytest.approx(by_steps, abs=1e-12)
+
+
 @pytest.mark.parametrize(
     ("tiers", "said"),
     [

@@ -130,7 +130,11 @@ class BudgetLane(Lane):
             match = self.find(sequence)
             computed = self.computed_by(sequence, match)
             tokens = self._piece(sequence, computed, budget)
-            if tokens == 0 or not self.has_room(sequence, computed + tokens, match):
+            if tokens == 0:
+                break
+            if not self.has_room(sequence, computed + tokens, match):
+                # What a step takes may be forgotten of its beginning: its first piece then ends earlier, and may fit.
+                plan.again = plan.again and not (match.idle and computed + tokens < sequence.target)
                 break
             self.admit(sequence, match)
             self._hold(sequence, computed + tokens)
