@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-import pandas as pd
-from helpers.plain_requests import Plain, lengths, step_s
+from helpers.plain_requests import Plain, assert_replayed_alike, lengths, step_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.serving import Engine, replay
+from tspsim.serving import Engine
 
 
 def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, whole):
@@ -98,10 +96,4 @@ def test_vllm_is_the_plain_loop(requests, budget, seats, blocks, block, threshol
         scheduler_reserve_full_isl=whole,
         enable_prefix_caching=False,
     )
-    frame = pd.DataFrame(
-        [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]
-    )
-    answer = replay(frame, lambda batch: step_s(batch.rows), engine)
-    np.testing.assert_allclose(answer.first_token_s, [r.first_s for r in asked], rtol=1e-12)
-    np.testing.assert_allclose(answer.end_s, [r.end_s for r in asked], rtol=1e-12)
-    assert answer.preemptions.tolist() == [r.preemptions for r in asked]
+    assert_replayed_alike(asked, engine)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-import pandas as pd
-from helpers.plain_requests import Plain, lengths, step_s
+from helpers.plain_requests import Plain, assert_replayed_alike, lengths, step_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.serving import Engine, replay
+from tspsim.serving import Engine
 
 FIRST_RATIO, LEAST_RATIO, DECAY_STEPS, ROOM_STEPS = 0.7, 0.14, 600, 20
 
@@ -155,10 +153,4 @@ def test_sglang_is_the_plain_loop(requests, chunk, most, seats, spare, careful, 
         disable_overlap_schedule=True,
         disable_radix_cache=True,
     )
-    frame = pd.DataFrame(
-        [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]
-    )
-    answer = replay(frame, lambda batch: step_s(batch.rows), engine)
-    np.testing.assert_allclose(answer.first_token_s, [r.first_s for r in asked], rtol=1e-12)
-    np.testing.assert_allclose(answer.end_s, [r.end_s for r in asked], rtol=1e-12)
-    assert answer.preemptions.tolist() == [r.preemptions for r in asked]
+    assert_replayed_alike(asked, engine)
