@@ -14,7 +14,7 @@ from ..cells import Row, count_of
 from ..devices import named_device
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE, MeasuredRun, Script
-from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Mended, activations_of
+from .silicon import CLASSES, NVFP4, USUAL_NVFP4, Doubt, Mended, activations_of, refuse_doubtful
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,15 +81,18 @@ BENCH_REQUESTS = {
     (20000, 2000): 1000,
 }  # fmt: skip
 USUAL_REQUESTS = 1500
-#: Device, words of the source, and why what they say together is not believed. ATOM's recipe of DeepSeek-R1 heads 28.8
+#: ATOM's recipe of DeepSeek-R1 heads 28.8
 #: and 40.8 ms a token at 128 and 256 at once with "8xMI300X"; its own nightly of 21 June 2026 has 27.6 and 39.5 on
 #: eight MI355X (ROCm/cvs, plans/inferencex-atom-cvs-automation-plan.md, 4.3), AMD's laboratory 42.5 and 54.1 on eight
 #: MI300X four days later, where its limits had been the recipe's (ROCm/cvs 07c90a7, mi300x_..._perf_threshold.json;
 #: pull request 238 has 2,842 and 4,419 output tokens/s of another run, the recipe 4,274 and 6,039).
-DOUBTED = (
-    "mi300x",
-    "ATOM/blob/main/recipes/DeepSeek-R1.md",
-    "ATOM's recipe of DeepSeek-R1 has of 8 MI300X what its nightly has of 8 MI355X, 1.3 to 1.5 times what was measured",
+DOUBTFUL = (
+    Doubt(
+        "ATOM's recipe of DeepSeek-R1 has of 8 MI300X what its nightly has of 8 MI355X, 1.3 to 1.5 times what was"
+        " measured",
+        device="mi300x",
+        source="ATOM/blob/main/recipes/DeepSeek-R1.md",
+    ),
 )
 
 
@@ -131,8 +134,7 @@ def published_run(row: Row) -> ServedRun:
     tp, dp, ep, replicas = degrees(row)
     if "TensorRT-LLM 1.0" in str(row["engine"]) and ep > 1 and dp == 1:
         tp, dp = 1, tp  # every model with experts: llm_options.yml, docs/source/performance/perf-overview.md of 1.0
-    if name == DOUBTED[0] and DOUBTED[1] in str(row["source_url"]):
-        raise InputError(f"doubtful: {DOUBTED[2]}")
+    refuse_doubtful(row, name, DOUBTFUL)
     if "dspark" in written.lower():
         raise InputError("drafts by DSpark are not modelled")
     if "tbo" in f"{written} {row['notes']}".lower():

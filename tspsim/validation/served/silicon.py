@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -138,9 +139,7 @@ def _run(row: Row) -> ServedRun:
     model = MODELS.get(str(row["model_path"]))
     if model is None:
         raise InputError("no such model in the catalog")
-    doubt = next((each.why for each in DOUBTFUL if each.of(row, name)), None)
-    if doubt is not None:
-        raise InputError(f"doubtful: {doubt}")
+    refuse_doubtful(row, name, DOUBTFUL)
     prompt, output = count_of(row, "isl"), count_of(row, "osl")
     tp, dp, ep = degrees(row)
     concurrency = concurrency_of(row, dp)
@@ -296,17 +295,18 @@ def activations_of(model: str, device: str) -> Options:
 class Doubt:
     """Rows that are not scored, by what they all have, and what is wrong with them.
 
-    ``model`` and ``name`` are parts of the row's own words; what is None is not looked at.
+    ``model``, ``name`` and ``source`` are parts of the row's own words; what is None is not looked at.
     """
 
     why: str
-    model: str
+    model: str = ""
     device: str | None = None
     version: str | None = None
     lengths: tuple[int, int] | None = None
     output: int | None = None
     concurrency: int | None = None
     name: str = ""
+    source: str = ""
 
     def of(self, row: Row, device: str) -> bool:
         """Whether a row is one of them."""
@@ -315,10 +315,18 @@ class Doubt:
             (self.version, row.get("backend_version")),
             (self.lengths, (count_of(row, "isl"), count_of(row, "osl"))),
             (self.output, count_of(row, "osl")),
-            (self.concurrency, concurrency_of(row)),
+            (self.concurrency, None if self.concurrency is None else concurrency_of(row)),
         )
-        within = self.model in str(row.get("model_path")).lower() and self.name in str(row.get("id"))
+        model, name, source = str(row.get("model_path")).lower(), str(row.get("id")), str(row.get("source_url"))
+        within = self.model in model and self.name in name and self.source in source
         return within and all(wanted is None or wanted == found for wanted, found in stated)
+
+
+def refuse_doubtful(row: Row, device: str, doubtful: Sequence[Doubt]) -> None:
+    """Raises InputError with why a row is one of them."""
+    for doubt in doubtful:
+        if doubt.of(row, device):
+            raise InputError(f"doubtful: {doubt.why}")
 
 
 DOUBTFUL = (
