@@ -256,8 +256,7 @@ def part_of(cluster: Cluster, nodes: int) -> Cluster:
     """So many nodes of a cluster, alike; the same object every time, which knows the collectives that it was asked."""
     if nodes == cluster.nodes:
         return cluster
-    part: Cluster = cluster.memo.setdefault(("part", nodes), replace(cluster, nodes=nodes, memo={}))
-    return part
+    return cluster.once(("part", nodes), lambda: replace(cluster, nodes=nodes, memo={}))
 
 
 class Sampled(NamedTuple):
