@@ -86,8 +86,7 @@ def plan(
     """
     budget_s = read_budget(budget)
     if isinstance(scenario, Scenario):
-        if overrides:
-            raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+        _refuse_overrides(overrides)
         question, stated = scenario, True
     else:
         question, stated = load_planned(scenario, overrides)
@@ -131,8 +130,8 @@ def compare(
     """
     if not scenarios:
         raise InputError("name at least one scenario to compare")
-    if overrides and any(isinstance(each, Scenario) for each in scenarios):
-        raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+    if any(isinstance(each, Scenario) for each in scenarios):
+        _refuse_overrides(overrides)
     asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
     found = with_best(expand_all(asked), jobs=jobs, progress=progress)
     questions = [question for question, _ in found]
@@ -188,6 +187,11 @@ def sweep(
     question = Sweep(str(scenario), axes, zipped=zipped, overrides=overrides)
     kept = Path(store) if store is not None else None
     return question.run(store=kept, resume=resume, jobs=jobs, progress=progress)
+
+
+def _refuse_overrides(overrides: Sequence[str]) -> None:
+    if overrides:
+        raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
 
 
 def _values(values: Sequence[object]) -> str:
