@@ -12,6 +12,21 @@ from collections.abc import Sequence
 from .sought import SOUGHT, Sought, shares_tokens
 
 Segments = tuple[tuple[int, int], ...]
+#: First token and number of tokens; what a cache holds stands before 0.
+Chunk = tuple[int, int]
+
+
+def chunks(partition: str, sequence: int, shards: int, position: int) -> tuple[Chunk, ...]:
+    """The tokens that a shard holds.
+
+    >>> chunks("zigzag", 1024, 4, 1), chunks("contiguous", 1024, 4, 1)
+    (((128, 128), (768, 128)), ((256, 256),))
+    """
+    length = sequence // shards
+    if partition == "contiguous" or shards == 1:
+        return ((position * length, length),)
+    half = length // 2
+    return (position * half, half), ((2 * shards - 1 - position) * half, half)
 
 
 def local_segments(
@@ -29,11 +44,8 @@ def local_segments(
     length = sequence // shards
     if not causal:
         return ((length, cached + sequence),) * sequences
-    if partition == "contiguous" or shards == 1:
-        return ((length, cached + length * (position + 1)),) * sequences
-    chunk = length // 2
-    pieces = (chunk, cached + chunk * (position + 1)), (chunk, cached + chunk * (2 * shards - position))
-    return pieces * sequences
+    held = chunks(partition, sequence, shards, position)
+    return tuple((tokens, cached + first + tokens) for first, tokens in held) * sequences
 
 
 def slice_length(tokens: int, part: int, parts: int) -> int:

@@ -11,23 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import ceil
 
-from .partition import Segments, slice_length
-
-#: First token and number of tokens; what a cache holds stands before 0.
-Chunk = tuple[int, int]
-
-
-def chunks(partition: str, sequence: int, shards: int, position: int) -> tuple[Chunk, ...]:
-    """The tokens that a shard holds.
-
-    >>> chunks("zigzag", 1024, 4, 1), chunks("contiguous", 1024, 4, 1)
-    (((128, 128), (768, 128)), ((256, 256),))
-    """
-    length = sequence // shards
-    if partition == "contiguous" or shards == 1:
-        return ((position * length, length),)
-    half = length // 2
-    return (position * half, half), ((2 * shards - 1 - position) * half, half)
+from .partition import Chunk, Segments, chunks, slice_length
 
 
 def sliced(chunk: Chunk, part: int, parts: int) -> Chunk:
