@@ -70,7 +70,7 @@ def test_preemptions_are_told_when_they_happened() -> None:
     assert place in found.values()
     away = [part for part in life.parts(run, place) if part[0] == "put back, waits again"]
     assert len(away) == run.requests.preemptions[place]
-    when, count = life.tokens(run, place, run.engine_of(place))
+    when, count, _ = life.tokens(run, place, run.engine_of(place))
     assert (np.diff(when) >= -1e-9).all() and (np.diff(count) >= 0).all() and len(when) > 10
 
 

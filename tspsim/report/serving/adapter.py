@@ -17,7 +17,7 @@ from tspsim.serving.runs import ServingRun
 
 from .published import published_of
 from .steps import shares_of
-from .view import Engine, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
+from .view import Engine, Floats, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
 
 #: What the point of a curve is told by in a closed loop; else it has a rate.
 CLOSED = "concurrency"
@@ -144,15 +144,24 @@ def put_back_of(run: ServingRun, order: Ints) -> PutBack | None:
 
 
 def answered_by(requests: Requests, engines: Sequence[Engine]) -> Ints:
-    """Which engine's step ended at the moment of each request's last token; −1 where several did, or none."""
-    found = np.full(len(requests), -1, dtype=np.int64)
-    several = np.zeros(len(requests), dtype=bool)
-    for place, engine in enumerate(engines):
-        mine = np.isin(requests.end_s, engine.steps.end_s)
-        several |= mine & (found >= 0)
-        found[mine] = place
-    found[several] = -1
-    return found
+    """Which engine put out each request's tokens; −1 where several may have, or none.
+
+    It is the one that alone ended a step at the moment of the last token. A run of equal steps is one row of a log,
+    which hides the ends within it; so next comes who ended a step at the first token, a prompt's own step. The only
+    engine that decodes at all answers everybody.
+    """
+    decoding = [place for place, engine in enumerate(engines) if (engine.steps.sequences > 0).any()]
+    if len(decoding) == 1:
+        return np.full(len(requests), decoding[0], dtype=np.int64)
+    found = alone_at(requests.end_s, engines, decoding)
+    return np.where(found >= 0, found, alone_at(requests.first_token_s, engines, decoding))
+
+
+def alone_at(moments: Floats, engines: Sequence[Engine], places: Sequence[int]) -> Ints:
+    """The place of the only engine that ended a step at each moment; −1 where none did, or several."""
+    ended = np.array([np.isin(moments, engines[place].steps.end_s) for place in places]).reshape(-1, len(moments))
+    which = np.asarray(places, dtype=np.int64)[ended.argmax(axis=0)] if len(places) else np.zeros(len(moments), int)
+    return np.where(ended.sum(axis=0) == 1, which, -1)
 
 
 def kicker(result: Result) -> str:

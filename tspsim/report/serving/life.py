@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tspsim.report.figures import ALARM, LEGEND
 from tspsim.report.numbers import seconds
@@ -18,6 +19,8 @@ from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, ServingView, S
 
 #: Columns of the engine's row, marks of the line of tokens, and plans.
 MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
+#: Gaps between two tokens that are drawn exactly.
+MOST_GAPS = 50
 
 PARTS = {
     "front end": "#8a93a6", "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL],
@@ -26,7 +29,8 @@ PARTS = {
 
 TEMPLATE = """
 {{ figure("lives", "A request from its sending to its last token, what the engine did meanwhile, and its tokens as they
-came. A step beside somebody's prompt is longer, and so is the gap between two tokens.", "Request") }}
+came, one step up a token. A step beside somebody's prompt is longer, and so is the gap between two tokens; where the
+line is flat the engine reads prompts alone.", "Request") }}
 <ul class="verdicts">{% for name, text in told %}<li><strong>{{ name }}</strong> {{ text }}</li>{% endfor %}</ul>
 """
 
@@ -153,12 +157,11 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
         cut = columns(engine.steps.within(begin_s, end_s), at)
         traces += strip(cut, {"x": packed((at - begin_s) / unit_s)}, _axis(1), first=False)
         last = 2
-    when, count = tokens(run, place, engine)
-    across = {"x": packed((when - begin_s) / unit_s)}
-    tokens_line = line("tokens out", count, across, _axis(last), COLOURS[DECODE])
-    tokens_line["y"] = packed(count)
-    tokens_line["line"]["shape"] = "linear"
-    traces.append({**tokens_line, "showlegend": False})
+    when, count, whole = tokens(run, place, engine)
+    tokens_line = line("tokens out", count, {"x": packed((when - begin_s) / unit_s)}, _axis(last), COLOURS[DECODE])
+    # Nothing is drawn between moments where nobody knows what came between them.
+    tokens_line |= {"y": packed(count), "mode": "lines" if whole and len(when) > 1 else "markers", "showlegend": False}
+    traces.append(tokens_line)
     titles = ["request", *(["its engine"] if engine is not None else []), "tokens out"]
     layout: dict[str, Any] = {
         "height": total + 110, "hovermode": "closest", "barmode": "overlay", "margin": {"l": 96}, "dragmode": "zoom",
@@ -180,36 +183,54 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats]:
-    """Moments and how many tokens were out by then; a straight line where the steps between are not known."""
+def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats, bool]:
+    """Moments of tokens, how many are out from then on, and whether all moments are there.
+
+    An engine's log has every step that decodes, so tokens stand at the ends of those in which the request took part.
+    Where the engine is not known only the first token and the last have moments. A step that puts out several tokens
+    (drafts) counts as their mean.
+    """
     assert run.requests is not None
     requests = run.requests
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
-    begin, output = float(requests.sent_s[place]), int(requests.output_tokens[place])
-    when, count = np.array([begin, first, first, end]), np.array([0.0, 0.0, 1.0, float(output)])
-    if engine is None or output < 2:
-        return when, count
-    away = run.put_back(place)
-    begins, ends, made = emitted(engine.steps.within(first, end), first, end, away)
-    # Where it was read again, a few steps passed without a token of its own.
-    if len(made) and abs(made[-1] - (output - 1)) <= 1.0 + 4.0 * len(away):
-        before = np.concatenate(([0.0], made[:-1]))
-        # One step puts out its token at its end; those of a run come evenly.
-        begins = np.where(made - before > 1.0, begins, ends)
-        moments, tokens_ = np.column_stack((begins, ends)).ravel(), np.column_stack((before, made)).ravel()
-        chosen = thinned(len(moments), MOST_MARKS)
-        when = np.concatenate((when[:3], moments[chosen], [end]))
-        count = np.concatenate((count[:3], np.minimum(1.0 + tokens_[chosen], output), [float(output)]))
-    return when, count
+    output = int(requests.output_tokens[place])
+    away = [*run.put_back(place), *((first, until) for until in sent_until(run, place))]
+    moments = emitted(engine.steps, first, end, away) if engine is not None else np.empty(0)
+    if not len(moments) or output < 2:
+        return np.unique([first, end]), np.unique([1.0, float(output)]), output < 2
+    made = 1.0 + (output - 1.0) * np.arange(1, len(moments) + 1) / len(moments)
+    chosen = told(moments)
+    return np.concatenate(([first], moments[chosen])), np.concatenate(([1.0], made[chosen])), True
 
 
-def emitted(
-    steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]
-) -> tuple[Floats, Floats, Floats]:
-    """Begins and ends of the runs of steps that a sequence took part in, and the tokens it had put out by their ends,
-    the first one not counted."""
-    taking = (steps.sequences > 0) & (steps.start_s >= first_s - 1e-12) & (steps.end_s <= end_s + 1e-12)
+def sent_until(run: Run, place: int) -> Floats:
+    """Ends of the transfers of a request's cache: the engine that decodes goes on with it then."""
+    sent = run.transfers
+    return sent.end_s[sent.request == place] if sent is not None else np.empty(0)
+
+
+def emitted(steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]) -> Floats:
+    """Ends of the steps that decode between a request's first token and its last, but for those while it was away (put
+    back, or its cache under way); the last of them is the request's own end.
+
+    A run of equal steps is one row of the log: its steps end at even distances.
+    """
+    mine = steps.within(first_s, end_s)
+    counts = np.where(mine.sequences > 0, mine.steps, 0)
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts) + 1
+    step_s = (mine.end_s - mine.start_s) / np.maximum(mine.steps, 1)
+    ends = np.repeat(mine.start_s, counts) + np.repeat(step_s, counts) * number
+    tick = 1e-9 * max(end_s - first_s, 1e-30)
+    taking = (ends > first_s + tick) & (ends <= end_s + tick)
     for since, until in away:
-        taking &= ~((steps.start_s >= since - 1e-12) & (steps.end_s <= until + 1e-12))
-    return steps.start_s[taking], steps.end_s[taking], np.cumsum(steps.steps[taking]).astype(float)
+        taking &= ~((ends > since + tick) & (ends <= until + tick))
+    found = ends[taking]
+    found[-1:] = end_s
+    return found
 
+
+def told(moments: Floats) -> NDArray[np.int64]:
+    """Places of the moments that a figure draws: at most :data:`MOST_MARKS` evenly, and both ends of the longest gaps,
+    which are what it shows."""
+    longest = np.argsort(-np.diff(moments), kind="stable")[:MOST_GAPS]
+    return np.unique(np.concatenate((thinned(len(moments), MOST_MARKS), longest, longest + 1)))
