@@ -3,6 +3,7 @@
 A rank's step is its compute, plus what of its communication no compute covers (*exposed*), plus waiting. In a gap of
 the compute stream the transfer that ends last is what the rank waited for and claims the time it moved; what is left
 of the gap after the others have claimed theirs is ``idle``: nobody moved data for this rank, it waited for others.
+What the host's launches claim likewise is no communication and has a part of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine.core import Submission
-from .engine.timeline import Label, Timeline
+from .engine.timeline import ON_HOST, Label, Timeline
 
 Floats = NDArray[np.float64]
 
@@ -24,11 +25,13 @@ FORWARD_PARTS = ("attention", "mlp")
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Mean over ranks; ``compute_s`` by operator family, ``exposed_s`` by kind of communication."""
+    """Mean over ranks; ``compute_s`` by operator family, ``exposed_s`` by kind of communication, ``host_s`` what ranks
+    waited for launches alone."""
 
     compute_s: Mapping[str, float]
     exposed_s: Mapping[str, float]
     idle_s: float
+    host_s: float = 0.0
 
     @property
     def total_compute_s(self) -> float:
@@ -69,7 +72,7 @@ def breakdown(submission: Submission) -> Breakdown:
             for kind, seconds in part.items():
                 table[kind] = table.get(kind, 0.0) + share * seconds
         idle_s += share * seen[key][2]
-    return Breakdown(compute, exposed, idle_s)
+    return Breakdown(compute, exposed, idle_s, exposed.pop(ON_HOST, 0.0))
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ class Kinds:
 def of_rank(
     kinds: Kinds, which: NDArray[np.int32], start_s: Floats, end_s: Floats, makespan_s: float
 ) -> tuple[dict[str, float], dict[str, float], float]:
-    """Compute by family, exposed communication by kind, and idle time of one rank."""
+    """Compute by family, exposed communication and launches by kind, and idle time of one rank."""
     computing = np.array([label.is_compute for label in kinds.labels], dtype=bool)[which]
     compute: dict[str, float] = {}
     taken = shared(start_s[computing], end_s[computing])
@@ -231,6 +234,25 @@ def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, f
     for index, name in enumerate(FORWARD_PARTS):
         result[name] = as_whole(float(received[part == index].sum()) / float(size.sum()) / layers)
     return result | {"total": as_whole(sum(result.values()))}
+
+
+def moved_bytes_per_step(submission: Submission) -> dict[str, float]:
+    """Payload a rank receives in a step and did not hold, and what it copies from and to its host, by what it is for:
+    mean over ranks, from the transfers run; forward and backward of a part together."""
+    timeline = submission.timeline
+    columns = timeline.columns()
+    size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
+    for simulated in submission.ranks:
+        size[simulated.rank.number] = simulated.size
+    labels, which = timeline.kinds()
+    often = np.bincount(which, weights=size[columns["rank"]], minlength=len(labels)) / max(float(size.sum()), 1.0)
+    moved: dict[str, float] = {}
+    for label, times in zip(labels, often.tolist(), strict=True):
+        if not label.is_compute and label.size_bytes * times > 0.0:
+            name = label.part.removesuffix(" again").removesuffix(" backward") or "other"
+            moved[name] = moved.get(name, 0.0) + times * label.size_bytes
+    found = {name: as_whole(value) for name, value in sorted(moved.items())}
+    return found | {"total": as_whole(sum(found.values()))}
 
 
 def as_whole(value: float) -> float:

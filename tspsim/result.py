@@ -114,12 +114,15 @@ class PlanResult:
     #: Share of the assignments of tokens to experts that is over capacity and dropped.
     dropped_share: float = 0.0
     #: ``compute``, ``exposed_communication`` by kind, ``bubble`` and ``idle``: means over ranks; they add up to
-    #: ``step_time_s``.
+    #: ``step_time_s``. Where there is one, ``host`` is what of ``idle`` the host took.
     breakdown_s: Mapping[str, Any] = field(default_factory=dict)
     #: The compute part by operator family (``gemm``, ``attention``, ``memory_bound``).
     compute_by_kind_s: Mapping[str, float] = field(default_factory=dict)
     #: Payload a rank receives and did not hold, in one layer's forward, averaged over ranks.
     communication_bytes_per_layer: Mapping[str, float] = field(default_factory=dict)
+    #: Payload a rank receives in the whole step and did not hold, and what it copies from and to its host, by what it
+    #: is for (``attention``, ``weights``, ``gradients``, …) with their ``total``; averaged over ranks.
+    communication_bytes_per_step: Mapping[str, float] = field(default_factory=dict)
     #: Use of the fabric by kind of link.
     links: tuple[LinkUse, ...] = ()
     #: ``(source, target, share of capacity)`` for every link of the first representative's node and its rails.
@@ -218,6 +221,7 @@ class PlanResult:
             "compute_by_kind_s": dict(self.compute_by_kind_s),
             "memory": self.memory.to_json(),
             "communication_bytes_per_layer": dict(self.communication_bytes_per_layer),
+            "communication_bytes_per_step": dict(self.communication_bytes_per_step),
             "links": [vars(use) for use in self.links],
             "classes": [vars(cls) for cls in self.classes],
             "cost": dict(self.cost),

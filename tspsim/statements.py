@@ -25,6 +25,7 @@ def bottleneck(parts: Breakdown, step_s: float) -> str:
     shares = {COMPUTE_WORDS.get(family, family): seconds for family, seconds in parts.compute_s.items()}
     shares |= {f"exposed {kind.replace('_', '-')}": seconds for kind, seconds in parts.exposed_s.items()}
     shares["waiting for other ranks"] = parts.idle_s
+    shares["the host"] = parts.host_s
     ranked = sorted(shares.items(), key=lambda item: -item[1])
     first, seconds = ranked[0]
     most, compute, exposed = (

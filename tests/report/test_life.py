@@ -1,4 +1,4 @@
-"""The figure of one request's life draws what the engine did: a token at the end of a step that decodes, else nothing."""
+"""The figure of one request's life draws what the engine did: a token where a step that decodes ends, else nothing."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from .assignment import Content, Cost, Template, Templates, content
 from .ranks import ReadyInstruction
-from .timeline import Label, Labels
+from .timeline import ON_HOST, Label, Labels
 
 
 class Costed(NamedTuple):
@@ -320,12 +320,12 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
             is_compute=True,
         )
     if isinstance(instruction, Launch):
-        return Label(*common, "launch", instruction.part, -1, 0.0, 0.0, "on the host")
+        return Label(*common, ON_HOST, instruction.part, -1, 0.0, 0.0, "on the host")
     if isinstance(instruction, Copy):
         where = "a store" if instruction.seconds else "the host"
         shape = f"{instruction.size_bytes / 1e6:.2f} MB {instruction.direction}, {where}"
         size = float(instruction.size_bytes)
-        return Label(*common, f"copy_{instruction.direction}", instruction.part, -1, size, 0.0, shape)
+        return Label(*common, f"copy_{instruction.direction}", instruction.part, -1, size, 0.0, shape, axis="host")
     members = math.prod([mesh.sizes[part] for part in mesh.parts(instruction.axis)])
     if isinstance(instruction, Collective):
         template = Template(instruction.axis, instruction.kind, instruction.size_bytes)
@@ -333,4 +333,4 @@ def describe(instruction: Instruction, costs: Mapping[Operator, float], duration
     else:
         kind, received = "send_recv", float(instruction.size_bytes) if instruction.source is not None else 0.0
     shape = f"{instruction.size_bytes / 1e6:.2f} MB over {members} ranks along {instruction.axis}"
-    return Label(*common, kind, instruction.part, -1, received, 0.0, shape)
+    return Label(*common, kind, instruction.part, -1, received, 0.0, shape, axis=instruction.axis)

@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: Kind of what the host does before kernels and transfers can begin: nothing moves meanwhile.
+ON_HOST = "launch"
+
+
 class Label(NamedTuple):
     """What all runs of one instruction have in common.
 
     ``size_bytes`` is what an operator moves to and from HBM, or the payload a rank receives; ``kind`` is the operator
     family or the collective; ``alone_s`` is the time a kernel needs when nothing disturbs it, ``parts_s`` the same by
-    operator family.
+    operator family; ``axis`` is the mesh axis of a collective or message, ``host`` of what moves to and from the host.
     """
 
     stream: str
@@ -37,6 +41,7 @@ class Label(NamedTuple):
     alone_s: float = 0.0
     parts_s: tuple[tuple[str, float], ...] = ()
     is_compute: bool = False
+    axis: str = ""
 
     def at_layer(self, layer: int) -> Label:
         """The same in another layer."""

@@ -28,6 +28,7 @@ KIND_COLOURS: dict[str, str] = {
     "all_to_all": "#882255",
     "send_recv": "#cc79a7",
     "ring_shift": "#aa4499",
+    "host": "#7a6f9b",
     "bubble": "#b9a7c9",
     "idle": "#c3c9d1",
 }

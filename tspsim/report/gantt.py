@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tspsim.engine.timeline import ON_HOST
 from tspsim.result import PlanResult, RankClass
 
 from .view import View
@@ -89,12 +90,14 @@ def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Column
     -------
     ranks : array of int
     shares : dict of arrays of the same length
-        ``compute``, ``communication`` (exposed: nothing computed meanwhile) and ``idle``; they add up to one.
+        ``compute``, ``communication`` (exposed: nothing computed meanwhile) and ``idle`` (launches by the host
+        too); they add up to one.
     """
     columns = timeline.columns()
     ranks, position = np.unique(columns["rank"], return_inverse=True)
     computing = timeline.labelled(lambda entry: entry.is_compute, bool)
-    busy = _union(position, columns["start_s"], columns["end_s"], len(ranks))
+    working = timeline.labelled(lambda entry: entry.kind != ON_HOST, bool)
+    busy = _union(position[working], columns["start_s"][working], columns["end_s"][working], len(ranks))
     compute = _union(position[computing], columns["start_s"][computing], columns["end_s"][computing], len(ranks))
     step = max(step_time_s, 1e-30)
     return ranks, {

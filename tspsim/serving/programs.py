@@ -302,5 +302,5 @@ class StepPrograms:
             name = names.get(family, family)
             parts[name] = parts.get(name, 0.0) + taken
         host = job.work.stack.step_s + job.host_s
-        parts |= {"host": host, "idle": max(0.0, between_s - host + found.idle_s)}
+        parts |= {"host": host + found.host_s, "idle": max(0.0, between_s - host + found.idle_s)}
         return Priced(makespan_s + between_s, makespan_s, dict(found.compute_s), parts, chained=False)

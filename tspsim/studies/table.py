@@ -49,6 +49,7 @@ _NUMBERS = (
     "memory_peak_bytes",
     "memory_capacity_bytes",
     "communication_bytes_per_layer",
+    "communication_bytes_per_step",
 )
 
 
@@ -192,6 +193,7 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         "breakdown_s",
         "compute_by_kind_s",
         "communication_bytes_per_layer",
+        "communication_bytes_per_step",
         "cost",
         "bottleneck",
     )

@@ -14,7 +14,8 @@ from .section import Section
 
 TEMPLATE = """
 {{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no
-computing hides, waiting in the pipeline (bubble) and idle.") }}
+computing hides, waiting for the host (launches, and between steps), in the pipeline (bubble) and for others
+(idle).") }}
 <details><summary>The same as a table</summary><div class="scroll"><table>
   <thead><tr><th scope="col">Plan</th>{% for kind in kinds %}<th scope="col">{{ kind }}</th>{% endfor %}
   <th scope="col">step</th></tr></thead>
@@ -82,7 +83,10 @@ def parts(plan: PlanResult) -> dict[tuple[str, str], float]:
     if unnamed > 1e-3 * compute:
         stack["compute", "other"] = unnamed
     stack |= {("exposed", kind): float(value) for kind, value in breakdown.get("exposed_communication", {}).items()}
-    return stack | {("rest", kind): float(breakdown.get(kind, 0.0)) for kind in ("bubble", "idle")}
+    host = float(breakdown.get("host", 0.0))
+    idle = max(0.0, float(breakdown.get("idle", 0.0)) - host)
+    rest = {"host": host, "bubble": float(breakdown.get("bubble", 0.0)), "idle": idle}
+    return stack | {("rest", kind): seconds for kind, seconds in rest.items()}
 
 
 def title(key: tuple[str, str]) -> str:

@@ -70,7 +70,7 @@ def _strip(plan: PlanResult) -> dict[str, Any] | None:
         return None
     pick = np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), MOST_COLUMNS)).round().astype(int))
     tones = {"compute": "#0072b2", "communication": "#e69f00", "idle": "#c3c9d1"}
-    titles = {"compute": "computing", "communication": "exposed communication", "idle": "idle"}
+    titles = {"compute": "computing", "communication": "exposed communication", "idle": "idle, or waiting for the host"}
     data = [
         {
             "type": "scatter",

@@ -224,7 +224,7 @@ def emitted(steps: Steps, first_s: float, end_s: float, away: list[tuple[float, 
     taking = (ends > first_s + tick) & (ends <= end_s + tick)
     for since, until in away:
         taking &= ~((ends > since + tick) & (ends <= until + tick))
-    found = ends[taking]
+    found: Floats = ends[taking]
     found[-1:] = end_s
     return found
 

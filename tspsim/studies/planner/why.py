@@ -8,7 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ... import metrics
+from ...engine.timeline import ON_HOST
 from ...result import PlanResult
+
+#: Of seconds in which kernels and transfers wait for the host, which launches them or works itself.
+HOST = "the host"
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,19 @@ class Part:
 def parts_s(result: PlanResult) -> dict[str, float]:
     """Seconds of a step by what they go to, mean over ranks.
 
-    ``compute`` without what recomputation repeats, ``recomputation``, exposed communication by mesh axis, ``waiting``
-    (the bubble of a pipeline, or for others). A result without timeline has communication by kind instead.
+    ``compute`` without what recomputation repeats, ``recomputation``, exposed communication by mesh axis (``host`` for
+    copies from and to it), launches by the host, ``waiting`` (the bubble of a pipeline, or for others). A result
+    without timeline has communication by kind instead.
     """
     breakdown = result.breakdown_s
-    waiting = float(breakdown["bubble"]) + float(breakdown["idle"])
+    host_s = float(breakdown.get("host", 0.0))
+    waiting = float(breakdown["bubble"]) + float(breakdown["idle"]) - host_s
     if result.timeline is None:
         exposed = {f"exposed {kind}": float(time_s) for kind, time_s in breakdown["exposed_communication"].items()}
-        return {"compute": float(breakdown["compute"]), **exposed, "waiting": waiting}
+        launched = {HOST: host_s} if host_s else {}
+        return {"compute": float(breakdown["compute"]), **exposed, **launched, "waiting": waiting}
     kinds = metrics.Kinds.of(result.timeline)
-    by_axis = [label if label.is_compute else label._replace(kind=axis_of(label.shape)) for label in kinds.labels]
+    by_axis = [label._replace(kind=label.axis) if label.axis else label for label in kinds.labels]
     again = np.array([label.is_compute and label.part.endswith(" again") for label in kinds.labels], dtype=bool)
     columns = result.timeline.columns()
     origin_s = float(columns["start_s"].min(initial=0.0))
@@ -57,17 +64,9 @@ def parts_s(result: PlanResult) -> dict[str, float]:
         idle_s += share * idle
         for axis, time_s in exposed_here.items():
             exposed_s[axis] = exposed_s.get(axis, 0.0) + share * time_s
+    launched = {HOST: exposed_s.pop(ON_HOST)} if ON_HOST in exposed_s else {}
     named = {f"exposed on {axis}": exposed_s[axis] for axis in sorted(exposed_s)}
-    return {"compute": compute_s - again_s, "recomputation": again_s, **named, "waiting": idle_s}
-
-
-def axis_of(shape: str) -> str:
-    """The mesh axis in the label of a transfer.
-
-    >>> axis_of("1.20 MB over 8 ranks along dp+sp, two level")
-    'dp+sp'
-    """
-    return shape.rpartition(" along ")[2].partition(",")[0] or "other"
+    return {"compute": compute_s - again_s, "recomputation": again_s, **named, **launched, "waiting": idle_s}
 
 
 def compare(best: Mapping[str, float], other: Mapping[str, float]) -> tuple[Part, ...]:
