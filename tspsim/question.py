@@ -162,7 +162,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.causal,
         Routing(**workload.routing.model_dump()),
         workload.multi_token,
-        workload.document,
+        None if workload.document == workload.sequence else workload.document,
         Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
         stack.stack().on(device.name),
         workload.load(),

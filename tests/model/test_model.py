@@ -340,4 +340,8 @@ def test_a_llama_4_configuration(tmp_path: Path) -> None:
     }  # fmt: skip
     read, listed = load_model(_write(tmp_path, config)), load_model("llama-4-maverick")
     assert read.parameters == listed.parameters and read.active_parameters == listed.active_parameters
-    assert "chunks of 8192 tokens" in read.note
+    # Three layers in four attend in chunks, as transformers' Llama4TextConfig has it without a list of layers.
+    assert [block.chunk for block in read.blocks[:5]] == [8192, 8192, 8192, 0, 8192]
+    assert read.blocks == listed.blocks and not read.note
+    irregular = config | {"text_config": config["text_config"] | {"no_rope_layers": [1, 0, 0] * 16}}
+    assert "chunks of 8192 tokens" in load_model(_write(tmp_path, irregular)).note

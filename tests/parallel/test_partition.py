@@ -6,10 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tspsim.model import load_model
+from tspsim.model.layer import TILE, LayerShard
+from tspsim.model.parts import Block
 from tspsim.operators import Attention
 from tspsim.parallel.partition import Segments, block_segments, local_segments
 from tspsim.parallel.windows import block_in_window
 
+DENSE = load_model("tsp-8b")
 SHARDS = st.sampled_from([1, 2, 3, 4, 8])
 ORDERS = st.sampled_from(["zigzag", "contiguous"])
 
@@ -83,19 +87,36 @@ def test_the_last_contiguous_shard_has_almost_twice_the_mean_work(shards: int) -
     assert last / mean == 2 - 1 / shards
 
 
-@given(ORDERS, SHARDS, st.integers(1, 12), st.integers(1, 60), st.sampled_from([1, 2]), st.integers(0, 3))
-def test_in_a_window_block_by_block_is_what_its_tokens_see(
-    order: str, shards: int, chunk: int, window: int, parts: int, cached: int
+BORDERS = st.lists(st.sampled_from([8, 12, 40, 96]), max_size=2)
+
+
+def seen_by(token: int, window: int, borders: list[int]) -> float:
+    """What a token of a sequence sees: those before it and half of itself, of its run of tokens, of the run in that,
+    and of its window. An oracle token by token."""
+    for size in borders:
+        token %= size
+    return min(token + 0.5, window) if window else token + 0.5
+
+
+@given(ORDERS, SHARDS, st.integers(1, 12), st.integers(0, 60), BORDERS, st.sampled_from([1, 2]), st.integers(0, 3))
+def test_block_by_block_is_what_tokens_see_in_a_window_and_in_documents_and_chunks(
+    order: str, shards: int, chunk: int, window: int, borders: list[int], parts: int, cached: int
 ) -> None:
-    """Token t sees the t before it and half of itself, its window at most, whoever holds them; so it sees a cache."""
+    """Whoever holds them; so they see a cache. And a call that has the whole context does the same."""
     sequence, window, cached = 8 * shards * chunk, 2 * window, 8 * shards * cached
+    document, inner = [*borders, 0, 0][:2]
+    layer = LayerShard(DENSE, 1, block=Block(window=window, chunk=inner), document=document)
     for position in range(shards):
         held = [(owner, part, parts) for owner in range(shards) for part in range(parts)]
-        seen = block_in_window(order, sequence, shards, position, held, 3, window, cached)
+        seen = block_in_window(order, sequence, shards, position, held, 3, window, cached, layer.borders)
         tokens = tokens_of(order, sequence, shards, position)
-        expected = 3 * sum(min(cached + token + 0.5, window) for token in tokens)
+        expected = 3 * sum(seen_by(cached + token, window, borders) for token in tokens)
         # Shares of a cache are whole tokens, rounded up.
-        assert expected <= pairs(seen, False) <= expected + (3 * len(held) * len(tokens) if cached else 0)
+        assert expected <= pairs(seen, False) <= expected + (3 * len(held) * len(tokens) * 2 if cached else 0)
+        whole = layer.attention(local_segments(order, sequence, shards, position, 3, True, cached))
+        # It computes whole tiles. Its window is counted as full in its corner, or as not there where that is less.
+        expected = 3 * sum(seen_by(cached + token, window, [max(TILE, size) for size in borders]) for token in tokens)
+        assert whole.pairs == expected if not window else whole.pairs >= expected
 
 
 def test_of_a_window_shards_see_a_corner_of_their_neighbour_and_nothing_further_away() -> None:

@@ -66,8 +66,9 @@ def test_packed_documents_divide_the_pairs_of_attention() -> None:
 @pytest.mark.parametrize(
     ("workload", "plan", "message"),
     [
-        ({"document": 3000}, {}, "workload.document: documents of 3000 tokens do not fill"),
-        ({"document": 2048}, {"sp": 4}, "workload.document: documents of 2048 tokens do not fill the chunks of 1024"),
+        ({"document": 3000}, {}, "workload.document: documents of 3000 tokens do not fill a sequence of 8192"),
+        ({"document": 16384}, {"sp": 4}, "workload.document: documents of 16384 tokens do not fill a sequence of 8192"),
+        ({"document": 1024, "causal": False}, {}, "workload.document: documents of 1024 .* are of causal attention"),
         ({"document": 512}, {"sp": 4, "exchange": "ring"}, "plans.P.exchange: packed documents need no ring"),
         ({"stack": "nanotorn"}, {}, "workload.stack: unknown stack 'nanotorn' .did you mean 'nanotron'"),
     ],

@@ -61,6 +61,9 @@ class Architecture:
     window, full_every
         Tokens that a layer with windowed attention sees, 0 where all layers see the whole context; every
         ``full_every``-th layer sees it in any case (2: layers 1, 3, 5, … from 0).
+    chunk
+        Tokens of the chunks of a sequence that attend themselves alone, in the same layers instead of a window; 0: no
+        chunks.
     multi_token
         Modules that predict one token more each (DeepSeek-V3, §2.2): a layer of the last kind behind a projection
         from 2h. They are not part of ``parameters``.
@@ -112,6 +115,7 @@ class Architecture:
     compressed: CompressedAttention | None = None
     checkpoint: Formats = BF16
     residual_lanes: int = 1
+    chunk: int = 0
 
     def __post_init__(self) -> None:
         if not self.attention:

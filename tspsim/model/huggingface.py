@@ -8,7 +8,7 @@ read from the keys of the families that have them; other recurrent layers and en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tspsim.errors import InputError, UnitError, shorten
@@ -113,6 +113,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     latent = None if compressed else _latent(data)
     linear, indexing = _linear(data, layers), _indexing(data, layers, needed=compressed is not None)
     window, full_every = (0, 1) if compressed else _window(data)
+    chunk, chunk_every = (0, 1) if compressed or window else _chunk(data, layers)
     ffn = _size(data, "ffn", None if gated else 4 * hidden) if _has_dense_layers(experts) else 0
     if ffn and experts and _found(data, "dense_width"):
         ffn = _size(data, "dense_width")
@@ -134,11 +135,12 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         learned_positions=family in _LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note=_note(data, bool(window or compressed)),
+        note=_note(data, bool(window or compressed), bool(chunk)),
         latent=latent,
         experts=experts,
         window=window,
-        full_every=full_every,
+        full_every=chunk_every if chunk else full_every,
+        chunk=chunk,
         multi_token=_size(data, "multi_token", 0),
         residual_lanes=_size(data, "residual_lanes", 1),
         attention=_kind(latent, indexing, linear, compressed),
@@ -273,12 +275,31 @@ def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | N
 
 def _window(data: Mapping[str, Any]) -> tuple[int, int]:
     """Window and period where windowed layers and full ones alternate regularly; (0, 1) otherwise."""
-    kinds = _list(data, "layer_types")
-    if not data.get("sliding_window") or "sliding_attention" not in kinds or "full_attention" not in kinds:
+    period = _alternation(_list(data, "layer_types"), "sliding_attention")
+    return (_plain_size(data, "sliding_window"), period) if data.get("sliding_window") and period else (0, 1)
+
+
+def _chunk(data: Mapping[str, Any], layers: int) -> tuple[int, int]:
+    """Tokens of a chunk and period where layers with chunks and full ones alternate regularly; (0, 1) otherwise. Layers
+    without rotary positions attend in full: without a list every fourth (transformers, Llama4TextConfig)."""
+    if not data.get("attention_chunk_size"):
         return 0, 1
+    rotary = _list(data, "no_rope_layers")
+    kinds = _list(data, "layer_types") or [
+        "chunked_attention" if (rotary[layer] if layer < len(rotary) else (layer + 1) % 4) else "full_attention"
+        for layer in range(layers)
+    ]
+    period = _alternation(kinds, "chunked_attention")
+    return (_plain_size(data, "attention_chunk_size"), period) if period else (0, 1)
+
+
+def _alternation(kinds: Sequence[Any], kind: str) -> int:
+    """Every how many-th layer is full where the others are of one kind; 0 where they are not."""
+    if kind not in kinds or "full_attention" not in kinds:
+        return 0
     period = kinds.index("full_attention") + 1
-    regular = ["full_attention" if (layer + 1) % period == 0 else "sliding_attention" for layer in range(len(kinds))]
-    return (_plain_size(data, "sliding_window"), period) if kinds == regular else (0, 1)
+    regular = ["full_attention" if (layer + 1) % period == 0 else kind for layer in range(len(kinds))]
+    return period if list(kinds) == regular else 0
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -336,14 +357,14 @@ def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
         raise InputError(f"layers of kind '{shorten(strange[0])}' cannot be read", key="layer_types")
 
 
-def _note(data: Mapping[str, Any], window: bool) -> str:
-    """What of the configuration is simplified: windows that do not alternate regularly, chunks, weights' types."""
+def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
+    """What of the configuration is simplified: windows and chunks that do not alternate regularly, weights' types."""
     notes = []
     stated, kinds = data.get("sliding_window"), _list(data, "layer_types")
     windowed = data.get("use_sliding_window", True) is not False and "full_attention" not in set(kinds)
     if stated and not window and (windowed or "sliding_attention" in kinds):
         notes.append(f"sliding window of {shorten(stated, 20)} tokens is read as full attention")
-    if data.get("attention_chunk_size"):
+    if data.get("attention_chunk_size") and not chunk:
         notes.append(f"attention in chunks of {shorten(data['attention_chunk_size'], 20)} tokens is read as full")
     if data.get("index_topk") and data.get("kv_lora_rank") is None and data.get("o_lora_rank") is None:
         notes.append(f"attention to {shorten(data['index_topk'], 20)} chosen tokens is read as full; no indexer")

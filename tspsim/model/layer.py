@@ -8,6 +8,7 @@ Norms, rope, residual adds and activations are counted as the fused kernels a co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +16,9 @@ from .._quick import once, replace
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Block
+
+#: Queries of a tile of attention's kernels (Dao 2023, arXiv:2307.08691, §3.3; :mod:`tspsim.hardware.prefill`).
+TILE = 128
 
 _BACK = Computes.INPUT_GRADIENT
 
@@ -32,6 +36,20 @@ def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
     )
 
 
+def cut(queries: int, context: int, size: int) -> Iterator[tuple[int, int]]:
+    """The last ``queries`` of ``context`` tokens where runs of ``size`` tokens see nothing of each other.
+
+    >>> list(cut(6, 10, 4)), list(cut(4, 4, 8))
+    ([(4, 4), (2, 2)], [(4, 4)])
+    """
+    at = context - queries
+    while at < context:
+        first = at // size * size
+        end = min(context, first + size)
+        yield end - at, end - first
+        at = end
+
+
 @dataclass(frozen=True)
 class LayerShard:
     """``1/shards`` of a decoder layer of ``model``; methods return operators on ``tokens`` tokens."""
@@ -44,6 +62,8 @@ class LayerShard:
     activation_bytes: float = 2.0
     #: Which of the model's kinds of layer; None is its first.
     block: Block | None = None
+    #: Tokens of the documents packed into a sequence, which do not see each other; 0: a sequence is one.
+    document: int = 0
 
     @once
     def kind(self) -> Block:
@@ -150,8 +170,9 @@ class LayerShard:
         buckets: int = 1,
         direction: str = "forward",
     ) -> Attention | LatentPrefill:
-        """Attention of one of ``buckets`` equal parts of the shard's heads, in the layer's window if it has one."""
-        segments, causal = self.windowed(segments, causal)
+        """Attention of one of ``buckets`` equal parts of the shard's heads. Causal segments are cut where documents and
+        chunks end, and narrowed by the layer's window if it has one; of others all is visible."""
+        segments, causal = self.windowed(self.inside(segments) if causal else segments, causal)
         return Attention(
             segments,
             self.heads // buckets,
@@ -162,6 +183,18 @@ class LayerShard:
             direction,
             name="attention" if direction == "forward" else "attention backward",
         )
+
+    @once
+    def borders(self) -> tuple[int, ...]:
+        """Tokens after which nothing before is seen: of packed documents, and of the chunks of each."""
+        return tuple(size for size in (self.document, self.kind.chunk) if size)
+
+    def inside(self, segments: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        """Causal segments cut where documents end, and those where the layer's chunks do. Runs shorter than a tile
+        share one behind a mask: a kernel computes whole tiles."""
+        for size in self.borders:
+            segments = tuple(piece for segment in segments for piece in cut(*segment, max(size, TILE)))
+        return segments
 
     def windowed(self, segments: tuple[tuple[int, int], ...], causal: bool) -> tuple[tuple[tuple[int, int], ...], bool]:
         """What a window leaves of some segments: every query sees as many tokens as the window, where those are fewer

@@ -177,6 +177,8 @@ class Block(NamedTuple):
     ----------
     window
         Of its attention, in tokens; 0: the whole context.
+    chunk
+        Tokens of the chunks of a sequence that attend themselves alone (Llama 4); 0: no chunks.
     experts
         Experts instead of a dense MLP.
     attention
@@ -192,7 +194,8 @@ class Block(NamedTuple):
     attention: str = "gqa"
     indexer: bool = False
     compression: int = 1
+    chunk: int = 0
 
     def __hash__(self) -> int:
         """Of numbers alone: hashes of text differ from process to process, and with them the order of a set."""
-        return hash((self.window, self.experts))
+        return hash((self.window or self.chunk, self.experts))

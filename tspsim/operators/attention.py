@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .._quick import quick
 from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role, first_of
@@ -78,11 +78,6 @@ class Attention(Operator):
             for kv_heads in (MANY // 2, MANY)
             for causal in (False, True)
         )
-
-    def inside_documents(self, tokens: int) -> Attention:
-        """Queries of whole documents see their own."""
-        documents = sum(queries for queries, _ in self.segments) // tokens
-        return replace(self, segments=((tokens, tokens),) * documents)
 
     def without_flash(self) -> tuple[Operator, ...]:
         """The whole square of scores, masked or not, by a batch of products a head and piece."""

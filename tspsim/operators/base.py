@@ -130,10 +130,6 @@ class Operator(ABC):
         fast it can be, however tokens and heads are cut. None where nobody knows."""
         return ()
 
-    def inside_documents(self, tokens: int) -> Operator:
-        """The same where packed documents of so many tokens do not see each other."""
-        return self
-
     def without_flash(self) -> tuple[Operator, ...]:
         """The kernels of a framework that writes attention's scores out."""
         return (self,)

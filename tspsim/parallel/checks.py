@@ -52,7 +52,7 @@ def check(job: Job) -> None:
     away = weight_offload.refused(job)
     if away is not None:
         raise plan.refusal(*away)
-    _documents(job, job.work.sequence // pieces)
+    _documents(job)
     _adapters(job)
     _shard_group(job)
     _checkpoint(job)
@@ -173,19 +173,15 @@ def _branches(job: Job) -> None:
         raise InputError(told, key="workload.streams.branch")
 
 
-def _documents(job: Job, chunk: int) -> None:
-    """Documents end where a shard's chunk of tokens does, and blocks of others then hold nothing to see."""
-    document, plan = job.work.document, job.plan
+def _documents(job: Job) -> None:
+    """Documents fill a sequence, wherever shards cut it."""
+    document, sequence = job.work.document, job.work.sequence
     if document is None:
         return
-    if not job.work.causal or chunk % document:
-        raise InputError(
-            f"documents of {document} tokens do not fill the chunks of {chunk} tokens that plan '{plan.name}' "
-            "makes of a sequence; use a divisor of that",
-            key="workload.document",
-        )
-    if plan.token_shards > 1 and plan.overlap_by == "blocks":
-        raise plan.refusal("overlap_by", "packed documents see nothing of others' blocks: use heads")
+    if not job.work.causal or sequence % document:
+        told = f"documents of {document} tokens do not fill a sequence of {sequence}; use a divisor of that"
+        told = told if job.work.causal else f"documents of {document} tokens are of causal attention; leave them out"
+        raise InputError(told, key="workload.document")
 
 
 def _wires(job: Job) -> None:

@@ -394,9 +394,9 @@ class Job:
             wide = work.formats.multiplied(WeightClass.ATTENTION)
             drafts = self.drafts.tokens if self.drafts else 0
             return ServingLayer(
-                self.model, shards, wide, self.activation_bytes, block, work.formats, verified=1 + drafts
+                self.model, shards, wide, self.activation_bytes, block, formats=work.formats, verified=1 + drafts
             )
-        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block)
+        return LayerShard(self.model, shards, work.precision, self.activation_bytes, block, work.document or 0)
 
     @once
     def chunk_sizes(self) -> tuple[int, ...]:

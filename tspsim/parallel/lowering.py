@@ -1,5 +1,5 @@
-"""From a scheme's operators to the kernels that run: lanes of the residual stream, packed documents, adapters beside
-frozen weights, casts of what is kept, the stack."""
+"""From a scheme's operators to the kernels that run: lanes of the residual stream, adapters beside frozen weights,
+casts of what is kept, the stack."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ def lowering_of(job: Job) -> Lowering:
     """What the work, and the software it runs on, make of a schedule's operators; the same for every scheme."""
     steps: list[Lowering] = []
     work, store = job.work, job.store
-    document, adapters, stack = work.document, work.adapters, work.stack
+    adapters, stack = work.adapters, work.stack
     if job.model.residual_lanes > 1:
         steps.append(partial(hyper_connections.attach, job.model, job.activation_bytes))
-    if document is not None:
-        steps.append(lambda operators: tuple(each.inside_documents(document) for each in operators))
     if adapters is not None:
         steps.append(lambda operators: tuple(adapters.attach(operators)))
     if job.training and store.columns_bytes is not None:

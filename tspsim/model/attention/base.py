@@ -205,7 +205,8 @@ class AttentionKind(ABC):
 
     def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
         """Lengths of a context beyond which a query reads less of what is added, or chooses."""
-        return (block.window,) if block.window else ()
+        most = block.window or block.chunk
+        return (most,) if most else ()
 
     @abstractmethod
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
@@ -225,9 +226,11 @@ class AttentionKind(ABC):
 
     def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
         """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them
-        than the window."""
+        than the window, and of a chunk half, as the mean over its tokens is."""
         if block.window:
             pairs = min(pairs, block.window)
+        if block.chunk:
+            pairs = min(pairs, block.chunk / 2)
         return 4.0 * model.attention_width * pairs
 
     def flops(self, model: Architecture, block: Block, rows: Rows) -> float:

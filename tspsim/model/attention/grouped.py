@@ -1,4 +1,4 @@
-"""Multi-head, grouped-query and multi-query attention, in a window or over the whole context."""
+"""Multi-head, grouped-query and multi-query attention, in a window, in chunks or over the whole context."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ class Grouped(AttentionKind):
         return GroupedSection
 
     def describe(self, model: Architecture) -> dict[str, Any]:
-        names = ("heads", "kv_heads", "head_dim", "qk_norm", "qk_norm_wide", "output_gate", "window", "full_every")
+        heads = ("heads", "kv_heads", "head_dim", "qk_norm", "qk_norm_wide", "output_gate")
+        names = *heads, "window", "chunk", "full_every"
         return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
 
     def block(self, model: Architecture, layer: int) -> Block:
-        windowed = model.window > 0 and (layer + 1) % model.full_every != 0
-        return Block(window=model.window if windowed else 0, attention=self.name)
+        if (layer + 1) % model.full_every == 0:
+            return Block(attention=self.name)
+        return Block(window=model.window, chunk=model.chunk, attention=self.name)
 
     def period(self, model: Architecture) -> int:
-        return model.full_every if model.window else 1
+        return model.full_every if model.window or model.chunk else 1
 
     def matrix_parameters(self, model: Architecture, block: Block) -> int:
         """Wq, Wk, Wv, Wo: h·(2a + 2c), and h·a of a gate."""
@@ -76,7 +78,7 @@ class Grouped(AttentionKind):
         cache = layer.formats.cache
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
-            pieces = tuple((q, c + q) for q, c, n in prompts for _ in range(n))
+            pieces = tuple(piece for q, c, n in prompts for piece in self._pieces(layer, q, c) * n)
             segments, causal = layer.windowed(pieces, True)
             heads = layer.heads, layer.kv_heads, layer.model.head_dim
             kept = None if cache == layer.wide else cache
@@ -92,8 +94,18 @@ class Grouped(AttentionKind):
 
     @staticmethod
     def _seen(layer: ServingLayer, context: int) -> int:
-        window = layer.kind.window
-        return layer.held(min(context, window) if window else context)
+        most = layer.kind.window or layer.kind.chunk
+        return layer.held(min(context, most) if most else context)
+
+    @staticmethod
+    def _pieces(layer: ServingLayer, queries: int, cached: int) -> tuple[tuple[int, int], ...]:
+        """Queries and what they see, at most, wherever chunks begin: whole chunks, and the rest at the end of one; a
+        decoding query likewise sees a full chunk. So more context is never less work."""
+        chunk = layer.kind.chunk
+        if not chunk:
+            return ((queries, cached + queries),)
+        whole, rest = divmod(queries, chunk)
+        return ((chunk, chunk),) * whole + (((rest, min(chunk, cached + rest)),) if rest else ())
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
@@ -103,7 +115,8 @@ class Grouped(AttentionKind):
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
 
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
-        """2·c elements a token."""
+        """2·c elements a token. Of chunks all tokens are kept, as vLLM does by default: it leaves
+        ``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE`` off for latency."""
         return CacheUse(2.0 * model.kv_width * self.element_bytes(cache_type), block.window, heads=model.kv_heads)
 
 

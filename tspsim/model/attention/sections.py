@@ -55,10 +55,21 @@ class GroupedSection(_HeadsSection):
 
     kind: Literal["gqa"] = "gqa"
     window: Count = Field(0, description="tokens that a windowed layer sees; 0: every layer sees the whole context")
-    full_every: PositiveCount = Field(1, description="with a window: every how many-th layer sees the whole context")
+    chunk: Count = Field(
+        0, description="tokens of the chunks that attend themselves alone in these layers, instead of a window; 0: none"
+    )
+    full_every: PositiveCount = Field(
+        1, description="with a window or chunks: every how many-th layer sees the whole context"
+    )
+
+    @model_validator(mode="after")
+    def _window_or_chunks(self) -> GroupedSection:
+        if self.window and self.chunk:
+            raise PydanticCustomError("chunk", "window and chunk are two kinds of layer; leave one out", {})
+        return self
 
     def facts(self) -> dict[str, Any]:
-        return super().facts() | {"window": self.window, "full_every": self.full_every}
+        return super().facts() | {"window": self.window, "chunk": self.chunk, "full_every": self.full_every}
 
 
 class _LatentsSection(AttentionSection):

@@ -98,7 +98,7 @@ def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tup
     for tokens, count in job.lengths:
         among = plan.partition, tokens, shards, position, held
         if narrows(job, layer):
-            found += block_in_window(*among, count, layer.kind.window, job.cached)
+            found += block_in_window(*among, count, layer.kind.window, job.cached, layer.borders)
         else:
             found += sliced_segments(*among, count, work.causal, job.cached)
     return found
@@ -111,8 +111,9 @@ def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts:
 
 
 def narrows(job: Job, layer: LayerShard) -> bool:
-    """Whether a window hides some of a sequence from its last token."""
-    return 0 < layer.kind.window < max(tokens for tokens, _ in job.lengths) + job.cached
+    """Whether a window, a chunk or a document hides some of a sequence from its last token."""
+    longest = max(tokens for tokens, _ in job.lengths) + job.cached
+    return any(0 < size < longest for size in (layer.kind.window, *layer.borders))
 
 
 def shard_of(job: Job) -> LayerShard:
