@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from tspsim.hardware import Device, Estimate, pricer
@@ -35,6 +36,8 @@ from tspsim.parallel.transport import Ring
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command
+from tspsim.traces import KernelNames, Part, TraceReader
+from tspsim.traces import Rows as Table
 from tspsim.traffic import TraceForm
 
 # --- an operator, what it costs, and a kind of attention that runs it --------------------------------------------
@@ -143,6 +146,24 @@ class Launcher:
         return []
 
 
+# --- a format of traces ----------------------------------------------------------------------------------------
+
+
+def is_punched(path: Path, start: bytes) -> bool:
+    """A card a kernel: ``# punched``, then name and microseconds."""
+    return start.startswith(b"# punched")
+
+
+def read_punched(path: Path) -> Part:
+    """One behind the other, on one stream."""
+    rows, clock = Table(), 0.0
+    for line in path.read_text().splitlines()[1:]:
+        name, length = line.split()
+        rows.add(rank=0, start_s=clock, duration_s=float(length) / 1e6, name=name)
+        clock += float(length) / 1e6
+    return Part(rows)
+
+
 #: Group of entry points → what it brings.
 BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.activation_stores": (ActivationStore("half", "four bits enter the MLP's activation", columns_bytes=0.5),),
@@ -161,6 +182,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     ),
     "tspsim.expert_dispatch": (ExpertDispatch("flood", lambda ranks, experts: float(ranks), word="fl"),),
     "tspsim.expert_overlap": (ExpertOverlap("veil", shared_beside=True, word="ve"),),
+    "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),
     "tspsim.recompute_methods": (RecomputeMethod("tail", "all but the first", lambda index, count: index >= count),),
@@ -171,6 +193,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.steps": (Rehearsal(),),
     "tspsim.topologies": (Topology("chain", "every GPU to the next", chain),),
     "tspsim.trace_forms": (TraceForm("diary", "when", "asked", "answered"),),
+    "tspsim.trace_readers": (TraceReader("punched", "a card a kernel", is_punched, read_punched),),
     "tspsim.trainers": (Trainer(),),
     "tspsim.weight_transports": (Relay("relay", "round one ring, by relay"),),
 }

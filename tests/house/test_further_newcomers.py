@@ -292,3 +292,12 @@ def test_a_bug_of_a_package_is_told_with_its_line(
     told = capsys.readouterr().err
     assert told.startswith("tspsim: bug in an installed package, brings line 2: ZeroDivisionError")
     assert told.count("\n") == 1
+
+
+def test_a_reader_and_a_rule_of_ones_own_read_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cards = tmp_path / "cards"
+    cards.write_text("# punched\nweave_wide 30\nampere_gemm 10\nanother 2\n")
+    assert main(["trace", "read", str(cards)]) == 0
+    said = capsys.readouterr().out
+    assert "format: punched" in said and "gemm" in said and "40.0 us" in said
+    assert "names of kernels that are 4.8% of their time" in said

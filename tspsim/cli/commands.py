@@ -16,6 +16,7 @@ from .init import init
 from .plan import plan
 from .run import run
 from .sweep import sweep
+from .trace import trace
 from .validate import validate
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -30,5 +31,5 @@ def cli() -> None:
     """
 
 
-for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, sweep, completion):
+for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, trace, sweep, completion):
     cli.add_command(command)

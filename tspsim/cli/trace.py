@@ -1,0 +1,120 @@
+"""``tspsim trace``: what profilers and logs measured, beside what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import printable, shorten
+from .grammar import Commands
+from .outputs import print_rich, short, writable
+
+if TYPE_CHECKING:
+    from ..traces import Trace
+
+
+@click.group(cls=Commands)
+def trace() -> None:
+    """Measured traces: read one, lay it over the simulated step, start a scenario from it."""
+
+
+@trace.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--out", "out_file", metavar="FILE", help="Write the table of what ran as Parquet, a row a kernel.")
+def read(files: tuple[str, ...], out_file: str | None) -> None:
+    """Say what is in traces and logs of one run, a file a rank.
+
+    FILE is a trace of PyTorch's profiler (JSON or gzip), of rocprofv3 (JSON), Nsight Systems (SQLite) or Chakra, a log
+    of Megatron, torchtitan, NeMo, vLLM or SGLang, or the result of a serving benchmark.
+    """
+    from ..traces import read as read_files
+
+    target = writable(out_file) if out_file is not None else None
+    found = read_files(files)
+    if target is not None:
+        found.write(target)
+    print_rich(*(printable(line) for line in _described(found)))
+    if target is not None:
+        click.echo(f"table: {printable(str(short(target)))}")
+
+
+def _described(found: Trace) -> Iterator[str]:
+    """The trace in lines."""
+    import numpy as np
+
+    from ..traces.kinds import MEASURE, STEP
+    from ..traces.table import busy_s
+    from ..units import duration, percent
+
+    by_kind = found.time_by("kind")
+    measured = set(by_kind) <= {STEP, MEASURE}
+    yield f"format: {found.format}" + (f" ({found.facts['written_by']})" if "written_by" in found.facts else "")
+    if measured:
+        yield from _steps_of_a_log(found)
+    else:
+        name = shorten(found.machine.name, 60) or "not named"
+        units = f", {found.machine.compute_units} compute units" if found.machine.compute_units else ""
+        memory = f", {found.machine.memory_bytes / 1e9:.0f} GB" if found.machine.memory_bytes else ""
+        yield f"device: {found.device or 'none of the catalog'} ({name}{units}{memory})"
+        of = f" of {found.world_size:,}" if found.world_size else ""
+        yield f"ranks: {_numbers(found.ranks)}{of}"
+        steps = np.unique(found.columns["step"])
+        steps = steps[steps >= 0]
+        how = f", by {found.facts['steps_by']}" if found.facts.get("steps_by") else ""
+        yield f"steps: {len(steps)}{how}"
+        layers = int(found.columns["layer"].max()) + 1
+        yield f"layers: {layers or 'no repetition'}"
+        total = sum(by_kind.values())
+        yield f"kernels: {len(found):,}, {duration(total)} together"
+        for kind, seconds in by_kind.items():
+            yield f"  {kind:<16} {duration(seconds):>9}  {percent(seconds / total):>6}"
+        for rank in found.ranks[:1]:
+            own = found.of(found.columns["rank"] == rank)
+            for stream, seconds in own.time_by("stream").items():
+                rows = own.word("stream") == stream
+                busy = busy_s(own.columns["start_s"][rows], own.end_s[rows])
+                said = f"{int(rows.sum()):,} kernels, busy for {duration(busy)} ({duration(seconds)} added up)"
+                yield f"stream {stream or '?'} of rank {rank}: {said}"
+        for group in found.groups[:8]:
+            ranks = f": ranks {_numbers(group.ranks)}" if group.ranks else ""
+            yield f"group {shorten(group.name, 40)} of {group.size}{ranks}"
+        if len(found.groups) > 8:
+            yield f"and {len(found.groups) - 8} groups more"
+    for word in found.missing:
+        yield f"missing: {word}"
+
+
+def _steps_of_a_log(found: Trace) -> Iterator[str]:
+    import numpy as np
+
+    from ..traces.kinds import STEP
+    from ..units import duration
+
+    rows = found.word("kind") == STEP
+    if rows.any():
+        seconds = found.columns["duration_s"][rows]
+        for phase in dict.fromkeys(found.word("phase")[rows].tolist()):
+            own = seconds[found.word("phase")[rows] == phase]
+            yield (
+                f"steps: {len(own):,} of {phase or 'work'}, median {duration(float(np.median(own)))}, "
+                f"from {duration(float(own.min()))} to {duration(float(own.max()))}"
+            )
+        return
+    for name, value, unit in zip(
+        found.word("name"), found.columns["value"].tolist(), found.word("shapes"), strict=True
+    ):
+        yield f"  {shorten(name, 50):<40} {value:,.6g} {shorten(unit, 20)}".rstrip()
+
+
+def _numbers(ranks: tuple[int, ...]) -> str:
+    """``0-3, 7``."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    shown = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ", ".join(shown[:12]) + (f", … ({len(ranks)})" if len(shown) > 12 else "")

@@ -1,0 +1,30 @@
+"""Measured traces: read them, lay them over the simulated step, learn from them.
+
+``read`` takes the files of a profiler or the logs of a run and gives one table. Readers register under
+``tspsim.trace_readers``, rules that turn names of kernels into kinds under ``tspsim.kernel_names``.
+"""
+
+from . import chakra, kineto, logs, nsight, rocprof
+from .names import KERNEL_NAMES, KernelNames, kind_of
+from .reader import TRACE_READERS, Part, TraceReader, read
+from .table import Group, Machine, Mark, Rows, Trace
+
+__all__ = [
+    "KERNEL_NAMES",
+    "TRACE_READERS",
+    "Group",
+    "KernelNames",
+    "Machine",
+    "Mark",
+    "Part",
+    "Rows",
+    "Trace",
+    "TraceReader",
+    "chakra",
+    "kind_of",
+    "kineto",
+    "logs",
+    "nsight",
+    "read",
+    "rocprof",
+]

@@ -1,0 +1,57 @@
+"""Which device of the catalog a trace was taken on."""
+
+from __future__ import annotations
+
+import re
+
+from .. import catalog
+from ..errors import InputError
+from ..units import parse
+from .table import Machine
+
+#: Memory that a driver shows may differ so much from the data sheet's.
+_MEMORY = 0.12
+
+
+def device_of(machine: Machine) -> str:
+    """Name in the catalog: by the device's name, else by its compute units and memory; empty where none fits.
+
+    >>> device_of(Machine("NVIDIA H100 80GB HBM3", 132, 85_000_000_000))
+    'h100'
+    >>> device_of(Machine("", 304, 206_141_652_992))
+    'mi300x'
+    """
+    names = catalog.names("devices")
+    words = re.sub(r"[^a-z0-9]+", " ", machine.name.lower()).split()
+    named = [name for name in names if name.split("-")[0] in words]
+    if not machine.name and not (machine.compute_units and machine.memory_bytes):
+        return ""  # a blank name needs both numbers
+    fitting: list[tuple[float, str]] = []
+    for name in named or ([] if machine.name else names):
+        units, sizes = _stated(name)
+        if not named and units != machine.compute_units:
+            continue
+        away = (
+            min((abs(size / machine.memory_bytes - 1.0) for size in sizes), default=1.0)
+            if machine.memory_bytes
+            else 0.0
+        )
+        if away <= _MEMORY:
+            fitting.append((away, name))
+    return min(fitting)[1] if fitting else (named[0] if len(named) == 1 else "")
+
+
+def _stated(name: str) -> tuple[int, list[float]]:
+    """Compute units of a device's file, and its memory as the data sheet and as the driver count it."""
+    try:
+        entry = catalog.read_yaml(catalog.locate("devices", name))
+        units = entry.get("compute_units")
+        units = units.get("value") if isinstance(units, dict) else units
+        sizes = [
+            parse(value["value"] if isinstance(value, dict) else value, "bytes")
+            for key in ("memory", "visible_memory")
+            if (value := entry.get(key)) is not None
+        ]
+    except (InputError, KeyError):
+        return 0, []  # a file in the current folder that is no device
+    return (units if isinstance(units, int) else 0), [float(size) for size in sizes]

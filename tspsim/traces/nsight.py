@@ -1,0 +1,158 @@
+"""Traces of NVIDIA Nsight Systems, exported as SQLite (``nsys export --type sqlite``).
+
+Tables: ``CUPTI_ACTIVITY_KIND_KERNEL``, ``_MEMCPY``, ``_MEMSET``, ``_RUNTIME`` (same ``correlationId``), ``StringIds``,
+``NVTX_EVENTS`` (PyTorch's ``emit_nvtx`` names operators, NCCL its collectives) and ``TARGET_INFO_GPU``; times are
+nanoseconds. Every device of the file is a rank.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from .reader import TRACE_READERS, Part, TraceReader
+from .table import Machine, Mark, Rows
+
+_MAGIC = b"SQLite format 3\x00"
+#: NVTX push/pop and start/end ranges.
+_RANGES = (59, 60)
+_OPERATOR = re.compile(r"^(?P<name>[\w:]+(?:::[\w]+)*)(?:, (?:op_id|seq) = \d+.*)?$")
+_SHAPES = re.compile(r"sizes = (\[.*?\])(?:, input_op_ids|$)")
+
+
+def read_nsight(path: Path) -> Part:
+    """Read a file; raises InputError where it is damaged or no export of Nsight Systems."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as base:
+            return _read(base)
+    except (sqlite3.Error, UnicodeDecodeError, OverflowError, ValueError, TypeError) as error:
+        raise InputError(f"cannot be read as an export of Nsight Systems: {error}", file=str(path)) from None
+
+
+def _read(base: sqlite3.Connection) -> Part:
+    tables = {name for (name,) in base.execute("select name from sqlite_master where type = 'table'")}
+    rows, missing = Rows(), []
+    if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
+        return Part(rows, missing=("it has no table CUPTI_ACTIVITY_KIND_KERNEL; trace with --trace=cuda,nvtx",))
+    strings = dict(base.execute("select id, value from StringIds")) if "StringIds" in tables else {}
+    (first,) = base.execute("select min(start) from CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+    first = first or 0
+    ranges = _ranges(base, strings) if "NVTX_EVENTS" in tables else {}
+    launches = _launches(base) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else {}
+    columns = {name for _, name, *_ in base.execute("pragma table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
+    node = "graphNodeId" if "graphNodeId" in columns else "null"
+    query = f"""select start, end, deviceId, streamId, correlationId, demangledName, gridX, gridY, gridZ, {node}
+        from CUPTI_ACTIVITY_KIND_KERNEL order by start"""
+    negative = 0
+    for start, end, device, stream, correlation, name, x, y, z, graph in base.execute(query):
+        if end < start:
+            negative += 1
+            continue
+        operator, shapes = _around(ranges, launches.get(correlation))
+        rows.add(
+            rank=device,
+            device=device,
+            stream=str(stream),
+            start_s=(start - first) / 1e9,
+            duration_s=(end - start) / 1e9,
+            name=str(strings.get(name, name)),
+            operator=operator,
+            shapes=shapes,
+            grid=f"{x}×{y}×{z}",
+            graph_node=graph if isinstance(graph, int) else -1,
+        )
+    for table, what in (("CUPTI_ACTIVITY_KIND_MEMCPY", "Memcpy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "Memset")):
+        if table in tables and len(rows):
+            for start, end, device, stream, size in base.execute(
+                f"select start, end, deviceId, streamId, bytes from {table} order by start"
+            ):
+                if end >= start:
+                    rows.add(
+                        rank=device, device=device, stream=str(stream), start_s=(start - first) / 1e9,
+                        duration_s=(end - start) / 1e9, name=what, size_bytes=float(size),
+                    )  # fmt: skip
+    if negative:
+        missing.append(f"{negative} kernels whose length is negative; they are left out")
+    machine = Machine()
+    if "TARGET_INFO_GPU" in tables:
+        machine = _machine(base)
+    devices = sorted(set(rows.numbers["rank"]))
+    marks = tuple(_marks(ranges, first, devices))
+    if not ranges:
+        missing.append("NVTX ranges (--trace=cuda,nvtx)")
+    missing.append("the rank; devices are taken for ranks")
+    return Part(rows, machine, len(devices), marks=marks, missing=tuple(missing), rank_unknown=len(devices) == 1)
+
+
+#: By host thread: starts, and (start, end, text).
+_Ranges = dict[int, tuple[list[int], list[tuple[int, int, str]]]]
+
+
+def _ranges(base: sqlite3.Connection, strings: dict[int, str]) -> _Ranges:
+    found: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    query = "select start, end, text, textId, globalTid from NVTX_EVENTS where end is not null order by start, end desc"
+    for start, end, text, number, thread in base.execute(query):
+        said = text if text is not None else strings.get(number, "")
+        if said and isinstance(thread, int):
+            found[thread].append((start, end, str(said)))
+    return {thread: ([entry[0] for entry in entries], entries) for thread, entries in found.items()}
+
+
+def _launches(base: sqlite3.Connection) -> dict[int, tuple[int, int]]:
+    """By correlation: when and on which thread."""
+    return {
+        correlation: (start, thread)
+        for start, correlation, thread in base.execute(
+            "select start, correlationId, globalTid from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId is not null"
+        )
+    }
+
+
+def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:
+    """The innermost operator that NVTX names around a launch, and its shapes."""
+    if launch is None or launch[1] not in ranges:
+        return "", ""
+    starts, entries = ranges[launch[1]]
+    place = bisect_right(starts, launch[0]) - 1
+    for index in range(place, max(place - 64, -1), -1):
+        _, end, text = entries[index]
+        if end >= launch[0] and "::" in text:
+            match = _OPERATOR.match(text.split(", sizes")[0])
+            shapes = _SHAPES.search(text)
+            return (match.group("name") if match else text.split(",")[0]), (
+                shapes.group(1).replace(" ", "") if shapes else ""
+            )
+    return "", ""
+
+
+def _marks(ranges: _Ranges, first: int, devices: list[int]) -> Iterator[Mark]:
+    """Ranges that are no operators: steps and parts of them; they are those of every device of the process."""
+    for thread, (_, entries) in ranges.items():
+        for start, end, text in entries:
+            if "op_id" not in text and not re.match(r"^(aten|nccl|cuda|c10d|autograd)", text, re.IGNORECASE):
+                for device in devices[:1]:
+                    yield Mark(device, text, (start - first) / 1e9, (end - first) / 1e9, str(thread))
+
+
+def _machine(base: sqlite3.Connection) -> Machine:
+    columns = [name for _, name, *_ in base.execute("pragma table_info(TARGET_INFO_GPU)")]
+    row = base.execute("select * from TARGET_INFO_GPU limit 1").fetchone()
+    entry: dict[str, Any] = dict(zip(columns, row, strict=True)) if row else {}
+    units, memory = entry.get("smCount"), entry.get("totalMemory")
+    return Machine(
+        str(entry.get("name") or ""), units if isinstance(units, int) else 0, memory if isinstance(memory, int) else 0
+    )
+
+
+TRACE_READERS.register(
+    TraceReader(
+        "nsight", "Nsight Systems, exported as SQLite", lambda path, start: start.startswith(_MAGIC), read_nsight
+    )
+)

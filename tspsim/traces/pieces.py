@@ -1,0 +1,225 @@
+"""Events of a JSON file in pieces: the file is never in memory as a whole, nor its events as objects.
+
+A piece ends where one event ends and the next begins. Whether ``}, {`` is such a border or stands inside an event is
+told by reading: only a whole run of events is valid JSON. What a strict reader refuses (control characters, NaN) is
+read event by event.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from ..errors import InputError
+
+#: Bytes that are read at a time.
+PIECE = 4 << 20
+#: The largest single event, and the largest head or tail, that is read.
+LARGEST = 64 << 20
+_BORDER = re.compile(rb"\}\s*,\s*\{")
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+#: What zlib calls a stream with gzip's head.
+_GZIP = 31
+
+E = TypeVar("E")
+
+
+@dataclass
+class Ending:
+    """How a file ended: what stands beside its events, and whether it was whole."""
+
+    beside: dict[str, Any] = field(default_factory=dict)
+    whole: bool = True
+    #: Events that were no valid JSON, or no event.
+    refused: int = 0
+
+
+def opened(path: Path) -> BinaryIO:
+    """The file's bytes as they lie there; :func:`chunks` unpacks them."""
+    return path.open("rb")
+
+
+def first_bytes(path: Path, count: int = 1 << 16) -> bytes:
+    """The beginning of a file, unpacked; empty where it cannot be unpacked."""
+    with opened(path) as file:
+        return next(chunks(file, Ending(), count), b"")
+
+
+def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[bytes]:
+    """The file as it comes, in pieces of at most ``size`` bytes; unpacked where it is gzip by its first bytes (whatever
+    its name says). What was packed before a stream breaks off is given, and its ending is not whole."""
+    size = size or PIECE
+    first = file.read(2)
+    file.seek(0)
+    if first != b"\x1f\x8b":
+        while piece := file.read(size):
+            yield piece
+        return
+    unpacker, packed = zlib.decompressobj(_GZIP), b""
+    try:
+        while True:
+            packed = packed or file.read(min(size, 1 << 20))
+            if not packed:
+                break
+            piece = unpacker.decompress(packed, size)
+            packed = unpacker.unconsumed_tail
+            if piece:
+                yield piece
+            if unpacker.eof:  # another member may follow, as in files that were joined
+                packed = unpacker.unused_data
+                unpacker = zlib.decompressobj(_GZIP)
+                if packed and not packed.startswith(b"\x1f\x8b"):
+                    return
+                if not packed and not (packed := file.read(1 << 20)):
+                    return
+    except zlib.error:
+        pass
+    ending.whole = False
+
+
+def events(
+    path: Path, parse: Callable[[bytes], list[E]], one: Callable[[dict[str, Any]], E], ending: Ending
+) -> Iterator[list[E]]:
+    """Events of a Kineto file in lists, as they come.
+
+    Parameters
+    ----------
+    parse
+        Reads a JSON list of events at once; raises ValueError where it is none.
+    one
+        Makes an event of a dictionary that was read leniently.
+    ending
+        Filled with what stands before and behind the events.
+
+    Raises
+    ------
+    InputError
+        The file holds no list of events.
+    """
+    with opened(path) as file:
+        source = chunks(file, ending)
+        buffer, head = _beginning(path, source)
+        if head:
+            ending.beside |= _loose(head.rstrip().rstrip(b",") + b"}")
+        done = False
+        for piece in source:
+            if done:
+                buffer += piece
+                if len(buffer) > LARGEST:
+                    raise InputError(f"what stands behind the events is over {LARGEST >> 20} MiB", file=str(path))
+                continue
+            buffer += piece
+            found, buffer, done = _whole_events(buffer, parse, one, ending, last=False)
+            if found:
+                yield found
+            if len(buffer) > LARGEST and not done:
+                raise InputError(f"an event is over {LARGEST >> 20} MiB; this is no trace", file=str(path))
+        while not done:
+            before = len(buffer)
+            found, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
+            if found:
+                yield found
+            if not done and len(buffer) == before:
+                ending.whole = False
+                return
+        tail = buffer.lstrip().lstrip(b",").strip()
+        if tail and tail != b"}":
+            rest = _loose(b"{" + tail)
+            ending.beside |= rest
+            ending.whole = ending.whole and bool(rest)
+        elif head is not None and not tail:
+            ending.whole = False
+
+
+def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None]:
+    """What follows the opening of the list of events, and what stands before it (None: the list is the file)."""
+    buffer = b""
+    for piece in source:
+        buffer += piece
+        start = buffer.lstrip()
+        if start[:1] == b"[":
+            return start[1:], None
+        found = _ARRAY.search(buffer)
+        if found is not None:
+            return buffer[found.end() :], buffer[: found.start()]
+        if len(buffer) > LARGEST:
+            break
+    raise InputError("has no list 'traceEvents'", file=str(path))
+
+
+def _whole_events(
+    buffer: bytes, parse: Callable[[bytes], list[E]], one: Callable[[dict[str, Any]], E], ending: Ending, *, last: bool
+) -> tuple[list[E], bytes, bool]:
+    """Events that are whole in ``buffer``, the rest, and whether the list ended."""
+    for border in _last_borders(buffer):
+        try:
+            return parse(b"[" + buffer[: border + 1] + b"]"), buffer[border + 1 :].lstrip().removeprefix(b","), False
+        except ValueError:
+            continue
+    return _one_by_one(buffer, one, ending, last=last)
+
+
+def _last_borders(buffer: bytes, most: int = 3) -> list[int]:
+    """Places of ``}`` where a border may be, the last first."""
+    places: list[int] = []
+    end = len(buffer)
+    while end > 0 and len(places) < most:
+        start = max(0, end - (1 << 14))
+        found = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
+        places += [place for place in reversed(found) if place < end]
+        end = start
+        if len(buffer) - end > 1 << 18:
+            break
+    return places[:most]
+
+
+def _one_by_one(
+    buffer: bytes, one: Callable[[dict[str, Any]], E], ending: Ending, *, last: bool
+) -> tuple[list[E], bytes, bool]:
+    """The same read leniently, an event at a time."""
+    decoder = json.JSONDecoder(strict=False)
+    # A character cut at the end of a piece becomes a mark, and its event is read again with what follows.
+    text = buffer.decode("utf-8", errors="surrogateescape")
+    found: list[E] = []
+    place = 0
+    while True:
+        while place < len(text) and text[place] in " \t\r\n,":
+            place += 1
+        if place >= len(text):
+            return found, b"", False
+        if text[place] == "]":
+            return found, text[place + 1 :].encode("utf-8", errors="surrogateescape"), True
+        try:
+            event, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            ahead = re.compile(r"\}\s*,\s*\{").search(text, place)
+            if ahead is None or not _balanced(text[place : ahead.start() + 1]):
+                return found, text[place:].encode("utf-8", errors="surrogateescape"), False
+            ending.refused += 1
+            place = ahead.start() + 1
+            continue
+        place = end
+        try:
+            found.append(one(event))
+        except (TypeError, ValueError, AttributeError):
+            ending.refused += 1
+
+
+def _balanced(text: str) -> bool:
+    """Whether braces outside of strings close as they open: a whole event, though no valid one."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", text, flags=re.DOTALL)
+    return bare.count("{") == bare.count("}") > 0
+
+
+def _loose(text: bytes) -> dict[str, Any]:
+    """A JSON object as far as it can be read; empty where it cannot."""
+    try:
+        found = json.loads(text.decode("utf-8", errors="replace"), strict=False)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

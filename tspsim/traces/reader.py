@@ -1,0 +1,257 @@
+"""What reads a trace, and the call that finds who can."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..registry import Registry
+from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
+from .machines import device_of
+from .names import kind_of
+from .pieces import first_bytes
+from .steps import numbered, step_marks
+from .table import NO_MACHINE, Group, Machine, Mark, Rows, Trace, joined
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one file holds: rows without kinds, and what it says beside them.
+
+    ``missing``: what the file does not say, in sentences; ``ranks_of_files``: the rank stands in the file itself.
+    """
+
+    rows: Rows
+    machine: Machine = NO_MACHINE
+    world_size: int = 0
+    groups: tuple[Group, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    missing: tuple[str, ...] = ()
+    facts: Mapping[str, Any] | None = None
+    #: Nobody said which rank it is.
+    rank_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class TraceReader:
+    """A format of traces.
+
+    Parameters
+    ----------
+    name, summary
+        What the format is called, and what writes it.
+    takes
+        Whether a file is of the format, from its name and its first bytes (unpacked).
+    read
+        Reads the file; raises InputError where it is damaged beyond use.
+    """
+
+    name: str
+    summary: str
+    takes: Callable[[Path, bytes], bool]
+    read: Callable[[Path], Part]
+
+
+#: Bytes of several files from which on they are read by processes side by side.
+_SIDE_BY_SIDE = 8 << 20
+TRACE_READERS: Registry[TraceReader] = Registry("reader of traces", "tspsim.trace_readers", TraceReader)
+
+
+def read(files: Sequence[Path | str]) -> Trace:
+    """Read one or more files of one run, a rank each.
+
+    Raises
+    ------
+    InputError
+        A file is missing, of no known format, holds nothing that ran, or two files are the same rank.
+    """
+    paths = [Path(file) for file in files]
+    if not paths:
+        raise InputError("needs at least one file", key="FILE")
+    formats = [reader_of(path).name for path in paths]
+    parts = _parts(paths)
+    for path, part in zip(paths, parts, strict=True):
+        if not len(part.rows):
+            raise InputError(_nothing(part), file=str(path))
+    if len(set(formats)) > 1:
+        other = next(path for path, name in zip(paths, formats, strict=True) if name != formats[0])
+        raise InputError(
+            f"is {formats[paths.index(other)]}, the first file is {formats[0]}; read them apart", file=str(other)
+        )
+    parts = _numbered(paths, parts)
+    columns, words = joined(part.rows.columns() for part in parts)
+    columns, words = _with_kinds(columns, words)
+    order = np.lexsort((columns["start_s"], columns["rank"]))
+    machine = next((part.machine for part in parts if part.machine != Machine()), Machine())
+    facts: dict[str, Any] = {}
+    for part in parts:
+        facts |= part.facts or {}
+    trace = Trace(
+        columns={name: column[order] for name, column in columns.items()},
+        words=words,
+        format=formats[0],
+        files=tuple(paths),
+        machine=machine,
+        device=device_of(machine),
+        world_size=max(part.world_size for part in parts),
+        groups=tuple(dict.fromkeys(group for part in parts for group in part.groups)),
+        marks=tuple(mark for part in parts for mark in part.marks),
+        facts=facts,
+    )
+    trace = _with_steps(trace)
+    return replace(trace, missing=(*dict.fromkeys(word for part in parts for word in part.missing), *_missing(trace)))
+
+
+def _parts(paths: Sequence[Path]) -> list[Part]:
+    """Every file read, side by side where they are many and large."""
+    processes = min(
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(paths)
+    )
+    if processes < 2 or sum(path.stat().st_size for path in paths) < _SIDE_BY_SIDE:
+        return [_part(path) for path in paths]
+    with ProcessPoolExecutor(processes) as pool:
+        return list(pool.map(_part, paths))
+
+
+def _part(path: Path) -> Part:
+    return reader_of(path).read(path)
+
+
+def reader_of(path: Path) -> TraceReader:
+    """Who reads a file; raises InputError that says what the file is where nobody does."""
+    try:
+        if path.is_dir():
+            raise InputError("is a folder; name its files", file=str(path))
+        size, start = path.stat().st_size, first_bytes(path)
+    except OSError as error:
+        raise InputError(error.strerror or type(error).__name__, file=str(path)) from None
+    if not size or not start.strip(b" \t\r\n\x00"):
+        raise InputError("is empty" if not size else "holds nothing that can be unpacked", file=str(path))
+    if start.startswith(b"version https://git-lfs"):
+        raise InputError("is a Git LFS pointer and not the trace; fetch it with `git lfs pull`", file=str(path))
+    if re.match(rb"\s*<(!doctype|html)", start[:200], re.IGNORECASE):
+        raise InputError("is a web page and not a trace; download the raw file", file=str(path))
+    if start[257:262] == b"ustar" or start[:4] == b"PK\x03\x04":
+        raise InputError("is an archive; unpack it and name its files", file=str(path))
+    for reader in reversed(TRACE_READERS.values()):
+        if reader.takes(path, start):
+            return reader
+    raise InputError(f"is of no format that is known ({', '.join(TRACE_READERS)})", file=str(path))
+
+
+def _nothing(part: Part) -> str:
+    if part.facts and "written_by" in part.facts:
+        return "holds no step line of Megatron, torchtitan, NeMo, vLLM (--enable-logging-iteration-details) or SGLang"
+    said = f" (missing: {part.missing[0]})" if part.missing else ""
+    return f"has no kernels: nothing ran on a device{said}; profile with activities that include the device"
+
+
+def _numbered(paths: Sequence[Path], parts: list[Part]) -> list[Part]:
+    """Parts whose file did not state its rank get it from the file's name, else from the order of files."""
+    stated = [int(part.rows.numbers["rank"][0]) if not part.rank_unknown else None for part in parts]
+    if len(parts) > 1:
+        for index, (path, part) in enumerate(zip(paths, parts, strict=True)):
+            if part.rank_unknown:
+                said = re.search(r"rank[_\-.]?(\d+)", path.name)
+                rank = int(said.group(1)) if said else index
+                stated[index] = rank
+                column = part.rows.numbers["rank"]
+                for row in range(len(column)):
+                    column[row] = rank
+                parts[index] = replace(part, marks=tuple(replace(mark, rank=rank) for mark in part.marks))
+    seen: dict[int, Path] = {}
+    for number, path, part in zip(stated, paths, parts, strict=True):
+        if number is None or len(set(part.rows.numbers["rank"])) > 1:
+            continue
+        if number in seen:
+            raise InputError(f"is rank {number}, as {seen[number].name} is; name each rank once", file=str(path))
+        seen[number] = path
+    return parts
+
+
+def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """Rows without a kind get it by the rules, once a name and an operator."""
+    given = np.array([bool(word) for word in words["kind"]] or [False])[columns["kind"]]
+    pairs = columns["name"].astype(np.int64) * (len(words["operator"]) + 1) + columns["operator"]
+    distinct, place = np.unique(pairs, return_inverse=True)
+    kinds = list(words["kind"])
+    number = {word: index for index, word in enumerate(kinds)}
+    codes = []
+    for pair in distinct.tolist():
+        name, operator = divmod(pair, len(words["operator"]) + 1)
+        kind = kind_of(words["name"][name], words["operator"][operator])
+        codes.append(number.setdefault(kind, len(number)))
+    columns["kind"] = np.where(given, columns["kind"], np.array(codes, np.int32)[place]).astype(np.int32)
+    return columns, words | {"kind": list(number)}
+
+
+def _with_steps(trace: Trace) -> Trace:
+    """Number steps and layers of every rank."""
+    columns, how = dict(trace.columns), set()
+    step, layer = columns["step"].copy(), columns["layer"].copy()
+    heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
+    for rank in trace.ranks:
+        rows = np.flatnonzero((columns["rank"] == rank) & (step < 0))
+        if not len(rows):
+            continue
+        marks = step_marks(trace.marks, rank)
+        step[rows], layer[rows], said = numbered(
+            columns["start_s"][rows],
+            columns["launch_s"][rows],
+            columns["name"][rows],
+            columns["kind"][rows],
+            heavy[rows],
+            marks,
+        )
+        how.add(said)
+    return replace(
+        trace,
+        columns=columns | {"step": step, "layer": layer},
+        facts={**trace.facts, "steps_by": ", ".join(sorted(how - {""}))},
+    )
+
+
+def _missing(trace: Trace) -> list[str]:
+    """What a comparison would want and the trace does not have, in sentences."""
+    said: list[str] = []
+    kinds = set(np.array(trace.words["kind"], dtype=object)[np.unique(trace.columns["kind"])].tolist())
+    if kinds <= {STEP, MEASURE}:
+        return said
+    absent = [rank for rank in range(trace.world_size) if rank not in set(trace.ranks)]
+    if absent and len(trace.ranks) > 1:
+        shown = ", ".join(map(str, absent[:8])) + (", …" if len(absent) > 8 else "")
+        said.append(f"of {trace.world_size} ranks {len(absent)} {'is' if len(absent) == 1 else 'are'} missing: {shown}")
+    if not trace.machine.name:
+        said.append(
+            "the name of the device"
+            + (f"; it is taken for {trace.device} by its compute units and memory" if trace.device else "")
+        )
+    empty = {"operator": "what launched the kernels", "shapes": "shapes (record_shapes=True)"}
+    said += [
+        text
+        for name, text in empty.items()
+        if not any(trace.words[name][code] for code in np.unique(trace.columns[name]))
+    ]
+    if not trace.marks:
+        said.append("annotations of steps")
+    share = unknown_share(trace)
+    if share > 0.0:
+        said.append(
+            f"names of kernels that are {share:.1%} of their time; a rule under tspsim.kernel_names teaches them"
+        )
+    return said
+
+
+def unknown_share(trace: Trace) -> float:
+    """Share of the time of kernels whose names no rule knows."""
+    by = trace.time_by("kind")
+    total = sum(by.values())
+    return by.get(UNKNOWN, 0.0) / total if total else 0.0

@@ -1,0 +1,223 @@
+"""Steps, phases and layers of what ran: by annotation, by thread, else by what repeats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .table import Mark
+
+#: Annotations that stand round a step, the finest first. vLLM and SGLang write the batch into theirs.
+_STEPS = (
+    re.compile(r"^execute_"),
+    re.compile(r"^step\["),
+    re.compile(r"^(train(ing)?_?step|iteration|Iteration|step)\b[ #:_]*\d*"),
+    re.compile(r"^ProfilerStep#\d+"),
+)
+_PHASES = (
+    ("weight gradient", re.compile(r"\(W\)$|^wgrad|weight[_ ]grad")),
+    ("backward", re.compile(r"\(B\)$|backward", re.IGNORECASE)),
+    ("forward", re.compile(r"\(F\)$|forward", re.IGNORECASE)),
+    ("optimizer", re.compile(r"^Optimizer\.step|optimizer_step")),
+)
+_COUNTED = re.compile(
+    r"^execute_(?P<total>\d+)?_?context_(?P<prompts>\d+)\((?:sq(?P<pq>\d+)sk(?P<pk>\d+)\w*|(?P<pt>\d+))\)"
+    r"_generation_(?P<rows>\d+)\((?:sq(?P<dq>\d+)sk(?P<dk>\d+)\w*|(?P<dt>\d+))\)"
+)
+_SGLANG = re.compile(r"^step\[(?P<mode>\w+) bs=(?P<rows>\d+)(?: toks=(?P<tokens>\d+))?\]")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a serving step computed, as its annotation counts: prompts with their query tokens and tokens of context
+    behind them, and sequences that decode with theirs; −1: not stated."""
+
+    prompts: int = 0
+    prompt_tokens: int = 0
+    prompt_context: int = -1
+    rows: int = 0
+    row_tokens: int = 0
+    row_context: int = -1
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that go through the layers."""
+        return self.prompt_tokens + self.row_tokens
+
+    @property
+    def kind(self) -> str:
+        """``prefill``, ``decode`` or ``mixed``."""
+        return "mixed" if self.prompts and self.rows else "prefill" if self.prompts else "decode"
+
+    @property
+    def in_words(self) -> str:
+        parts = []
+        if self.prompts:
+            parts.append(f"{self.prompts} prompts of {self.prompt_tokens:,} tokens")
+        if self.rows:
+            behind = f" over {self.row_context:,} tokens of context" if self.row_context >= 0 else ""
+            parts.append(f"{self.rows} sequences decode{behind}")
+        return " and ".join(parts) or "nothing"
+
+
+def batch_of(name: str) -> Batch | None:
+    """The batch that an annotation of vLLM or SGLang states; None where it states none.
+
+    >>> batch_of("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)").in_words
+    '32 sequences decode over 32,785 tokens of context'
+    >>> batch_of("step[EXTEND bs=15 toks=15360]").prompt_tokens
+    15360
+    """
+    match = _COUNTED.match(name)
+    if match is not None:
+        part = {key: int(value) for key, value in match.groupdict().items() if value is not None}
+        rows = part["rows"]
+        return Batch(
+            part["prompts"], part.get("pq", part.get("pt", 0)), part.get("pk", -1),
+            rows, part.get("dq", part.get("dt", rows)), part.get("dk", -1),
+        )  # fmt: skip
+    match = _SGLANG.match(name)
+    if match is None:
+        return None
+    rows, tokens = int(match["rows"]), int(match["tokens"] or match["rows"])
+    if match["mode"].upper() in ("DECODE", "TARGET_VERIFY", "IDLE"):
+        return Batch(rows=rows, row_tokens=tokens)
+    return Batch(prompts=rows, prompt_tokens=tokens)
+
+
+def phase_of(name: str) -> str:
+    """The phase that an annotation names; empty where it names none."""
+    return next((phase for phase, pattern in _PHASES if pattern.search(name)), "")
+
+
+def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
+    """Marks of the steps of a rank, in time, of the finest kind that there is."""
+    for pattern in _STEPS:
+        found = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
+        if found:
+            outer: list[Mark] = []
+            for mark in sorted(found, key=lambda each: (each.start_s, -each.end_s)):
+                if not outer or mark.start_s >= outer[-1].end_s:
+                    outer.append(mark)
+            return outer
+    return []
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """``count`` times the same ``period`` of things, from place ``start`` on."""
+
+    start: int
+    period: int
+    count: int
+
+    @property
+    def length(self) -> int:
+        return self.period * self.count
+
+
+def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
+    """Runs of equal stretches in a sequence, those that cover most first; of equal cover the shorter period.
+
+    >>> import numpy as np
+    >>> repetitions(np.array([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8]))[0]
+    Repetition(start=1, period=3, count=3)
+    """
+    size = len(codes)
+    if size < 4:
+        return []
+    order = np.argsort(codes, kind="stable")
+    same = codes[order[1:]] == codes[order[:-1]]
+    steps = (order[1:] - order[:-1])[same]
+    periods, times = np.unique(steps, return_counts=True)
+    # Sums of a few neighbours too: a kernel that runs several times a layer recurs at no single distance.
+    for many in (2, 3, 4, 6, 8):
+        if size > many:
+            alike = codes[order[many:]] == codes[order[:-many]]
+            more, count = np.unique((order[many:] - order[:-many])[alike], return_counts=True)
+            periods, times = np.concatenate([periods, more]), np.concatenate([times, count])
+    found: dict[int, Repetition] = {}
+    for period in dict.fromkeys(periods[np.argsort(-times * periods, kind="stable")].tolist()):
+        if len(found) >= most:
+            break
+        equal = np.concatenate([[0], _without_holes(codes[:-period] == codes[period:], period // 8), [0]])
+        change = np.flatnonzero(np.diff(equal))
+        starts, ends = change[::2], change[1::2]
+        if not len(starts):
+            continue
+        longest = int(np.argmax(ends - starts))
+        length = int(ends[longest] - starts[longest])
+        if length >= period:
+            found[period] = Repetition(int(starts[longest]), period, length // period + 1)
+    return sorted(found.values(), key=lambda each: (-each.length, each.period))
+
+
+def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
+    """The same where single things that differ between two turns are forgiven."""
+    found = equal.view(np.int8).copy()
+    change = np.flatnonzero(np.diff(found))
+    for first, last in zip((change[:-1] + 1).tolist(), (change[1:] + 1).tolist(), strict=True):
+        if not found[first] and last - first <= longest:
+            found[first:last] = 1
+    return found
+
+
+def layers_of(codes: NDArray[Any]) -> Repetition | None:
+    """The layers of one step: the shortest stretch that covers most of what repeats."""
+    found = repetitions(codes)
+    if not found:
+        return None
+    return min((each for each in found if 10 * each.length >= 8 * found[0].length), key=lambda each: each.period)
+
+
+def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> NDArray[np.int32]:
+    """Layers of the rows of a step, counted by its products and attention: what stands before one is of its layer."""
+    layer = np.full(len(names), -1, np.int32)
+    products = np.flatnonzero(heavy)
+    candidates = [layers_of(codes[products]) for codes in (names, kinds)]
+    inner = max((each for each in candidates if each is not None), key=lambda each: each.length, default=None)
+    if inner is None or inner.period < 2:
+        return layer
+    place = np.arange(len(products)) - inner.start
+    number = np.where((place >= 0) & (place < inner.length), place // inner.period, -1)
+    following = np.minimum(np.searchsorted(products, np.arange(len(names))), len(products) - 1)
+    layer[:] = np.where(np.arange(len(names)) <= products[-1], number[following], -1)
+    return layer
+
+
+def numbered(
+    start_s: NDArray[np.float64],
+    launch_s: NDArray[np.float64],
+    names: NDArray[Any],
+    kinds: NDArray[Any],
+    heavy: NDArray[Any],
+    marks: Sequence[Mark],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], str]:
+    """The step and the layer of every row of one rank (in order of start), and how steps were told: ``annotation``,
+    ``repetition`` or empty."""
+    step = np.full(len(start_s), -1, np.int32)
+    layer = np.full(len(start_s), -1, np.int32)
+    how = ""
+    if marks:
+        how = "annotation"
+        begins = np.array([mark.start_s for mark in marks])
+        at = np.where(np.isfinite(launch_s), launch_s, start_s)
+        step[:] = np.searchsorted(begins, at, side="right") - 1
+    else:
+        whole = repetitions(names)
+        inner = layers_of(names)
+        if inner is not None and whole and whole[0].period >= 3 * inner.period and whole[0].length > 1.2 * inner.length:
+            how, first = "repetition", whole[0]
+            place = np.arange(len(names)) - first.start
+            step[:] = np.where((place >= 0) & (place < first.length), place // first.period, -1)
+        else:
+            step[:] = 0
+    for number in np.unique(step[step >= 0]).tolist():
+        rows = np.flatnonzero(step == number)
+        layer[rows] = _layers(names[rows], kinds[rows], heavy[rows])
+    return step, layer, how

@@ -1,0 +1,286 @@
+"""A trace as it was read: one table of what ran on devices, a row a kernel, and what is known beside it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Columns of numbers, each with its type.
+NUMBERS: dict[str, str] = {
+    "rank": "i",
+    "device": "i",
+    "start_s": "d",
+    "duration_s": "d",
+    "launch_s": "d",
+    "value": "d",
+    "layer": "i",
+    "step": "i",
+    "bytes": "d",
+    "graph_node": "q",
+}
+#: Columns of words; each is kept once.
+WORDS = ("stream", "name", "kind", "operator", "shapes", "grid", "phase", "collective", "group")
+COLUMNS = (
+    "rank", "device", "stream", "start_s", "duration_s", "name", "kind", "operator", "shapes", "grid", "phase",
+    "layer", "step", "collective", "bytes", "group", "graph_node", "launch_s", "value",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A stretch of time that the program named: an annotation of a step or of a part of it."""
+
+    rank: int
+    name: str
+    start_s: float
+    end_s: float
+    thread: str = ""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device of a trace as its file says it; ``name`` is blank where the file has none."""
+
+    name: str = ""
+    compute_units: int = 0
+    memory_bytes: int = 0
+
+
+NO_MACHINE = Machine()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that communicate with each other."""
+
+    name: str
+    size: int
+    ranks: tuple[int, ...] = ()
+
+
+class Words:
+    """A column of words: a number a row, and each word once."""
+
+    __slots__ = ("_of", "codes", "words")
+
+    def __init__(self) -> None:
+        self.codes = array("i")
+        self.words: list[str] = []
+        self._of: dict[str, int] = {}
+
+    def code(self, word: str) -> int:
+        found = self._of.get(word)
+        if found is None:
+            found = self._of[word] = len(self.words)
+            self.words.append(word)
+        return found
+
+    def append(self, word: str) -> None:
+        self.codes.append(self.code(word))
+
+
+class Rows:
+    """Rows as they are read; :meth:`columns` gives them as arrays."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, array[Any]] = {name: array(kind) for name, kind in NUMBERS.items()}
+        self.words = {name: Words() for name in WORDS}
+
+    def __len__(self) -> int:
+        return len(self.numbers["start_s"])
+
+    def add(
+        self,
+        *,
+        rank: int,
+        start_s: float,
+        duration_s: float,
+        name: str,
+        kind: str = "",
+        device: int = 0,
+        stream: str = "",
+        operator: str = "",
+        shapes: str = "",
+        grid: str = "",
+        phase: str = "",
+        layer: int = -1,
+        step: int = -1,
+        collective: str = "",
+        size_bytes: float = 0.0,
+        group: str = "",
+        graph_node: int = -1,
+        launch_s: float = float("nan"),
+        value: float = 0.0,
+    ) -> None:
+        """Append one row: times in seconds, ``size_bytes`` what a collective or a copy moves, ``launch_s`` when the
+        host launched it, ``value`` a measure of a log in its own unit."""
+        numbers, words = self.numbers, self.words
+        numbers["rank"].append(rank)
+        numbers["device"].append(device)
+        numbers["start_s"].append(start_s)
+        numbers["duration_s"].append(duration_s)
+        numbers["layer"].append(layer)
+        numbers["step"].append(step)
+        numbers["bytes"].append(size_bytes)
+        numbers["graph_node"].append(graph_node)
+        numbers["launch_s"].append(launch_s)
+        numbers["value"].append(value)
+        words["stream"].append(stream)
+        words["name"].append(name)
+        words["kind"].append(kind)
+        words["operator"].append(operator)
+        words["shapes"].append(shapes)
+        words["grid"].append(grid)
+        words["phase"].append(phase)
+        words["collective"].append(collective)
+        words["group"].append(group)
+
+    def columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
+        """Arrays by name (words as their numbers), and the words of each column."""
+        arrays: dict[str, NDArray[Any]] = {
+            name: np.frombuffer(column, dtype=column.typecode).copy() if len(column) else np.zeros(0, column.typecode)
+            for name, column in self.numbers.items()
+        }
+        for name, column in self.words.items():
+            arrays[name] = np.frombuffer(column.codes, np.int32).copy() if len(column.codes) else np.zeros(0, np.int32)
+        return arrays, {name: column.words for name, column in self.words.items()}
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What was read from one or more files.
+
+    Attributes
+    ----------
+    columns
+        Arrays of :data:`COLUMNS`, in order of rank and start; columns of words hold numbers of :attr:`words`.
+    format, files
+        The reader that took the files.
+    machine
+        The device as the files name it; ``device`` is its name in the catalog, empty where none fits.
+    ranks, world_size
+        Ranks that were read, and how many there are (0: not stated).
+    marks
+        What the program annotated on its host threads.
+    missing
+        What the files do not say, in sentences.
+    """
+
+    columns: Mapping[str, NDArray[Any]]
+    words: Mapping[str, Sequence[str]]
+    format: str
+    files: tuple[Path, ...] = ()
+    machine: Machine = NO_MACHINE
+    device: str = ""
+    world_size: int = 0
+    groups: tuple[Group, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    missing: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.columns["start_s"])
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(np.unique(self.columns["rank"]).tolist())
+
+    def word(self, column: str) -> NDArray[Any]:
+        """A column of words as an object array."""
+        words = np.array([*self.words[column], ""], dtype=object)
+        found: NDArray[Any] = words[self.columns[column]]
+        return found
+
+    @property
+    def end_s(self) -> NDArray[np.float64]:
+        ends: NDArray[np.float64] = self.columns["start_s"] + self.columns["duration_s"]
+        return ends
+
+    def of(self, rows: NDArray[Any]) -> Trace:
+        """The same with some rows: numbers of rows, or a mask."""
+        from dataclasses import replace
+
+        return replace(self, columns={name: column[rows] for name, column in self.columns.items()})
+
+    def frame(self) -> pandas.DataFrame:
+        """All rows as a DataFrame with :data:`COLUMNS`."""
+        import pandas
+
+        return pandas.DataFrame(
+            {
+                name: pandas.Categorical.from_codes(self.columns[name], pandas.Index(list(self.words[name])))
+                if name in WORDS
+                else self.columns[name]
+                for name in COLUMNS
+            }
+        )
+
+    def write(self, path: Path) -> None:
+        """Write the table as Parquet, whole or not at all; what is known beside it stands in the file's metadata."""
+        import json
+
+        import pyarrow
+        import pyarrow.parquet
+
+        from ..files import replacing
+
+        columns = [
+            pyarrow.DictionaryArray.from_arrays(self.columns[name], list(self.words[name]))
+            if name in WORDS
+            else pyarrow.array(self.columns[name])
+            for name in COLUMNS
+        ]
+        table = pyarrow.table(columns, names=list(COLUMNS))
+        about = {"format": self.format, "device": self.device, "world_size": self.world_size, "missing": self.missing}
+        with replacing(path) as temporary:
+            pyarrow.parquet.write_table(
+                table.replace_schema_metadata({"tspsim.trace": json.dumps(about)}), temporary, compression="zstd"
+            )
+
+    def time_by(self, column: str) -> dict[str, float]:
+        """Seconds by the words of a column, the longest first."""
+        sums = np.bincount(self.columns[column], self.columns["duration_s"], len(self.words[column]))
+        pairs = zip(self.words[column], sums.tolist(), strict=True)
+        return dict(sorted(((word, seconds) for word, seconds in pairs if seconds > 0.0), key=lambda pair: -pair[1]))
+
+
+def busy_s(starts: NDArray[Any], ends: NDArray[Any]) -> float:
+    """Length of the union of intervals: what several streams do at once counts once.
+
+    >>> import numpy as np
+    >>> busy_s(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    4.0
+    """
+    if not len(starts):
+        return 0.0
+    order = np.argsort(starts, kind="stable")
+    first, last = starts[order], np.maximum.accumulate(ends[order])
+    gaps = np.maximum(first[1:] - last[:-1], 0.0)
+    return float(last[-1] - first[0] - gaps.sum())
+
+
+def joined(pieces: Iterable[tuple[Mapping[str, NDArray[Any]], Mapping[str, Sequence[str]]]]) -> tuple[Any, Any]:
+    """Columns of several ranks as one, words renumbered."""
+    parts = list(pieces)
+    if len(parts) == 1:
+        return parts[0]
+    words: dict[str, list[str]] = {}
+    columns: dict[str, NDArray[Any]] = {name: np.concatenate([part[0][name] for part in parts]) for name in NUMBERS}
+    for name in WORDS:
+        known: dict[str, int] = {}
+        codes = []
+        for arrays, own in parts:
+            numbers = np.array([known.setdefault(word, len(known)) for word in own[name]] or [0], dtype=np.int32)
+            codes.append(numbers[arrays[name]])
+        columns[name] = np.concatenate(codes)
+        words[name] = list(known)
+    return columns, words
