@@ -110,7 +110,8 @@ FAMILIES: dict[str, Family] = {
     "memory_bound": Family(memory_bound.seconds, ("size_bytes", "rows", "columns"), memory_bound.PARAMETERS),
     # Tables hold a few shapes of experts at a dozen numbers of tokens each: one left out of a fitted curve is easy.
     "fused_moe": Family(
-        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS, curve=_EXPERTS, converts=True
+        moe.seconds, ("tokens", *_EXPERTS, "pairs", "touched", "gated"), moe.PARAMETERS,
+        further={"elsewhere": 1.0}, curve=_EXPERTS, converts=True,
     ),
     # Over tokens, and over entries that stand for several: kernels of their own.
     "indexer": Family(sparse.indexer, _INDEXER_SHAPE, sparse.INDEXER_PARAMETERS),

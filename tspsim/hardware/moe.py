@@ -11,7 +11,8 @@ experts of ``ffn`` columns. Two products: [A, hidden] · [hidden, c·ffn] (c = 2
     alone   = max(1, D · ceil(N/128) / units) · 128 · K · bytes_w · units / (stream · unit_load)
     product = (compute² + max(weights, alone)²)^½
 
-    remote  = tokens · topk − A choices of other ranks' experts
+    remote  = tokens · topk − A choices of other ranks' experts; none where ``elsewhere`` is 0: tokens were sent here
+              for the experts that they chose here
     rows    = A + remote_share · remote
     moved   = tokens · hidden · (4 + bytes_a) + rows · (hidden · (bytes_a + 4) + ffn · (2c + bytes_a))
     time    = launch + expert_us · E + sort_us · log2(1 + tokens)
@@ -68,6 +69,7 @@ def seconds(
     gated: Any,
     bytes_a: float,
     bytes_w: float,
+    elsewhere: Any = 1.0,
 ) -> Any:
     """Seconds of one call, before any range: floats, or arrays of shape (rows,)."""
     p = parameters
@@ -85,7 +87,7 @@ def seconds(
         weights = maximum(touched * columns * k * bytes_w / stream, alone)
         products = products + np.hypot(compute, weights)
     time = np.min(products, axis=0)
-    remote = maximum(0.0, tokens * topk - pairs)
+    remote = elsewhere * maximum(0.0, tokens * topk - pairs)
     rows = pairs + p["remote_share"] * remote
     moved = tokens * hidden * (4.0 + bytes_a)
     moved = moved + rows * (hidden * (bytes_a + 4.0) + expert_ffn * (2.0 * sides + bytes_a))

@@ -163,7 +163,7 @@ def absorb(device: Device, product: AbsorbProduct) -> Estimate:
 def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
     """At the clock of a step."""
     kept = fused.weight_dtype or fused.dtype
-    choices_elsewhere = fused.rows < 0.999 * fused.tokens * fused.topk
+    choices_elsewhere = fused.sent or fused.rows < 0.999 * fused.tokens * fused.topk
     library = device.instead_of("fused_moe", fused.dtype, kept, "whole" if choices_elsewhere else "divided")
     kernel = device.kernel("fused_moe", fused.dtype, library, kept)
     isolated = device.isolated(
@@ -177,6 +177,7 @@ def fused_moe(device: Device, fused: FusedMoE) -> Estimate:
         pairs=fused.rows,
         touched=fused.experts_read,
         gated=fused.gated,
+        elsewhere=0.0 if fused.sent else 1.0,
     )
     return device.at_clock(isolated, fused, kernel)
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from tspsim.errors import InputError
 
-_MAY_BE_ZERO = frozenset({"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated"})
+_MAY_BE_ZERO = frozenset(
+    {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated", "elsewhere"}
+)
 
 
 def read_shape(shape: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,13 +48,16 @@ class RoutedShard:
         dtype = self.dtype if self.weight_dtype is None else "bf16"
         return Gemm(tokens, self.experts.count, self.model.hidden, dtype, name="router", role=Role.ROUTER)
 
-    def fused(self, tokens: int, pairs: float | None = None, touched: float | None = None) -> FusedMoE:
+    def fused(
+        self, tokens: int, pairs: float | None = None, touched: float | None = None, *, sent: bool = False
+    ) -> FusedMoE:
         """All of it in a serving engine's one kernel: choice, order, products and sum; ``pairs`` of a token and one of
-        its experts that meet this rank's, ``touched`` experts of it (None: those of random choices)."""
+        its experts that meet this rank's, ``touched`` experts of it (None: those of random choices). ``sent``: tokens
+        come for their experts here alone."""
         experts, kept = self.experts, self.weight_dtype
         return FusedMoE(
             tokens, self.model.hidden, self.width, self.local, experts.topk, self.dtype,
-            None if kept == self.dtype else kept, gated=self.model.gated, pairs=pairs, touched=touched,
+            None if kept == self.dtype else kept, gated=self.model.gated, pairs=pairs, touched=touched, sent=sent,
         )  # fmt: skip
 
     def choose(self, tokens: int) -> MemoryBound:

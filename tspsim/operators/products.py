@@ -76,7 +76,7 @@ class GroupedGemm(Gemm):
 class FusedMoE(Operator):
     """All products of the routed experts of a rank and what is between, in one call (inference)."""
 
-    #: Tokens that choose experts, of all ranks whose tokens come here.
+    #: Tokens that come here, whichever ranks they are of.
     tokens: int
     #: Width of the residual stream, and columns of an expert on this rank.
     hidden: int
@@ -95,6 +95,8 @@ class FusedMoE(Operator):
     pairs: float | None = None
     #: Distinct experts of this rank that any token chose; None: as many as random choices touch.
     touched: float | None = None
+    #: Tokens were sent here for the experts that they chose here: their other choices do not come along.
+    sent: bool = False
 
     kind = "gemm"
 

@@ -38,6 +38,9 @@ class ExpertDispatch:
     phases: tuple[str, str] | None = None
     #: Bytes of an element on its way to the experts, scales included; None: an activation's.
     element_bytes: float | None = None
+    #: By the type that a serving step's experts multiply: bytes of an element on its way to them, scales included,
+    #: where tokens are quantised before they leave; others travel as they are.
+    quantised: Mapping[str, float] = field(default_factory=dict, hash=False)
     #: Every rank of the group gets all tokens and adds what its experts make of them: an all-gather and a
     #: reduce-scatter instead of all-to-alls.
     gathers: bool = False
@@ -82,11 +85,22 @@ def distinct_ranks(ranks: int, experts: Experts) -> float:
     return places_reached(ranks, experts.topk, experts.groups, experts.kept_groups)
 
 
+#: Bytes of an element in fp8 with a scale of four bytes for each 128 elements.
+SCALED_FP8 = 1.0 + 4.0 / 128.0
+#: What of the products' types travels so: DeepEP's normal kernels take tokens in fp8 with such scales and no other
+#: (deepseek-ai/DeepEP, README: "FP8 dispatching and BF16 combining"), and engines quantise before them where experts
+#: are quantised in blocks; with one scale a tensor they send bf16 (vLLM 0.15, ``deepep_ht_prepare_finalize.py``).
+IN_BLOCKS = {"fp8_block": SCALED_FP8}
+
 DISPATCHES: Registry[ExpertDispatch] = Registry("expert dispatch", "tspsim.expert_dispatch", ExpertDispatch)
 #: Once to each rank of its experts, by the node's expert-parallel library (DeepEP, mori).
 DISPATCHES.register(
     ExpertDispatch(
-        "ranks", distinct_ranks, phases=("dispatch", "combine"), launched={"megatron": "deepep", "torchtitan": "deepep"}
+        "ranks",
+        distinct_ranks,
+        phases=("dispatch", "combine"),
+        quantised=IN_BLOCKS,
+        launched={"megatron": "deepep", "torchtitan": "deepep"},
     )
 )
 #: The same rows as fast as links carry them (HybridEP on NVL72).
@@ -94,6 +108,7 @@ DISPATCHES.register(
     ExpertDispatch(
         "links",
         distinct_ranks,
+        quantised=IN_BLOCKS,
         launched={"megatron": "hybridep"},
         word="xl",
         assumption="a library that moves tokens to experts as fast as links carry them, as HybridEP does in an NVL72 "
@@ -112,8 +127,6 @@ DISPATCHES.register(
 )
 
 
-#: Bytes of an element in fp8 with a scale of four bytes for each 128 elements.
-SCALED_FP8 = 1.0 + 4.0 / 128.0
 #: As ``ranks``, tokens on their way to experts in fp8 with a scale for each 128 elements, gradients on theirs too; sums
 #: come back in bf16 (DeepSeek-V3, arXiv:2412.19437, §3.3.3).
 DISPATCHES.register(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
+from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..program import Tokens
@@ -32,7 +34,7 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     )
     beside = plan.hiding.shared_beside
     done = shared([chosen]) if shared and not beside else []
-    row_bytes = job.model.hidden * (dispatch.element_bytes or job.activation_bytes)
+    row_bytes = job.model.hidden * sent_element_bytes(job)
     pieces = min(plan.expert_pieces, tokens)
     size = plan.ep * tokens * job.model.hidden * job.activation_bytes / pieces
     arrived: list[list[int]] = []
@@ -54,7 +56,9 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
         done = shared([chosen])
     few = -(-tokens // pieces)
     pairs = few * experts.topk * load_of(job, position)
-    operator = routed.fused(plan.ep * few, pairs, touched_experts(job, plan.ep * few, position))
+    here = tokens_here(job, few, position)
+    touched = touched_experts(job, plan.ep * few, position)
+    operator = routed.fused(here, pairs, touched, sent=not dispatch.gathers)
     wide, back = job.model.hidden * job.activation_bytes, list[int]()
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated
@@ -71,6 +75,22 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
         whole = job.tokens * job.model.hidden * job.activation_bytes
         back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
     return [*back, *done]
+
+
+def tokens_here(job: Job, tokens: int, position: int | None) -> int:
+    """Tokens that a rank's experts get where every rank of the group has ``tokens``: all of them where a dispatch
+    gathers, otherwise those that chose any of its experts, of the busiest rank as many more as it has visits."""
+    plan, experts = job.plan, job.model.experts
+    assert experts is not None
+    every, copies = plan.ep * tokens, plan.dispatch.copies(plan.ep, experts)
+    return every if plan.dispatch.gathers else min(every, ceil(tokens * copies * load_of(job, position)))
+
+
+def sent_element_bytes(job: Job) -> float:
+    """Of an element on its way to the experts."""
+    dispatch, multiplied = job.plan.dispatch, job.work.formats.multiplied(WeightClass.EXPERTS)
+    quantised = dispatch.quantised.get(multiplied)
+    return dispatch.element_bytes or quantised or job.activation_bytes
 
 
 def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[int]:
