@@ -37,7 +37,7 @@ from .program import Program
 from .question import Lookups, Question, look_up
 from .result import Memory, PlanResult, RankClass, Result
 from .scenario import Scenario, load
-from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, unexplained
+from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, of_experts_types, unexplained
 from .step_run import StepRun
 from .tuning import kernels_s, tuned
 from .units import percent
@@ -215,6 +215,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
         bottleneck=bottleneck(parts, makespan_s),
         notes=(
             *notes_of(job),
+            *of_experts_types(question, job),
             *for_nothing(question, job),
             *checkpoint_notes(written),
             *([AT_WORST] if submission.system.at_worst else []),

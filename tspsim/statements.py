@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .metrics import Breakdown
 from .model.formats import WeightClass
-from .parallel import SCHEMES, Job, Plan, Work, choices_of, scheme_of, usual_method, weight_peers
+from .operators import FusedMoE
+from .parallel import (
+    SCHEMES,
+    Job,
+    Plan,
+    Work,
+    axes_of,
+    choices_of,
+    scheme_of,
+    usual_method,
+    weight_peers,
+    write_program,
+)
 from .parallel.memory import arriving_bytes
 from .parallel.routing import BALANCED
 from .parallel.sought import SOUGHT
+from .program import Compute
 from .question import Question
 from .scenario.workload import SpeculationSpec
 from .steps import ServingStep
-from .units import GIB, gib, percent
+from .units import GIB, duration, gib, percent
 
 COMPUTE_WORDS = {"gemm": "matrix products", "attention": "attention", "memory_bound": "memory-bound kernels"}
 #: Those of them that take a verb in the plural.
@@ -214,6 +228,42 @@ def for_nothing(question: Question, job: Job) -> Iterator[str]:
     if idle:
         does = "does nothing" if len(idle) == 1 else "do nothing"
         yield f"{', '.join(idle)} {does} here: no part of the step asks for it"
+
+
+#: Of the time of experts in bf16, what those of a narrower type may take before a reader is told.
+SLOWER = 1.05
+
+
+def of_experts_types(question: Question, job: Job) -> Iterator[str]:
+    """Of a serving step's routed experts: that another library's kernels stand for the engine's, which were measured
+    untuned, and that experts in their type are slower than in bf16."""
+    device = question.device
+    fused = next(_fused_experts(job), None) if job.step.serves and job.model.experts is not None else None
+    if fused is None:
+        return
+    kept = fused.weight_dtype or fused.dtype
+    told = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
+    aside = device.set_aside("fused_moe", fused.dtype, kept)
+    if aside is not None and aside.untuned is not None:
+        runs = device.kernel("fused_moe", fused.dtype, None, kept).library
+        yield f"routed experts in {told} take the time of {runs}, not of {aside.library}: {aside.untuned}"
+    narrow_s = device.time(fused).seconds
+    wide_s = device.time(replace(fused, dtype="bf16", weight_dtype=None)).seconds
+    if narrow_s > SLOWER * wide_s:
+        yield (
+            f"routed experts in {told} are slower than in bf16 here: {duration(narrow_s)} a layer against "
+            f"{duration(wide_s)} in the engine's measured kernels; the type saves memory, not time"
+        )
+
+
+def _fused_experts(job: Job) -> Iterator[FusedMoE]:
+    """The experts' kernels in the programs of a job's last ranks: where a pool keeps experts, those have them. Of a
+    group of experts the busiest stands for all."""
+    last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
+    for stage in range(job.plan.pp):
+        for each in write_program(job.scheme, job, last | {"pp": stage}).unrolled():
+            if isinstance(each.instruction, Compute):
+                yield from (what for what in each.instruction.operators if isinstance(what, FusedMoE))
 
 
 def arriving_note(job: Job) -> str:

@@ -35,7 +35,7 @@ from .pricers import price
 from .shapes import read_shape
 
 if TYPE_CHECKING:
-    from .specification import DeviceSpec
+    from .specification import DeviceSpec, KernelFit
 
 #: What a library is told by that is the device's own for another type of cache.
 READ_AS = "as "
@@ -439,9 +439,21 @@ class Device(DeviceFacts):
         own = [
             fit for fit in self.spec.kernels
             if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
-            and maker_of(fit.library) == maker_of(self.engine)
+            and maker_of(fit.library) == maker_of(self.engine) and fit.untuned is None
         ]  # fmt: skip
         return max(own, key=lambda fit: (version_of(fit.library), fit.rows_used)).library if own else None
+
+    def set_aside(self, family: str, dtype: str, kv_dtype: str | None = None) -> KernelFit | None:
+        """What the engine was measured with of these types and does not run so, as its rows are untuned; None: nothing,
+        or it has others."""
+        if not self.engine or self.instead_of(family, dtype, kv_dtype or dtype):
+            return None
+        own = [
+            fit for fit in self.spec.kernels
+            if (fit.family, fit.dtype) == (family, dtype) and fit.kv_dtype in (None, kv_dtype or dtype)
+            and maker_of(fit.library) == maker_of(self.engine)
+        ]  # fmt: skip
+        return own[0] if own and all(fit.untuned for fit in own) else None
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every fact of the device, and every kernel model asked so far, with its source and basis."""

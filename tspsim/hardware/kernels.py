@@ -204,7 +204,7 @@ def _pick(
     was measured in other types only leaves this type to the library that has it.
     """
     same = [fit for fit in owner.kernels if fit.family == family]
-    fits = [fit for fit in same if fit.dtype == dtype]
+    fits = [fit for fit in same if fit.dtype == dtype and (fit.untuned is None or fit.library == library)]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
     asked = of_library(fits, library)
     default = owner.defaults.get(family) if by_default else None

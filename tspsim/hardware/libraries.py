@@ -24,7 +24,8 @@ def of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
     """The fits of a library by its name in full; else the newest of the engine that the name's first word is.
 
     Of an engine's kernels those whose names have the further words; where none has, all: another kernel of the engine
-    is nearer to one that was not measured than another engine's is.
+    is nearer to one that was not measured than another engine's is. One that was measured untuned is
+    asked for by its name alone.
     """
     if name is None:
         return []
@@ -32,7 +33,7 @@ def of_library(fits: Sequence[KernelFit], name: str | None) -> list[KernelFit]:
     engine = _engine(name)
     if exact or engine is None:
         return exact
-    own = [fit for fit in fits if _engine(fit.library) == engine]
+    own = [fit for fit in fits if _engine(fit.library) == engine and fit.untuned is None]
     own = [fit for fit in own if is_of(fit, name)] or own
     newest = max((version_of(fit.library) for fit in own), default=())
     return [fit for fit in own if version_of(fit.library) == newest]

@@ -123,6 +123,8 @@ class KernelFit(Strict):
     held_out: HeldOutError | None = None
     date: str
     source: str
+    #: Why its rows are not what an engine runs: asked for by its whole name alone, and never lent. None: they are.
+    untuned: str | None = None
 
     @model_validator(mode="after")
     def _known(self) -> Self:

@@ -10,7 +10,7 @@ from ..parallel import Plan
 from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result
 from ..scenario.traffic import Traffic
-from ..statements import announced_in_words, notes_of, served_in_words
+from ..statements import announced_in_words, notes_of, of_experts_types, served_in_words
 from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
 from .points import ENOUGH, Found, Point, highest_rate, most_served, point, steady
@@ -21,6 +21,9 @@ from .spread import BASIS
 Progress = Callable[[str, float], None]
 #: A cache is full from this share on.
 FULL = 0.98
+
+#: Contexts of the decoding step whose experts a service's notes are about.
+LOOKED_AT = (2048,) * 32
 
 
 def answer(
@@ -122,7 +125,8 @@ def serve_plan(
             return refused(f"keeps the bounds at no rate: even alone requests take {waits}, mean")
         points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
     done: list[Point] = []
-    notes = list(notes_of(deployment.costs.programs.decoding((1,))))
+    programs = deployment.costs.programs
+    notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
     for number, each in enumerate(points):
 
         def told(share: float, number: int = number) -> None:
