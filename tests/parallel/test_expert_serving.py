@@ -55,8 +55,8 @@ def layer(*question: Any, **more: Any) -> tuple[FusedMoE, float, list[Collective
 def test_more_ranks_at_equal_work_slow_no_ranks_experts_unless_all_tokens_come(
     dispatch: str, model: str, device: str
 ) -> None:
-    """Every rank has as many tokens and pairs, and fewer experts. What may grow is the rows that come: a token goes once
-    to each rank of its experts, and those are more; it is read and summed here at no less than a third of the HBM
+    """Every rank has as many tokens and pairs, and fewer experts. What may grow is the rows that come: a token goes
+    once to each rank of its experts, and those are more; it is read and summed here at no less than a third of the HBM
     bandwidth. Where a dispatch gathers, all tokens come, and kernels sort and clear the others' choices."""
     for step in STEPS:
         found = [layer(model, device, dispatch, ranks, step)[:2] for ranks in RANKS]
