@@ -144,6 +144,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
         device = device.preferring(engine.kernels, engine.libraries)
+    else:
+        device = device.preferring("", dict(stack.stack().libraries))
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     if others:

@@ -10,6 +10,7 @@ import pytest
 import tspsim
 from tspsim import catalog
 from tspsim.errors import InputError
+from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
@@ -195,6 +196,62 @@ def test_kept_activations_grow_by_the_factor_and_by_written_scores(tmp_path: Pat
     written = trained({"stack": stack_file(tmp_path, flash_attention=False)}, zero=0, tp=8, dp=1)
     scores = 5 * 32 * 8192**2 * 32 / 8
     assert written.memory.parts["kept_activations"] - plain.memory.parts["kept_activations"] == pytest.approx(scores)
+
+
+def test_each_part_of_a_plain_trainer_costs_what_it_moves(tmp_path: Path) -> None:
+    plain = trained(micro_batch=1)
+    layers = load_model("llama-3.1-8b").parameters
+
+    def exchanged(plan: PlanResult, kind: str) -> float:
+        return sum(entry.size_bytes for entry in plan.timeline.labels if entry.kind == kind)  # type: ignore[union-attr]
+
+    wide = trained({"stack": stack_file(tmp_path, reduced_bytes=4)})
+    assert exchanged(wide, "reduce_scatter") == pytest.approx(2 * exchanged(plain, "reduce_scatter"))
+    assert wide.memory.parts["gathered_weights"] > plain.memory.parts["gathered_weights"]
+    copying = trained({"stack": stack_file(tmp_path, gathered_copy_bytes=4, reduced_copy_bytes=6)})
+    more_s = copying.compute_by_kind_s["memory_bound"] - plain.compute_by_kind_s["memory_bound"]
+    # Weights are copied ahead of forward and backward, gradients once; the tables are neither.
+    assert 0.7 * 14 * layers / 8e12 < more_s < 1.3 * 14 * layers / 5e12
+
+
+def test_gradients_summed_once_a_step_stay_whole_until_then(tmp_path: Path) -> None:
+    workload = {"sequence": 2048, "sequences_per_replica": 4}
+    often = trained(workload, micro_batch=1)
+    once = trained(workload | {"stack": stack_file(tmp_path, reduces_once=True)}, micro_batch=1)
+    whole = 2 * load_model("llama-3.1-8b").parameters
+    assert once.memory.parts["whole_gradients"] == pytest.approx(whole, rel=0.01)
+    assert "whole_gradients" not in often.memory.parts
+    moved = [sum(e.kind == "reduce_scatter" for e in plan.timeline.labels) for plan in (often, once)]  # type: ignore[union-attr]
+    assert moved[1] <= moved[0]
+    assert trained(workload | {"stack": stack_file(tmp_path, reduces_once=True)}, micro_batch=4).step_time_s == (
+        pytest.approx(trained(workload, micro_batch=4).step_time_s)
+    )
+
+
+def test_rows_and_contexts_that_are_laid_out_and_gathered_again_cost_more(tmp_path: Path) -> None:
+    sharded = {"tp": 8, "sequence_regions": True, "zero": 0}
+    laid = trained({"stack": stack_file(tmp_path, row_copies=1)}, **sharded)
+    rows_s = laid.compute_by_kind_s["memory_bound"] - trained(**sharded).compute_by_kind_s["memory_bound"]
+    size = 2 * 2 * 8192 * 4096  # read and written, bf16
+    assert 32 * 8 * size / 8e12 < rows_s < 32 * 8 * size / 3e12  # two pairs a layer, forward and backward
+    shards = {"sp": 8, "exchange": "all_gather", "recomputation": "full"}
+    again = trained({"stack": stack_file(tmp_path, regathers_context=True)}, **shards)
+    kept = trained(**shards)
+    assert again.memory.parts["gathered_context"] < kept.memory.parts["gathered_context"] / 8
+    assert again.step_time_s > kept.step_time_s
+
+
+def test_a_slower_library_is_as_much_slower_where_it_was_not_measured() -> None:
+    """A device's best rate anchors the library that reaches it, not every other one."""
+    flash = {f"attention_{direction}": "PyTorch 2.11 SDPA flash" for direction in ("forward", "backward")}
+    call = {"batch": 4, "q_len": 8192, "kv_len": 8192, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    for direction in ("forward", "backward"):
+        slower = []
+        for name in ("h200", "h100"):
+            device = load_device(name)
+            own, other = (on.attention(**call, direction=direction) for on in (device, device.preferring("", flash)))
+            slower.append(other.seconds / own.seconds)
+        assert slower[0] > 1.5 and slower[1] == pytest.approx(slower[0], rel=0.1)
 
 
 @pytest.mark.parametrize("name", catalog.names("stacks"))

@@ -247,6 +247,8 @@ def _borrowed(
     sustained = owner.sustained.includes(fit.library)
     if best is not None:
         reached = best.value * (spec.sustained.rate_of(fit.family) if sustained else 1.0)
+        if library is not None and FAMILIES[fit.family].attends:  # products of libraries reach nearly the same
+            reached *= _of_the_usual(owner, fit)
         parameters |= _speed_that_reaches(reached, spec, fit, dtype)
         clock = " at the clock of a step" if sustained else ""
         anchor = f", anchored on {reached / 1e12:.0f} TFLOP/s of a large call{clock} ({best.source})"
@@ -263,6 +265,18 @@ def _borrowed(
     basis = f"inherited{what}{kind}{anchor}; wider range"
     widths = _differences(spec, owner, fit, library, anchored=bool(anchor), same_type=same_type)
     return _kernel(fit, dtype, parameters, basis, widths, sustained=sustained)
+
+
+def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
+    """Rate of a library's large call over that of the library which the lender runs by default: a device's best is not
+    what a slower library reaches on it."""
+    usual = _pick(owner, fit.family, fit.dtype, None, fit.kv_dtype, by_default=True)
+    if usual is None or usual.library == fit.library:
+        return 1.0
+    shape, _ = _LARGE[fit.family]
+    limits, seconds = limits_of(owner.as_measured, fit.dtype), FAMILIES[fit.family].seconds
+    times = [seconds(limits, each.parameters, each.switches, shape, fit.dtype, fit.dtype) for each in (usual, fit)]
+    return float(times[0] / times[1])
 
 
 def _differences(

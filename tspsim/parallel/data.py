@@ -191,10 +191,12 @@ def state(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator
 def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """What stands whole though replicas divide it: a layer's gradient on its way to be scattered, with ZeRO 3 beside
     the layer at work and the one gathered ahead; or a table with its gradient."""
-    zero, gradients = job.plan.zero, job.work.optimizer.gradients
+    zero, gradients = job.plan.zero, job.work.reduced_bytes
     if zero < 2:
         return
     part = "gathered_weights" if zero == 3 else "whole_gradients"
+    if accumulates_whole(job):
+        yield Buffer("whole_gradients", gradients * divided(share.trained(chunks)), Lifetime.STEP)
     for block in job.blocks(chunks):
         gathered = 2 * sum(divided_bytes(job, share, block).values()) if zero == 3 else 0.0
         size = gathered + gradients * divided(share.trained_layer(block))
@@ -224,11 +226,26 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
             "all_gather", axis, size, "gather layer weights", after=updated, stream="parameters"
         )
         elements += size / wire_bytes(wire, job.work.optimizer.weights)
-    if wire is not None and gathered is not None:
-        # The first kernel of the layer, which waits for the weights.
-        usual = job.work.optimizer.weights
-        builder.compute("weights from the wire", recast("dequantise", elements, WIRES[wire], usual))
+    if gathered is not None:
+        # The first kernels of the layer, which wait for the weights.
+        kernels = [copied_out(job, elements)]
+        if wire is not None:
+            kernels.append(recast("dequantise", elements, WIRES[wire], job.work.optimizer.weights))
+        if any(kernels):
+            builder.compute("weights from the wire", *filter(None, kernels))
     return gathered
+
+
+def copied_out(job: Job, elements: float) -> MemoryBound | None:
+    """Weights out of the buffer that gathered them; None where they are used in it."""
+    size = elements * job.work.stack.gathered_copy_bytes
+    return MemoryBound("copy", size, name="copy weights out") if size else None
+
+
+def copied_in(job: Job, elements: float) -> tuple[MemoryBound, ...]:
+    """Gradients into the buffer that sums them, in the type of the sum."""
+    size = elements * job.work.stack.reduced_copy_bytes
+    return (MemoryBound("copy", size, name="copy gradients in"),) if size else ()
 
 
 def refresh(
@@ -305,18 +322,29 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
     A stack that does not overlap them sums all at the end of the step (:func:`finish_step`), or from ZeRO 2 on, which
     has no room for whole gradients, waits for each layer's.
     """
-    plan, overlap = job.plan, job.work.stack.overlap_gradients
-    if plan.zero >= 2 or (task.micro_batch == job.micro_batches - 1 and overlap):
-        last = task.micro_batch == job.micro_batches - 1
+    last = task.micro_batch == job.micro_batches - 1
+    if sums_beside(job, task) or (last and job.work.stack.overlap_gradients):
         sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients, across=last)
 
 
+def sums_beside(job: Job, task: Task) -> bool:
+    """Whether gradients are divided as soon as a task has made them: from ZeRO 2 on in every backward, or with a stack
+    that reduces once a step in the last one."""
+    once = job.work.stack.reduces_once and task.micro_batch != job.micro_batches - 1
+    return job.plan.zero >= 2 and not once
+
+
+def accumulates_whole(job: Job) -> bool:
+    """Whether whole gradients wait for the last micro-batch, though replicas divide their sums."""
+    return job.plan.zero >= 2 and job.work.stack.reduces_once and job.micro_batches > 1
+
+
 def reduce_table(
-    builder: ProgramBuilder, job: Job, table: ParameterGroup, name: str, exchanged: Sequence[int] = ()
+    builder: ProgramBuilder, job: Job, table: ParameterGroup, name: str, task: Task, exchanged: Sequence[int] = ()
 ) -> None:
     """Sum the gradients of embedding or head, from ZeRO 2 on, which has no room for them; else they wait for the end
     of the step."""
-    if job.plan.zero >= 2 and job.work.adapters is None:
+    if sums_beside(job, task) and job.work.adapters is None:
         sum_beside(builder, job, [table], f"{name} gradients", exchanged, across=False)
 
 
@@ -335,7 +363,8 @@ def sum_beside(
     if not summed:
         return
     builder.part = "gradients"
-    ready = [builder.compute(f"{what} ready"), *exchanged]
+    copied = copied_in(job, sum(each.parameters for each in summed if each.shards > 1))
+    ready = [builder.compute(f"{what} ready", *copied), *exchanged]
     last = [sum_gradients(builder, job, each, f"sum {what}", ready, across=across) for each in summed]
     if not job.work.stack.overlap_gradients:
         builder.compute(f"{what} summed", after=last)
@@ -347,7 +376,7 @@ def sum_gradients(
     """Over all ranks that hold the weights: whole on each, or with ZeRO each rank its share; between groups that divide
     state among themselves the shares are summed as well. With levels apart those are divided further, at the end of a
     step (``across``)."""
-    size = held.parameters * job.work.optimizer.gradients
+    size = held.parameters * job.work.reduced_bytes
     if not job.plan.zero:
         return builder.collective("all_reduce", held.axis, size, name, after=after, stream="gradients")
     summed = list(after)
@@ -368,7 +397,7 @@ def sum_gradients(
 def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: str, after: Sequence[int]) -> int:
     """Gradients in a narrow type: one all-to-all inside a group of ``secondary`` ranks, whose parts each rank adds up,
     and one across the groups, so that each element crosses between nodes once (ZeRO++, §3.3)."""
-    wire, usual, inside = job.plan.gradient_wire, job.work.optimizer.gradients, held.secondary
+    wire, usual, inside = job.plan.gradient_wire, job.work.reduced_bytes, held.secondary
     assert wire is not None
     narrow, elements, stream = WIRES[wire], held.parameters, "gradient kernels"
     last = builder.compute(f"{name}: narrow", recast("quantise", elements, usual, narrow), after=after, stream=stream)
@@ -413,7 +442,7 @@ def finish_step(
     tables = share.tables(chunks)
     if tables.weights and tables.parameters and tables.shards < tables.copies:
         ready = builder.compute("last gradients ready", after=exchanged)
-        size = tables.parameters * optimizer.gradients / tables.shards
+        size = tables.parameters * job.work.reduced_bytes / tables.shards
         waits.append(
             builder.collective(
                 "reduce_scatter", tables.sum_axis, size, "sum table gradients across", after=[ready], stream="gradients"

@@ -52,6 +52,21 @@ class Stack:
         The most that its attention kernel reaches; None where it is the device's best.
     flash_attention
         One kernel; otherwise scores are written out: two batched products and a softmax with mask and dropout.
+    libraries
+        Kernel family, or family and type → the library that runs it where the device's default is another
+        (:meth:`tspsim.hardware.Device.preferring`).
+    reduced_bytes
+        Bytes of a gradient's element while replicas sum it: 4 where a framework reduces in fp32; None: as it is kept.
+    reduces_once
+        Replicas that divide gradients (ZeRO 2 and 3) sum them behind the last micro-batch alone, and keep them whole
+        until then.
+    gathered_copy_bytes, reduced_copy_bytes
+        Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
+        that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    regathers_context
+        K and V of other sequence shards are gathered again for recomputation and for the backward, and not kept.
+    row_copies
+        How often rows gathered or scattered by ``tp`` are read and written once more, where they are not contiguous.
     overlap_gradients, overlap_weights
         Replicas' exchanges run beside the backward, and beside the forward; otherwise after and before them.
     step_s
@@ -78,6 +93,13 @@ class Stack:
     exchange_units: int | None = None
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
+    libraries: tuple[tuple[str, str], ...] = ()
+    reduced_bytes: float | None = None
+    reduces_once: bool = False
+    gathered_copy_bytes: float = 0.0
+    reduced_copy_bytes: float = 0.0
+    regathers_context: bool = False
+    row_copies: float = 0.0
     overlap_gradients: bool = True
     overlap_weights: bool = True
     step_s: float = 0.0

@@ -34,7 +34,7 @@ WITH_UNITS = {
     "attention": "attention_flops_per_s",
 }
 #: Keys that are no single value.
-SECTIONS = ("name", "description", "engine", "versions")
+SECTIONS = ("name", "description", "libraries", "engine", "versions")
 
 
 class VersionSpec(EngineSpec):
@@ -68,6 +68,21 @@ class StackSpec(Section):
     )
     attention: Stated[FlopsPerSecond] | None = Field(None, description="the most its attention kernel reaches")
     flash_attention: Stated[StrictBool] | None = None
+    libraries: dict[str, Stated[str]] = Field(
+        {}, description="by kernel family, or family and type: the library that runs in the place of the device's own"
+    )
+    reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="of a gradient's element on its way")
+    reduces_once: Stated[StrictBool] | None = Field(
+        None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
+    )
+    gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
+    reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    regathers_context: Stated[StrictBool] | None = Field(
+        None, description="gathered keys and values are gathered again for the backward, and not kept"
+    )
+    row_copies: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
+        None, description="how often rows that tp gathers or scatters are read and written once more"
+    )
     overlap_gradients: Stated[StrictBool] | None = None
     overlap_weights: Stated[StrictBool] | None = None
     step: Stated[Seconds] | None = Field(None, description="of every step, whatever its size")
@@ -94,6 +109,7 @@ class StackSpec(Section):
         values: dict[str, Any] = {
             WITH_UNITS.get(key, key): entry.value for key, entry in stated.items() if entry is not None
         }
+        values["libraries"] = tuple(sorted((kernel, entry.value) for kernel, entry in self.libraries.items()))
         if self.engine is not None:
             values["engine"] = self.engine.engine(self.name)
         return Stack(self.name, **values)
@@ -105,7 +121,11 @@ class StackSpec(Section):
             for key in type(self).model_fields
             if isinstance(entry := getattr(self, key), Stated)
         ]
-        return *own, *(self.engine.provenance(self.name) if self.engine else ())
+        runs = [
+            Provenance(f"stack {self.name}: {kernel}", entry.value, entry.source, "stated")
+            for kernel, entry in self.libraries.items()
+        ]
+        return *own, *runs, *(self.engine.provenance(self.name) if self.engine else ())
 
 
 def _text(key: str, entry: Stated[Any]) -> str:

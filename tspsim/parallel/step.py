@@ -253,12 +253,12 @@ class Writer:
             builder.compute("join backward", *(each for product in products for each in builder.gradients(product)))
         builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
-            data.reduce_table(builder, job, self.share.head(chunk), "head", brought_home)
+            data.reduce_table(builder, job, self.share.head(chunk), "head", task, brought_home)
         ready = self.layers(chunk, layer, task, step=-1)
         if chunk.has_embedding and job.model.vocab and job.work.adapters is None:
             builder.part = "embedding backward"
             scheme.embed_backward(builder, job, self.layer)
-            data.reduce_table(builder, job, self.share.embedding(chunk), "embedding")
+            data.reduce_table(builder, job, self.share.embedding(chunk), "embedding", task)
         if not chunk.has_embedding:
             self.send("gradients", -chunk.way, ready, chunk)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..model.layer import LayerShard
-from ..operators import Gemm, Operator
+from ..operators import Gemm, MemoryBound, Operator
 from . import expert
 from .builder import WHOLE, ProgramBuilder, Slice
 from .fused import Cut, copied, copied_rows, copied_sum
@@ -107,8 +107,11 @@ def reduce_rows(
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     if copied(job.plan):
         return copied_sum(builder, job, size, name, after, slice_of)
-    kind = "reduce_scatter" if job.plan.sequence_regions else "all_reduce"
-    return builder.collective(kind, "tp", size, name, after=[after], slice_of=slice_of)
+    if not job.plan.sequence_regions:
+        return builder.collective("all_reduce", "tp", size, name, after=[after], slice_of=slice_of)
+    for kernel in laid_out(job, size):
+        after = builder.compute(f"{name}, laid out", kernel, after=[after], slice_of=slice_of)
+    return builder.collective("reduce_scatter", "tp", size, name, after=[after], slice_of=slice_of)
 
 
 def gather_rows(
@@ -120,7 +123,16 @@ def gather_rows(
     size = tokens * (width or job.model.hidden) * job.activation_bytes
     if copied(job.plan):
         return [copied_rows(builder, size, name, after, slice_of)]
-    return [builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)]
+    last = builder.collective("all_gather", "tp", size, name, after=after, stream="gather rows", slice_of=slice_of)
+    for kernel in laid_out(job, size):
+        last = builder.compute(f"{name}, laid out", kernel, after=[last], slice_of=slice_of)
+    return [last]
+
+
+def laid_out(job: Job, size_bytes: float) -> tuple[MemoryBound, ...]:
+    """The copy between rows as collectives take them, rank by rank, and as products do, where a stack makes one."""
+    moved = 2.0 * size_bytes * job.work.stack.row_copies
+    return (MemoryBound("copy", moved, name="lay rows out"),) if moved else ()
 
 
 def residual_tokens(job: Job, tokens: int | None = None) -> int:

@@ -77,6 +77,12 @@ class Work:
         return STEPS.get(self.pass_)
 
     @property
+    def reduced_bytes(self) -> float:
+        """Bytes of a gradient's element while replicas sum it."""
+        stated = self.stack.reduced_bytes
+        return self.optimizer.gradients if stated is None else stated
+
+    @property
     def batch(self) -> Batch:
         """What a replica's step has to do: sequences, or the documents packed into them, from their start; of a serving
         step the rows of all its passes."""

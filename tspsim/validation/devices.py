@@ -13,7 +13,7 @@ from tspsim.parallel import load_stack
 from tspsim.question import Lookups
 
 #: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
-ALIASES = {"a100": "a100-80gb"}
+ALIASES = {"a100": "a100-80gb", "h100 (96gb hbm2e, 500w)": "h100-96gb-500w"}
 #: Boards that share a name with one of the catalog, and why they are not it.
 OTHER_BOARDS = {
     "h200-nvl": "a PCIe board with 0.84 of the SXM module's peak, in fours on NVLink bridges; nothing is measured on it"

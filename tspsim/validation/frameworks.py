@@ -7,11 +7,45 @@ STACKS = {
     "llm-foundry": "llm-foundry",
     "InternEvo": "internevo",
     "Automodel": "fsdp2",
-    "torchtitan": "fsdp2",
+    "torchtitan": "torchtitan",
     "Primus": "primus",
 }
 #: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
+
+#: Of tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack; the
+#: first that is there. Notes come first, for they say what was switched off.
+WORDS = {
+    "no compile": "torchtitan-eager",
+    "torchtitan docs/performance.md": "torchtitan-eager",  # of 2024, before blocks were compiled
+    "torchtitan": "torchtitan",
+    "kempnerforge": "kempnerforge",
+    "automodel": "fsdp2",
+    "llm-foundry": "llm-foundry",
+    "mosaic": "llm-foundry",
+    "internevo": "internevo",
+    "nanotron": "nanotron",
+    "primus": "primus",
+    "megatron": "megatron-core",
+    "nemo": "megatron-core",
+    "mlperf": "megatron-core",
+    "fms-fsdp": "fsdp1",
+    "foundation-model-stack": "fsdp1",
+    "fsdp1": "fsdp1",
+}
+#: Software nobody named: what most people run.
+USUAL_PLAIN = "fsdp2"
+
+
+def stack_in_words(*texts: str) -> str:
+    """The stack of a run whose framework stands in words.
+
+    >>> stack_in_words("torchtitan H100", "PR 1690", "no compile"), stack_in_words("somebody's trainer")
+    ('torchtitan-eager', 'fsdp2')
+    """
+    whole = " ".join(texts).lower()
+    return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)
+
 
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {

@@ -196,12 +196,16 @@ def _step(run: Run) -> Predicted:
 
 def _simulated(run: Run, micro_batches: int) -> Predicted:
     """The step alone: what a report says beside it is nobody's measurement."""
-    question = question_of(run, micro_batches)
+    return first_plan_of(question_of(run, micro_batches), _told(run))
+
+
+def first_plan_of(question: Question, recomputation: str) -> Predicted:
+    """The step of a question's first plan; ``recomputation`` is told with it."""
     job = scheduled(question, question.plans[0])
     admission = admitted(question, job)
     peak = admission.memory.peak_bytes
     allocated = peak - admission.memory.parts["runtime_reserve"]
-    step = Predicted(math.nan, math.nan, math.nan, peak, False, _told(run), allocated_bytes=allocated)
+    step = Predicted(math.nan, math.nan, math.nan, peak, False, recomputation, allocated_bytes=allocated)
     if admission.error is not None:
         return step
     costs = Costs(question.device)
@@ -230,7 +234,7 @@ def question_of(run: Run, micro_batches: int) -> Question:
 def served(model: Architecture, device: str, pass_: str, **amount: Any) -> Question:
     """A step of an inference engine on one GPU, in bf16: ``amount`` are the keys that say how much it is."""
     node, _ = machine(device, 1)
-    workload = {"model": str(_model_file(model)), "pass": pass_, "precision": "bf16", **amount}
+    workload = {"model": str(file_of(model)), "pass": pass_, "precision": "bf16", **amount}
     cluster = {"device": device, "node": node, "nodes": 1}
     asked = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
     return look_up(load(asked), LOOKUPS)
@@ -244,7 +248,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     if nodes > 1:
         cluster["fabric"] = run.fabric or fabric_of(run.device)
     workload: dict[str, Any] = {
-        "model": str(_model_file(run.model)),
+        "model": str(file_of(run.model)),
         "pass": run.pass_,
         "sequence": run.sequence,
         "sequences_per_replica": run.micro_batch * micro_batches,
@@ -317,7 +321,7 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
 
 
 @cache
-def _model_file(model: Architecture) -> Path:
+def file_of(model: Architecture) -> Path:
     """A model as a file a scenario can name."""
     import yaml
 

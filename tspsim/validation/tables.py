@@ -12,6 +12,7 @@ from . import (
     kernels,
     latent_modules,
     layers,
+    plain_frameworks,
     published,
     served,
     sparse_modules,
@@ -180,6 +181,12 @@ TABLES: dict[str, Table] = {
             "published/training.csv", "value", published.predict_published,
             texts=("source_url", "model", "gpu", "precision", "metric"),
             groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")), pieces=published.run_by_run,
+        ),
+        Table(
+            "published/training_frameworks.csv", "published", plain_frameworks.predict,
+            counts=("gpus", "sequence", "sequences_per_replica"),
+            texts=("group", "source", "gpu", "model", "precision", "unit"),
+            groups=(("gpu",), ("group",), ("stack",)), further=("predicted_memory_gib",), pieces=row_by_row,
         ),
         Table(
             "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,

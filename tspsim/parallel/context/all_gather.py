@@ -32,10 +32,12 @@ from .method import ContextMethod
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
     """K and V of all shards are gathered, then attended; overlapped, head bucket by head bucket or block by block.
 
-    The gathered K and V are kept for the backward, so recomputation does not gather again.
+    The gathered K and V are kept for the backward, so recomputation does not gather again, unless the stack does
+    (``regathers_context``).
     """
     plan, work = job.plan, job.work
-    if plan.overlap and plan.overlap_by == "blocks" and not builder.recomputing:
+    gathers = not builder.recomputing or work.stack.regathers_context
+    if plan.overlap and plan.overlap_by == "blocks" and gathers:
         return by_blocks(builder, job, layer, position, after)
     segments = visible_segments(job, plan.sp, position)
     buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
@@ -43,7 +45,7 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     last = after
     for bucket in range(buckets):
         gathered = after
-        if not builder.recomputing:
+        if gathers:
             # Latents are of all heads.
             moved = size if bucket else size + latent_bytes(job, layer)
             gathered = builder.collective("all_gather", "sp", moved, "gather K,V", after=[after], stream="context")
@@ -73,6 +75,9 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
     next is worked on."""
     plan, work = job.plan, job.work
     size = context_bytes(job, layer)
+    if work.stack.regathers_context:
+        moved = size + latent_bytes(job, layer)
+        after = builder.collective("all_gather", "sp", moved, "gather K,V again", after=[after], stream="context")
     last = after
     if plan.overlap and plan.overlap_by == "blocks":
         parts = plan.overlap_chunks
@@ -93,12 +98,15 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
 
 def buffers(job: Job) -> Iterator[Buffer]:
     """The whole context of one layer; while training that of every layer and micro-batch in flight is kept for its
-    backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way."""
+    backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way.
+
+    A stack that gathers again keeps none."""
     one_layer = context_bytes(job, shard_of(job)) + latent_bytes(job, shard_of(job))
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
     yield from unpacked(job, shard_of(job))
     if job.training:
-        yield Buffer("gathered_context", one_layer, Lifetime.IN_FLIGHT)
+        kept = Lifetime.LAYER if job.work.stack.regathers_context else Lifetime.IN_FLIGHT
+        yield Buffer("gathered_context", one_layer, kept)
 
 
 CUT = Choice(

@@ -1,0 +1,140 @@
+"""Published runs of frameworks: a row has a machine, a model, and its plan as keys of a scenario.
+
+The table is ``published/training_frameworks.csv``: ``plan`` and ``extra`` are JSON objects of keys of a plan and of the
+workload, ``published`` is in ``unit``. Which stack ran is read from the words of a row (:mod:`.frameworks`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.model import Architecture, load_model
+from tspsim.model.parts import Experts
+from tspsim.scenario import load
+from tspsim.simulation import Question, look_up
+
+from .answers import Answers, each_row
+from .cells import Row, count_of, number_of
+from .devices import LOOKUPS, named_device
+from .frameworks import stack_in_words
+from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
+
+#: Words of a row that name another board than its ``gpu`` does.
+BOARDS = {"500w": "h100-96gb-500w"}
+#: Words of a row → GPUs of a node of its machine, where that is not a whole one.
+GPUS_PER_NODE = {"kempnerforge": 4}
+#: Words of a row → what joins its nodes, where that is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
+#: reduce-scatters of 355 MB over six nodes in 14.4 ms, 20.5 GB/s: 200 Gb/s a GPU and not 400
+#: (benchmarks/profiling/13b_24gpu_profiling.md; its tables say InfiniBand alone).
+FABRICS = {"kempnerforge": "rails-200g"}
+
+Shape = Mapping[str, int]
+#: Llama-like models that the catalog lacks: layers, hidden, heads, KV heads, FFN and vocabulary.
+SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
+    "k7b": (32, 4096, 32, 8, 14336, 128256),  # KempnerForge, benchmarks/mfu_scaling and weak_scaling_160gpu
+    "k13b": (40, 5120, 40, 8, 17920, 128256),
+    "cl34b": (48, 8192, 64, 8, 22016, 32000),  # codellama/CodeLlama-34b-hf, config.json
+    "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
+}
+#: A table's names → the catalog's.
+NAMES = {"llama2-7b": "llama-2-7b", "llama2-70b": "llama-2-70b"}
+#: KempnerForge's models of so many experts, two of which a token visits (benchmarks/moe_packed).
+OF_EXPERTS = re.compile(r"kmoe(\d+)")
+
+
+@cache
+def architecture(name: str) -> Architecture:
+    """The model of a row; raises InputError where nobody knows it."""
+    experts = OF_EXPERTS.fullmatch(name)
+    if experts:
+        return Architecture(
+            name, 24, 2048, 16, 4, 128, 0, vocab=128256, experts=Experts(int(experts.group(1)), 2, 7168),
+            source="KempnerInstitute/KempnerForge@abbbac3, benchmarks/moe_packed/moe_packed_benchmark.md",
+        )  # fmt: skip
+    if name in SHAPES:
+        layers, hidden, heads, kv_heads, ffn, vocab = SHAPES[name]
+        return Architecture(
+            name, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab=vocab, source="the model's own page"
+        )
+    listed = NAMES.get(name, name)
+    if listed not in catalog.names("models"):
+        raise InputError(f"the shape of the model '{name}' is not known")
+    return load_model(listed)
+
+
+def question(row: Row) -> Question:
+    """The scenario of a row, looked up; raises InputError where it cannot be asked."""
+    words = [str(row.get(column, "")) for column in ("note", "group", "source")]
+    whole = " ".join(words).lower()
+    board = next((device for word, device in BOARDS.items() if word in whole), None)
+    device, gpus = board or named_device(row["gpu"]), count_of(row, "gpus")
+    part = next((count for word, count in GPUS_PER_NODE.items() if word in whole), None)
+    if part is not None and gpus % part == 0:
+        cluster: dict[str, Any] = {"device": device, "nodes": gpus // part, "gpus_per_node": part}
+    else:
+        node, nodes = machine(device, gpus)
+        cluster = {"device": device, "node": node, "nodes": nodes}
+    if cluster["nodes"] > 1:
+        usual = fabric_of(named_device(row["gpu"]))
+        cluster["fabric"] = next((fabric for word, fabric in FABRICS.items() if word in whole), usual)
+    workload = {
+        "model": str(file_of(architecture(str(row["model"]).strip()))),
+        "pass": "training",
+        "sequence": count_of(row, "sequence"),
+        "sequences_per_replica": count_of(row, "sequences_per_replica"),
+        "precision": str(row["precision"]).strip(),
+        "stack": stack_in_words(*words),
+        **keys(row, "extra"),
+    }
+    plan = {"name": "run", **keys(row, "plan")}
+    return look_up(load({"name": "validation", "cluster": cluster, "workload": workload, "plans": [plan]}), LOOKUPS)
+
+
+def keys(row: Row, column: str) -> dict[str, Any]:
+    """The JSON object of a cell, empty where it is; raises InputError where it is none."""
+    text = str(row.get(column, "")).strip() or "{}"
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise InputError(f"{column} is not JSON") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{column} is not a JSON object")
+    return found
+
+
+def _rate(asked: Question, gpus: int) -> Callable[[float], float]:
+    job = asked.job(asked.plans[0])
+    tokens = job.work.counted_over(job.plan.dp)
+    return lambda seconds: tokens / seconds / gpus
+
+
+#: Unit → what a step of so many seconds is in it.
+UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
+    "tokens/s/gpu": _rate,
+    "tokens/s": lambda asked, gpus: _rate(asked, 1),
+    "s": lambda asked, gpus: lambda seconds: seconds,
+}
+
+
+@each_row
+def predict(row: Row, position: int, answers: Answers) -> None:
+    """Tokens/s a GPU of runs whose plan fits; the stack that is meant is a label, and memory a further column."""
+    unit = str(row["unit"]).strip()
+    if unit not in UNITS:
+        raise InputError(f"no prediction in '{unit}'; known: {', '.join(UNITS)}")
+    if not number_of(row["published"]) > 0.0:
+        raise InputError("nothing was published")
+    asked = question(row)
+    step: Predicted = first_plan_of(asked, "as stated")
+    answers.label(position, "stack", asked.work.stack.name)
+    answers.also(position, "predicted_memory_gib", step.allocated_bytes / 2**30)
+    if not step.fits:
+        raise InputError(TOO_LARGE)
+    value = UNITS[unit](asked, count_of(row, "gpus"))
+    answers.predict(position, value(step.seconds), *sorted((value(step.low), value(step.high))))
