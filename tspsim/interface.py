@@ -239,14 +239,16 @@ class Comparison:
 
     @cached_property
     def verdict(self) -> Decision | None:
-        """The decision without its curves and needs, which are simulated; None where nothing is offered."""
+        """The decision without its curves, which are simulated; None where nothing is offered."""
         if not self.purchase or "decision" in vars(self):
             return self.decision
         return self._decided(curves=False)
 
     def _decided(self, curves: bool) -> Decision:
         told, jobs = self.searched, self.jobs
-        return decide(self.questions, self.results, curves=curves, searched=told, jobs=jobs, progress=self.progress)
+        return decide(
+            self.questions, self.results, curves=curves, needs=True, searched=told, jobs=jobs, progress=self.progress
+        )
 
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}"]
@@ -299,6 +301,29 @@ class Comparison:
         from .report import comparison
 
         return comparison.csv(self.results)
+
+    def to_pdf(self, path: str | Path) -> Path:
+        """Print the decision memo, one sheet, to ``path`` by a browser of this machine; returns where it is.
+
+        Raises
+        ------
+        InputError
+            There is no browser, or the file cannot be written.
+        """
+        from .report.memo import purchase, results, sheet
+        from .report.printing import write_pdf
+
+        words = self._named()
+        told = self.verdict
+        memo = purchase.memo_of(told, self.results, **words) if told else results.memo_of(self.results, **words)
+        write_pdf(sheet.sheet(memo), Path(path))
+        return Path(path)
+
+    def _named(self) -> dict[str, str]:
+        """Title and description of a question that is one scenario."""
+        one = self.asked[0] if len(self.asked) == 1 else None
+        names = " · ".join(scenario.name for scenario in self.asked[:4])
+        return {"title": one.name if one else names, "description": one.description if one else ""}
 
     def to_html(self, path: str | Path) -> Path:
         """Write the page to ``path`` (a purchase's pages of single offers beside it); returns where it is.

@@ -50,7 +50,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "count": ("128Ki", "8"),
     "tokens/s": ("173e6 tokens/s", "2.5 Mtokens/s"),
     "requests/s": ("4 requests/s", "90 requests/min"),
-    "USD": ("20000 USD",),
+    "USD": ("20000 USD", "500 kUSD"),
     "USD/h": ("1.12 USD/h",),
     "USD/kWh": ("0.08 USD/kWh",),
 }
@@ -62,6 +62,7 @@ LARGEST_EXPONENT = 99
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9][0-9_]*\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?)\s*(.*)", re.DOTALL)
 _DECIMAL = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_MONEY = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9}
 _SMALL = {"m": -3, "u": -6, "µ": -6, "μ": -6, "n": -9, "p": -12}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
@@ -83,7 +84,11 @@ def _build_units() -> dict[str, dict[str, Fraction]]:
     rates = {f"{unit}/s": factor for unit, factor in amounts.items()}
     rates |= {f"{unit}ps": factor for unit, factor in amounts.items() if not unit.endswith("bit")}
     flops = {k: v for unit in ("FLOP/s", "FLOPS", "FLOPs") for k, v in _prefixed(unit, _DECIMAL).items()}
-    seconds = _prefixed("s", {"": 0}, _SMALL) | {"min": Fraction(60), "m": Fraction(60), "h": Fraction(3600)}
+    seconds = _prefixed("s", {"": 0}, _SMALL)
+    seconds |= {name: Fraction(60) for name in ("min", "m", "minute", "minutes")}
+    seconds |= {name: Fraction(3600) for name in ("h", "hour", "hours")}
+    seconds |= {name: Fraction(86_400) for name in ("days", "day", "d")}
+    seconds |= {name: Fraction(604_800) for name in ("weeks", "week")}
     one = Fraction(1)
     return {
         "bytes": amounts,
@@ -95,7 +100,7 @@ def _build_units() -> dict[str, dict[str, Fraction]]:
         "count": _prefixed("", _DECIMAL, _BINARY),
         "tokens/s": _prefixed("tokens/s", _DECIMAL),
         "requests/s": {"requests/s": one, "/s": one, "req/s": one, "": one, "requests/min": one / 60, "/min": one / 60},
-        "USD": _prefixed("USD", _DECIMAL),
+        "USD": {name: factor for unit in ("USD", "$") for name, factor in _prefixed(unit, _MONEY).items()},
         "USD/h": {"USD/h": one, "USD/hour": one, "$/h": one},
         "USD/kWh": {"USD/kWh": one, "$/kWh": one},
     }

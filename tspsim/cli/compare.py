@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from .completion import scenarios as scenario_names
-from .grammar import jobs_option, json_option, set_option
+from .grammar import jobs_option, json_option, pdf_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar
 from .refusals import nothing_runs
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from ..interface import Comparison
     from ..studies.purchase import Decision
     from ..studies.purchase.row import Row
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 )
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
+@pdf_option
 @jobs_option
 def compare(
     scenarios: tuple[str, ...],
@@ -34,6 +37,7 @@ def compare(
     html_file: str | None,
     json_file: str | None,
     csv_file: str | None,
+    pdf_file: str | None,
     jobs: int | None,
 ) -> None:
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
@@ -46,7 +50,7 @@ def compare(
     from ..scenario import load
 
     asked = [load(name, overrides) for name in scenarios]
-    outputs = Outputs(html=html_file, json=json_file, csv=csv_file)
+    outputs = Outputs(html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
     with progress_bar() as progress:
         compared = side_by_side(*asked, jobs=jobs, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
@@ -57,8 +61,11 @@ def compare(
             "html": lambda path: _written(compared, path),
             "json": lambda: json_text(compared.to_json()),
             "csv": compared.to_csv,
+            "pdf": compared.to_pdf,
         },
-        show=lambda: print_rich(comparison.table(compared.results, _offers(compared)), *_told(compared), ""),
+        show=lambda: print_rich(
+            comparison.table(compared.results, _offers(compared)), *_project(compared), *_told(compared), ""
+        ),
     )
     if compared.best is None:
         raise nothing_runs(compared.plans)
@@ -76,6 +83,19 @@ def _written(compared: Comparison, path: Path) -> str:
 def _offers(compared: Comparison) -> Sequence[Row]:
     """Terms of every offer."""
     return compared.verdict.rows if compared.verdict is not None else ()
+
+
+def _project(compared: Comparison) -> Iterator[RenderableType]:
+    """Days and dollars of the work that a project states."""
+    from ..report.comparison_terms import money_table
+    from ..units import compact
+
+    decision = compared.verdict
+    table = money_table(decision) if decision is not None else None
+    if decision is not None and decision.project is not None and table is not None and table.row_count:
+        yield ""
+        yield f"{compact(float(decision.project.tokens or 0), 'tokens')}, with failures and checkpoints:"
+        yield table
 
 
 def _told(compared: Comparison) -> Iterator[str]:

@@ -55,6 +55,9 @@ set_option = click.option(
     help="Change a key, such as workload.sequence=64Ki or plans.TSP8.overlap=false; repeatable.",
 )
 json_option = click.option("--json", "json_file", metavar="FILE", help="Write the numbers as JSON; - prints them.")
+pdf_option = click.option(
+    "--pdf", "pdf_file", metavar="FILE", help="Print the decision memo, one sheet, by a browser of this machine."
+)
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes; as many as this machine lends when left out."
 )

@@ -29,6 +29,7 @@ _TITLES = {
     "html": "report",
     "json": "JSON",
     "csv": "CSV",
+    "pdf": "memo",
     "write": "scenario",
     "trace": "trace (open it in ui.perfetto.dev)",
 }
@@ -69,6 +70,8 @@ class Outputs:
         for option, file in files.items():
             if file is None:
                 continue
+            if option == "pdf":
+                check_pdf(file)
             printed = file == STANDARD_OUTPUT and option in _PRINTABLE_OUTPUTS
             target = None if printed else writable(file)
             if target in self._targets.values():
@@ -134,6 +137,15 @@ def short(path: Path) -> Path:
     """The path from the current folder on, where it lies there."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def check_pdf(file: str) -> None:
+    """Refuse a memo that could not be printed, before the work; raises InputError."""
+    from ..report.printing import browser
+
+    if not file.lower().endswith(".pdf"):
+        raise InputError("a memo is printed as .pdf; end the name with that", file=shorten(file) or "--pdf")
+    browser()
 
 
 def writable(file: str, *, make_folder: bool = False) -> Path:

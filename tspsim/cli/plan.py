@@ -10,7 +10,7 @@ import click
 from ..errors import InputError
 from ..files import atomic_write
 from .completion import scenarios
-from .grammar import jobs_option, json_option, set_option
+from .grammar import jobs_option, json_option, pdf_option, set_option
 from .outputs import Outputs, json_text, print_rich, progress_bar, report_file, terminal_width
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the answer as an HTML page.")
 @json_option
+@pdf_option
 @jobs_option
 @click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes.")
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
@@ -52,6 +53,7 @@ def plan(
     overrides: tuple[str, ...],
     html_file: str | None,
     json_file: str | None,
+    pdf_file: str | None,
     jobs: int | None,
     budget: str,
     written: str | None,
@@ -64,7 +66,7 @@ def plan(
     Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
 
-    Without --html, --json, --write or --emit the page goes to reports/NAME-plans.html in the current folder.
+    Without --html, --json, --pdf, --write or --emit the page goes to reports/NAME-plans.html in the current folder.
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
@@ -74,7 +76,7 @@ def plan(
     points = read_map(map_text) if map_text is not None else None
     if written is not None and not written.endswith((".yaml", ".yml")):
         raise InputError("a scenario is written as .yaml, by which other commands know it", file=written)
-    if place is not None and (html_file is not None or engine is not None or points is not None):
+    if place is not None and any(given is not None for given in (html_file, pdf_file, engine, points)):
         raise InputError("prints the order of nodes, and writes --json and --write alone", key="--place")
     question, stated = load_planned(scenario, overrides)
     if place is not None:
@@ -91,7 +93,7 @@ def plan(
         )
         return
     page_of = report_file(f"{question.name}-plans") if engine is None else None
-    outputs = Outputs(page_of, html=html_file, json=json_file, write=written)
+    outputs = Outputs(page_of, html=html_file, json=json_file, pdf=pdf_file, write=written)
     if engine is not None:
         check_emitted(engine, question)
     with progress_bar() as progress:
@@ -107,11 +109,12 @@ def plan(
             maps=points is not None,
         )
         answer = planner.run(points) if isinstance(planner, Planner) else planner.run()
-    page, summary, asked = shown(answer)
+    page, summary, asked, memo = shown(answer)
     outputs.write(
         {
             "html": page,
             "json": lambda: json_text(answer.to_json()),
+            "pdf": memo,
             "write": lambda path: atomic_write(path, scenario_text(asked())),
         },
         show=lambda: _show(engine, summary, asked),

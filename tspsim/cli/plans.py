@@ -1,4 +1,4 @@
-"""How the answer of each planner is shown: its page, its lines for the terminal, and the scenario of its best plan."""
+"""How the answer of each planner is shown: page, lines for the terminal, the scenario of its best plan, its memo."""
 
 from __future__ import annotations
 
@@ -13,28 +13,35 @@ if TYPE_CHECKING:
     from ..scenario import Scenario
     from ..studies.planner import OffersPlanned, Planned, ServingPlanned, TrafficPlanned
 
-#: Writes a page; lines for a terminal of a width; makes the scenario with the best plan alone.
-Shown = tuple[Callable[[Path], None], Callable[[int], "Sequence[RenderableType]"], Callable[[], "Scenario"]]
+Writes = Callable[[Path], None]
+#: Writes a page; lines for a terminal of a width; makes the scenario with the best plan alone; prints the memo.
+Shown = tuple[Writes, Callable[[int], "Sequence[RenderableType]"], Callable[[], "Scenario"], Writes]
 
 
 def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
-    """The three of an answer."""
+    """The four of an answer."""
     from ..files import atomic_write
     from ..report import offers_plan, plan, plan_page, searched, serving_plan, traffic_plan
+    from ..report.memo import planned
+    from ..report.memo.sheet import sheet
+    from ..report.printing import write_pdf
     from ..studies.planner import OffersPlanned, Planned, TrafficPlanned
 
     if isinstance(answer, OffersPlanned):
         offers = answer
-        return partial(offers_plan.write_page, offers), partial(offers_plan.summary, offers), lambda: offers.asked
+        page, lines = partial(offers_plan.write_page, offers), partial(offers_plan.summary, offers)
+        return page, lines, lambda: offers.asked, lambda path: write_pdf(sheet(planned.of_offers(offers)), path)
     if isinstance(answer, Planned):
         whole = answer
-        return partial(plan_page.write_page, whole), partial(plan.summary, whole), lambda: whole.asked
+        page, lines = partial(plan_page.write_page, whole), partial(plan.summary, whole)
+        return page, lines, lambda: whole.asked, lambda path: write_pdf(sheet(planned.of_steps(whole)), path)
     told = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)
     best = answer.best[0]
     return (
         lambda path: atomic_write(path, searched.page(told)),
         lambda _width: searched.summary(told),
         lambda: best.asked,
+        lambda path: write_pdf(sheet(planned.of_searched(told)), path),
     )
 
 

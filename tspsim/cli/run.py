@@ -8,7 +8,7 @@ import click
 
 from ..errors import InputError
 from .completion import scenarios
-from .grammar import json_option, set_option
+from .grammar import json_option, pdf_option, set_option
 from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
 from .refusals import nothing_runs, placed
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the report here, not to reports/NAME.html.")
 @json_option
+@pdf_option
 @click.option("--trace", "trace_file", metavar="FILE", help="Write the timelines as a trace for Perfetto.")
 @click.option("--every-rank", is_flag=True, help="Simulate every rank instead of one of each kind.")
 @click.option("--every-step", is_flag=True, help="With traffic: take every step by itself, not runs of equal ones.")
@@ -37,6 +38,7 @@ def run(
     overrides: tuple[str, ...],
     html_file: str | None,
     json_file: str | None,
+    pdf_file: str | None,
     trace_file: str | None,
     every_rank: bool,
     every_step: bool,
@@ -44,8 +46,8 @@ def run(
 ) -> None:
     """Answer one question: every plan of SCENARIO, and a report.
 
-    Without --html, --json or --trace the report goes to reports/NAME.html in the current folder. Ctrl-C keeps the
-    points of a curve that were finished.
+    Without --html, --json, --pdf or --trace the report goes to reports/NAME.html in the current folder. Ctrl-C keeps
+    the points of a curve that were finished.
     """
     from .. import report
     from ..scenario import load
@@ -56,7 +58,7 @@ def run(
         of_steps={"--every-rank": every_rank, "--trace": trace_file is not None},
         of_requests={"--every-step": every_step, "--every-kernel": every_kernel},
     )
-    outputs = Outputs(report_file(question.name), html=html_file, json=json_file, trace=trace_file)
+    outputs = Outputs(report_file(question.name), html=html_file, json=json_file, pdf=pdf_file, trace=trace_file)
     from ..answer import simulate
 
     with placed(question), progress_bar() as progress:
@@ -68,6 +70,7 @@ def run(
         {
             "html": lambda path: report.write_report(result, path),
             "json": lambda: result.dumps() + "\n",
+            "pdf": lambda path: report.write_memo(result, path),
             "trace": lambda path: report.write_trace(result, path),
         },
         show=lambda: _print_answer(result, searched),

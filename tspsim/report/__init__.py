@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tspsim.result import Result
 
-__all__ = ["render", "table", "write_report", "write_trace"]
+__all__ = ["render", "table", "write_memo", "write_report", "write_trace"]
 
 
 def render(result: Result, plotly_js: str = "inline") -> str:
@@ -62,6 +62,20 @@ def write_trace(result: Result, path: Path) -> None:
     from .trace import chunks
 
     atomic_write(Path(path), chunks(result))
+
+
+def write_memo(result: Result, path: Path) -> None:
+    """Print the decision memo, one sheet, by a browser of this machine (:mod:`.printing`), whole or not at all.
+
+    Raises
+    ------
+    InputError
+        There is no browser, or the file cannot be written.
+    """
+    from .memo import results, sheet
+    from .printing import write_pdf
+
+    write_pdf(sheet.sheet(results.memo_of([result])), Path(path))
 
 
 def table(result: Result, width: int = 160) -> Table:

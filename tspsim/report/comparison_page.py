@@ -16,6 +16,8 @@ from . import requests
 from .comparison import Row, dollars, rows, slug
 from .comparison_requests import page_of_requests
 from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
+from .memo.purchase import memo_of
+from .memo.sheet import section
 from .numbers import seconds
 from .page import _bundle, render_sections
 from .pages import render
@@ -158,8 +160,16 @@ def page(
             drawn["tornado"] = {"choices": figures.tornados(decision)}
             sections.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
     sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
+    told = title or ", ".join(names[:8])
+    if decision is not None:
+        sections.append(section(memo_of(decision, results, told, description)))
     return render_sections(
-        sections, drawn, title=title or ", ".join(names[:8]), plotly_js=plotly_js, scripts=("comparison.js",)
+        sections,
+        drawn,
+        title=told,
+        plotly_js=plotly_js,
+        styles=("page.css", "comparison.css", "memo.css"),
+        scripts=("comparison.js", "memo.js"),
     )
 
 

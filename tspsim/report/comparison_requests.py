@@ -9,6 +9,8 @@ from tspsim.units import chance
 
 from . import comparison_figures as figures
 from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
+from .memo.purchase import memo_of
+from .memo.sheet import section
 from .serving import adapter, compare_page
 
 if TYPE_CHECKING:
@@ -51,12 +53,15 @@ def page_of_requests(
         drawn["tornado"] = {"choices": figures.tornados(decision)}
         further.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
     further.append(("assumptions", "Assumptions side by side", SIDES, sides(results, rows_)))
+    told = title or " · ".join(dict.fromkeys(names))
+    if decision is not None:
+        further.append(section(memo_of(decision, results, told, description)))
     return compare_page.page(
         offers,
         further,
         drawn,
         sure=how_sure(decision),
-        title=title or " · ".join(dict.fromkeys(names)),
+        title=told,
         description=description,
         kicker=adapter.kicker(results[0]) if len(results) == 1 else adapter.traffic_in_words(results[0]),
         links={offers[number][0]: link for number, link in (links or {}).items()},

@@ -12,10 +12,15 @@ from tspsim.units import chance, compact, digits, percent
 
 from .numbers import plain, seconds
 from .sections.assumptions import told
+from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
+    from rich.table import Table as RenderableTable
+
     from tspsim.result import Result
+    from tspsim.scenario.project import Project
     from tspsim.studies.purchase.decision import Decision
+    from tspsim.studies.purchase.likely import Likely
     from tspsim.studies.purchase.row import Row as OfferRow
 
 #: Offers down, values across; the braces of the template are doubled.
@@ -116,13 +121,16 @@ def project(decision: Decision) -> dict[str, Any]:
     wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms.deadline)]
     need = " and ".join(filter(None, wanted))
     bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
-    columns = ["days", *(f"$, {basis}" for basis in bases), "kWh", "failures", "goodput", "checkpoint every"]
+    columns = ["days", "likely", *(f"$, {basis}" for basis in bases), "likely", *kept_columns(terms)]
+    columns += ["kWh", "failures", "goodput", "checkpoint every"]
     table = []
     for row in decision.rows:
         done = row.outcome
         cells = ["–"] * len(columns)
         if done is not None:
-            cells = [digits(done.days), *(compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases)]
+            usd = [compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases]
+            cells = [digits(done.days), likely_days(row.likely), *usd, likely_usd(row.likely)]
+            cells += kept_cells(terms, row.likely)
             cells += [compact(done.kwh) if done.kwh is not None else "–", digits(done.run.failures)]
             cells += [percent(done.run.goodput), seconds(done.run.interval_s)]
         table.append((row.name, cells))
@@ -152,6 +160,52 @@ def project(decision: Decision) -> dict[str, Any]:
         "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
         f"{failures.source}. Prices: {'; '.join(f'{basis}, {BASES[basis]}' for basis in bases)}.",
     }
+
+
+def likely_days(likely: Likely | None) -> str:
+    """Where the days lie nine times of ten."""
+    return "–" if likely is None else f"{digits(likely.days[0])} – {digits(likely.days[1])}"
+
+
+def likely_usd(likely: Likely | None) -> str:
+    """Where the dollars lie nine times of ten, on the basis that ranks."""
+    return "–" if likely is None or likely.usd is None else f"{compact(likely.usd[0])} – {compact(likely.usd[1])}"
+
+
+def kept_columns(terms: Project) -> list[str]:
+    """Headings of what the project asks to be kept."""
+    return [*(["in time"] if terms.deadline is not None else []), *(["in budget"] if terms.budget is not None else [])]
+
+
+def kept_cells(terms: Project, likely: Likely | None) -> list[str]:
+    """The probabilities under :func:`kept_columns`."""
+    if likely is None:
+        return ["–"] * len(kept_columns(terms))
+    shares = {"in time": likely.in_time, "in budget": likely.in_budget}
+    return ["–" if (share := shares[name]) is None else chance(share) for name in kept_columns(terms)]
+
+
+def money_table(decision: Decision) -> RenderableTable | None:
+    """Days and dollars of every offer on the terminal, as it stands and large enough; None where no work is stated."""
+    terms = decision.project
+    if terms is None or terms.tokens is None:
+        return None
+    bases = list(dict.fromkeys(row.rates.basis for row in decision.rows if row.rates.basis))
+    usd = f"$ {bases[0]}" if len(bases) == 1 else "$"
+    table = empty_table(("offer",), ("nodes", "GPUs", "days", "likely", usd, "likely", *kept_columns(terms), "MWh"))
+    for row in decision.rows:
+        nodes = int(row.result.cluster["nodes"])
+        shown = [(row.name, nodes, row.gpus, row.outcome, row.likely)]
+        if row.need is not None and row.need.nodes != nodes:
+            shown.append(("  large enough", row.need.nodes, row.need.gpus, row.need.outcome, row.need.likely))
+        for name, count, gpus, done, likely in shown:
+            if done is None:
+                continue
+            paid = done.usd.get(row.rates.basis or "")
+            cells = [name, f"{count:,}", f"{gpus:,}", digits(done.days), likely_days(likely)]
+            cells += ["–" if paid is None else compact(paid), likely_usd(likely), *kept_cells(terms, likely)]
+            add_row(table, [*cells, "–" if done.kwh is None else digits(done.kwh / 1000.0)])
+    return table
 
 
 def need_columns(budget: bool, bases: list[str]) -> list[str]:

@@ -23,7 +23,8 @@ from ..units import PositiveCount, Quantity, Seconds, Usd, UsdPerKilowattHour, W
 
 #: The price bases of device files, dated there, and what a machine costs that is bought.
 Basis = Literal["hyperscaler", "neocloud", "rental", "owned"]
-PositiveSeconds = Annotated[float, Quantity("s", positive=True)]
+PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("30 days", "720 h"))]
+PositiveUsd = Annotated[float, Quantity("USD", positive=True, examples=("500 kUSD", "20000 USD"))]
 RequestsPerSecond = Annotated[float, Quantity("requests/s", positive=True)]
 TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
 
@@ -130,7 +131,8 @@ class Project(_Terms):
     """The whole job: how much work, by when, at which prices."""
 
     tokens: PositiveCount | None = Field(None, description="token budget, such as 1T")
-    deadline: PositiveSeconds | None = Field(None, description="the budget must be done by then, such as 720 h")
+    deadline: PositiveSeconds | None = Field(None, description="the tokens must be done by then, such as 30 days")
+    budget: PositiveUsd | None = Field(None, description="the tokens may cost so much, such as 500 kUSD")
     rate: TokensPerSecond | None = Field(None, description="rate that must be reached, such as 5 Mtokens/s")
     users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
     requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
@@ -146,4 +148,6 @@ class Project(_Terms):
             raise PydanticCustomError("refused", "price: owned needs own: what power and hosting cost, and the years")
         if self.deadline is not None and self.tokens is None:
             raise PydanticCustomError("refused", "a deadline needs a token budget, such as tokens: 1T")
+        if self.budget is not None and self.tokens is None:
+            raise PydanticCustomError("refused", "a budget of money needs the work it pays for, such as tokens: 1T")
         return self

@@ -63,7 +63,14 @@ def page(
     if links:
         parts.append(("pages", "Pages of the offers", LINKS, {"links": list(links.items()), "short": "Offers"}))
     parts += further
-    return render_sections(parts, drawn, title=title, plotly_js=plotly_js)
+    return render_sections(
+        parts,
+        drawn,
+        title=title,
+        plotly_js=plotly_js,
+        styles=("page.css", "comparison.css", "memo.css"),
+        scripts=("memo.js",),
+    )
 
 
 def answer(view: ServingView, title: str, description: str, kicker: str, sure: str = "") -> dict[str, Any]:

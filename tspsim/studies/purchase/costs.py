@@ -14,6 +14,7 @@ from .fabric import Bill
 from .owning import Owned, owned
 
 STATED, OWNED = "stated", "owned"
+STATED_WORDS = "stated in the scenario"
 
 #: What the price bases are.
 BASES = {
@@ -21,7 +22,7 @@ BASES = {
     "neocloud": "what a GPU hour costs a smaller cloud to own, all in",
     "rental": "what a customer pays for a GPU hour",
     OWNED: "bought: the purchase over its years, hosting and power, without staff and interest",
-    STATED: "stated in the scenario",
+    STATED: STATED_WORDS,
 }
 
 
@@ -46,6 +47,8 @@ class Rates:
     watts_in_words: str
     #: Of the prices, from the device file.
     date: str
+    #: Who published them; of stated prices that they are.
+    source: str
     #: What the hour of a bought GPU is made of; None where nobody asks, or no purchase price is stated.
     owned: Owned | None = None
 
@@ -78,7 +81,8 @@ def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
         raise UnknownNameError("price basis", basis, prices, key="project.price")
     dated = device.spec.prices
     date = str(dated.date) if dated is not None and stated is None else ""
-    return Rates(prices, basis, bill, fabric_usd, fabric_watts, added, source, watts, words, date, bought)
+    published = STATED_WORDS if stated is not None else dated.source if dated is not None else ""
+    return Rates(prices, basis, bill, fabric_usd, fabric_watts, added, source, watts, words, date, published, bought)
 
 
 def _owned(project: Project, scenario: Scenario, watts: float | None, device: str) -> Owned | None:

@@ -18,8 +18,9 @@ from ..query import Library, Query, ask
 from ..searched import Searched
 from .checkpoints import Cost
 from .costs import OWNED, Rates, rates_of
+from .likely import Likely, likely_of
 from .needs import Need, need
-from .outcome import outcome_of
+from .outcome import Outcome, outcome_of
 from .row import MEASURES, Row
 from .scaling import Trial, curve, trials_of
 from .service import service_of
@@ -79,7 +80,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         "rates": rates,
         "need": _need_json(row.need) if row.need else None,
         **({"service": asdict(row.service)} if row.service else {}),
-        "project": asdict(row.outcome) | {"days": row.outcome.days} if row.outcome else None,
+        "project": _outcome_json(row.outcome, row.likely),
         "weak_scaling": [asdict(point) for point in row.weak],
         "strong_scaling": [asdict(point) for point in row.strong],
     }
@@ -87,9 +88,15 @@ def _row_json(row: Row) -> dict[str, Any]:
 
 def _need_json(need: Need) -> dict[str, Any]:
     entry: dict[str, Any] = {"nodes": need.nodes, "gpus": need.gpus, "tokens_per_s": need.tokens_per_s}
-    for name, done in (("project", need.outcome), ("day", need.day)):
-        entry[name] = asdict(done) | {"days": done.days} if done else None
+    entry |= {"project": _outcome_json(need.outcome, need.likely), "day": _outcome_json(need.day, None)}
     return entry | {"run": asdict(need.run) if need.run else None}
+
+
+def _outcome_json(done: Outcome | None, likely: Likely | None) -> dict[str, Any] | None:
+    """A run with its days, and where it was drawn its ``likely`` ends and probabilities."""
+    if done is None:
+        return None
+    return asdict(done) | {"days": done.days} | ({"likely": asdict(likely)} if likely else {})
 
 
 def decide(
@@ -97,6 +104,7 @@ def decide(
     results: Sequence[Result],
     *,
     curves: bool = True,
+    needs: bool | None = None,
     searched: Sequence[Searched | None] = (),
     jobs: int | None = None,
     progress: Progress | None = None,
@@ -108,7 +116,9 @@ def decide(
     scenarios, results
         In the same order.
     curves
-        Simulate scaling curves too, and the sizes that the project's rate or deadline need.
+        Simulate scaling curves too.
+    needs
+        Simulate the sizes that the project's rate or deadline need; None: where curves are simulated.
     searched
         What was searched for the plans of each, as :func:`tspsim.studies.best_plans.with_best` says.
     jobs
@@ -122,7 +132,8 @@ def decide(
         A device has no price on the project's basis.
     """
     tell = progress or (lambda _what, _share: None)
-    curves = curves and all(scenario.traffic is None for scenario in scenarios)  # those are of single steps
+    steps = all(scenario.traffic is None for scenario in scenarios)  # curves and needs are of single steps
+    curves = curves and steps
     library = Library()
     rows = []
     for index, (scenario, result) in enumerate(zip(scenarios, results, strict=True)):
@@ -130,6 +141,7 @@ def decide(
         rows.append(_row(scenario, result, library))
     if curves:
         rows = _with_curves(scenarios, rows, library, jobs, tell)
+    if (curves if needs is None else needs) and steps:
         rows = _with_needs(scenarios, rows, library, tell)
     found = searched or [None] * len(rows)
     rows = [
@@ -177,21 +189,23 @@ def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Lib
         if row.best is not None:
             cluster = library.look_up(scenario).cluster
             enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, ask)
-            row = replace(row, need=enough and _priced(enough, library))
+            row = replace(row, need=enough and _priced(enough, row, library))
         found.append(row)
     return found
 
 
-def _priced(need: Need, library: Library) -> Need:
+def _priced(need: Need, row: Row, library: Library) -> Need:
     """With what the project costs on the machine that is large enough, and what a day of it does."""
     question = library.look_up(need.scenario)
     rates = rates_of(need.scenario, question.cluster, question.device)
     project = need.scenario.project or Project()
     day = need.cost.schedule(DAY_S, need.nodes, project.failures)
     day = replace(day, elapsed_s=DAY_S, work_s=DAY_S * day.goodput)
+    done = outcome_of(need.scenario, need.gpus, rates, need.run) if need.run is not None else None
     return replace(
         need,
-        outcome=outcome_of(need.scenario, need.gpus, rates, need.run) if need.run is not None else None,
+        outcome=done,
+        likely=likely_of(done, rates, row.uncertainty, project) if done and row.uncertainty else None,
         day=outcome_of(need.scenario, need.gpus, rates, day),
     )
 
@@ -211,12 +225,14 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
         offer = uncertainty.offer_served(question, best, basis=basis, name=scenario.name)
     else:
         offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
-    outcome = None
+    outcome = likely = None
+    offer = _with_fabric(offer, scenario, rates)
     if scenario.project is not None and scenario.project.tokens is not None:
         cost = Cost.of(best, scenario.project.failures)
         run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
-    return Row(scenario.name, result, best, rates, outcome=outcome, uncertainty=_with_fabric(offer, scenario, rates))
+        likely = likely_of(outcome, rates, offer, scenario.project)
+    return Row(scenario.name, result, best, rates, outcome=outcome, likely=likely, uncertainty=offer)
 
 
 def _with_fabric(offer: uncertainty.Offer, scenario: Scenario, rates: Rates) -> uncertainty.Offer:

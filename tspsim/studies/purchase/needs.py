@@ -12,6 +12,7 @@ from ...result import PlanResult
 from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from ...scenario.project import Project
 from .checkpoints import Cost, Schedule
+from .likely import Likely
 from .outcome import Outcome
 
 #: Simulates a scenario with one plan; None where the plan does not fit or run.
@@ -35,6 +36,8 @@ class Need:
     scenario: Scenario = field(repr=False)
     cost: Cost
     outcome: Outcome | None = None
+    #: Where days and dollars of that lie nine times of ten.
+    likely: Likely | None = None
     day: Outcome | None = None
 
 

@@ -9,6 +9,7 @@ from ...result import PlanResult, Result
 from .. import uncertainty
 from ..searched import Searched
 from .costs import Rates
+from .likely import Likely
 from .needs import Need
 from .outcome import Outcome
 from .scaling import Point
@@ -34,6 +35,8 @@ class Row:
     need: Need | None = None
     service: Service | None = None
     outcome: Outcome | None = None
+    #: Where days and dollars of ``outcome`` lie nine times of ten.
+    likely: Likely | None = None
     weak: tuple[Point, ...] = ()
     strong: tuple[Point, ...] = ()
     uncertainty: uncertainty.Offer | None = field(default=None, repr=False)

@@ -1,0 +1,284 @@
+"""The memo of a purchase: which offer, in how many days, for how many dollars, and what would turn that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tspsim.report.memo.sheet import Memo
+from tspsim.report.memo.words import plan_in_words, precision, stack, work
+from tspsim.studies.purchase.costs import BASES
+from tspsim.studies.purchase.verdict import price_ratio
+from tspsim.units import chance, compact, digits, percent
+
+if TYPE_CHECKING:
+    from tspsim.result import Result
+    from tspsim.studies.purchase.decision import Decision
+    from tspsim.studies.purchase.likely import Likely
+    from tspsim.studies.purchase.row import Row
+    from tspsim.studies.uncertainty import Verdict
+
+#: Hours of a month.
+MONTH_H = 730.5
+COLUMNS = ("Offer", "Machine", "Plan", "Days", "Dollars", "In time", "In budget", "Enough nodes", "$/M tokens")
+
+
+def money(usd: float) -> str:
+    """Dollars to three digits.
+
+    >>> money(19_312.0), money(540_000.0), money(812.4)
+    ('$19.3 k', '$540 k', '$812')
+    """
+    return f"${compact(usd)}" if usd >= 1000 else f"${digits(usd)}"
+
+
+def memo_of(decision: Decision, results: Sequence[Result], title: str, description: str) -> Memo:
+    """The sheet of a decision about ``results``."""
+    ranked = _ranked(decision)
+    winner = ranked[0] if ranked and ranked[0].best is not None else None
+    standing, verdict = headline(decision, winner)
+    return Memo(
+        title=title,
+        kicker=f"Decision memo · {len(decision.rows)} offers" + (f" · {work(results[0])}" if results else ""),
+        question=question(decision, description),
+        verdict=verdict,
+        standing=standing,
+        reasons=list(_reasons(decision, winner, standing)),
+        tiles=list(_tiles(winner, standing)) if winner is not None else [],
+        what="Offers, the best first",
+        columns=(*COLUMNS, f"{_measured(decision)}, × the first"),
+        rows=[_cells(decision, row) for row in ranked],
+        note=_note(decision),
+        lists=[
+            ("What would turn it", list(turns(decision))),
+            ("To know before signing", list(_caveats(decision))),
+        ],
+        terms=list(_terms(decision, results, winner)),
+    )
+
+
+def _ranked(decision: Decision) -> list[Row]:
+    """The winner, then the others by the measure that decides; offers without a plan last."""
+    key = "tokens_per_usd" if decision.measure == "tokens_per_dollar" else "tokens_per_s"
+    return sorted(decision.ranked(key), key=lambda row: row is not decision.winner)
+
+
+def tied(verdict: Verdict) -> bool:
+    """Whether the difference lies within its range."""
+    return verdict.low <= 1.0 <= verdict.high
+
+
+def ties(decision: Decision) -> list[str]:
+    """Offers that cannot be told from the winner."""
+    return [verdict.b for verdict in decision.verdicts if tied(verdict)]
+
+
+def unsearched(decision: Decision) -> list[str]:
+    """Offers whose plan may still gain more than separates them from the winner."""
+    margins = {verdict.b: verdict.ratio for verdict in decision.verdicts}
+    return [
+        row.name
+        for row in decision.rows
+        if row.searched is not None and row.name in margins and 1.0 + row.searched.gap >= margins[row.name]
+    ]
+
+
+def headline(decision: Decision, winner: Row | None) -> tuple[str, str]:
+    """Whether it stands, and in a sentence."""
+    if winner is None or winner.best is None:
+        return "open", "No plan fits or can run on any offer."
+    if left := unsearched(decision):
+        return "open", f"Not searched enough to choose: {_and([winner.name, *left])} are open."
+    if level := ties(decision):
+        return "tie", f"{_and([winner.name, *level])} tie: the difference lies within its range."
+    return "sure", f"{winner.name}: {_answer(decision, winner)}."
+
+
+def _answer(decision: Decision, row: Row) -> str:
+    if row.outcome is not None:
+        usd = row.outcome.usd.get(row.rates.basis or "")
+        return f"{digits(row.outcome.days)} days" + (f" and {money(usd)}" if usd is not None else "")
+    basis = row.rates.basis or ""
+    if row.service is not None and basis in row.service.usd_per_hour:
+        nodes = f"{row.service.nodes:,} node{'s' * (row.service.nodes > 1)}"
+        return f"{nodes} at {money(row.service.usd_per_hour[basis] * MONTH_H)} a month"
+    what = "tokens_per_usd" if decision.measure == "tokens_per_dollar" else "tokens_per_s"
+    return f"{compact(row.measure(what) or 0.0)} {_measured(decision)}"
+
+
+def _measured(decision: Decision) -> str:
+    """What the verdict compares."""
+    return "tokens a dollar" if decision.measure == "tokens_per_dollar" else "tokens/s"
+
+
+def question(decision: Decision, description: str) -> str:
+    """What is bought, and within which bounds."""
+    terms = decision.project
+    if terms is None or terms.tokens is None:
+        return description
+    bounds = [f"{_round(compact(terms.tokens))} tokens"]
+    bounds += [f"within {terms.deadline / 86_400.0:.4g} days"] if terms.deadline else []
+    bounds += [f"for at most {_round(money(terms.budget))}"] if terms.budget else []
+    return f"{description} Asked: {', '.join(bounds)}.".strip()
+
+
+def _round(text: str) -> str:
+    """A stated amount without the zeros of its precision.
+
+    >>> _round("1.00 T"), _round("$10.0 k"), _round("200 G")
+    ('1 T', '$10 k', '200 G')
+    """
+    return re.sub(r"\.0+(?= )", "", text)
+
+
+def _reasons(decision: Decision, winner: Row | None, standing: str) -> Iterator[str]:
+    if winner is None or not decision.verdicts:
+        return
+    for verdict in [verdict for verdict in decision.verdicts if standing != "tie" or tied(verdict)][:1]:
+        lead = f"{winner.name} has {verdict.ratio:.2f} times the {_measured(decision)} of {verdict.b}"
+        yield (
+            f"{lead} (nine times of ten {verdict.low:.2f} to {verdict.high:.2f}), and more with a probability of "
+            f"{chance(verdict.probability)}."
+        )
+    if standing == "tie":
+        yield "None of these is the better buy by this simulation: terms, delivery or a measurement may decide."
+    terms = decision.project
+    for row in [winner] if winner.likely is not None and terms is not None else []:
+        assert row.likely is not None and terms is not None
+        if terms.deadline is not None and row.likely.in_time is not None:
+            yield f"{row.name} as offered is in time with a probability of {chance(row.likely.in_time)}."
+        if row.likely.in_budget is not None:
+            yield f"{row.name} stays within the budget with a probability of {chance(row.likely.in_budget)}."
+
+
+def _tiles(row: Row, standing: str) -> Iterator[tuple[str, str, str]]:
+    """The winner's figures at a glance, at most four, with its name where the verdict does not choose it."""
+    for what, value, more in _figures(row):
+        yield (what if standing == "sure" else f"{row.name}: {what}"), value, more
+
+
+def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
+    assert row.best is not None
+    basis = row.rates.basis or ""
+    if row.outcome is not None:
+        yield "Days", digits(row.outcome.days), _ends(row.likely.days) if row.likely else ""
+        if basis in row.outcome.usd:
+            yield f"Dollars ({basis})", money(row.outcome.usd[basis]), _usd_range(row.likely)
+    elif row.service is not None:
+        service = row.service
+        yield "Nodes", f"{service.nodes:,}", f"{service.gpus:,} GPUs"
+        if basis in service.usd_per_hour:
+            month = service.usd_per_hour[basis] * MONTH_H
+            yield f"A month ({basis})", money(month), f"{money(service.usd_per_hour[basis])} an hour"
+    spread = row.best.range
+    more = f"{compact(spread.low)} – {compact(spread.high)}" if spread is not None else ""
+    yield "Tokens/s", compact(row.best.tokens_per_s), more
+    if row.rates.usd and row.best.tokens_per_s_per_gpu:
+        each = 1e6 * row.rates.usd / (row.best.tokens_per_s_per_gpu * 3600.0)
+        yield "$/M tokens", digits(each), f"{digits(row.rates.usd)} $ a GPU hour"
+
+
+def _cells(decision: Decision, row: Row) -> list[str]:
+    machine = f"{row.gpus:,} {row.device.upper()}"
+    blank = [row.name, machine, "–" if row.best is None else row.best.name]
+    if row.best is None:
+        return [*blank, *["–"] * (len(COLUMNS) - 3), "no plan fits"]
+    basis = row.rates.basis or ""
+    days = usd = in_time = in_budget = "–"
+    if row.outcome is not None:
+        days = digits(row.outcome.days) + (f"\n{_ends(row.likely.days)}" if row.likely else "")
+        if basis in row.outcome.usd:
+            usd = f"{money(row.outcome.usd[basis])}\n{_usd_range(row.likely)}"
+    elif row.service is not None and basis in row.service.usd_per_hour:
+        usd = f"{money(row.service.usd_per_hour[basis] * MONTH_H)} a month"
+    if row.likely is not None:
+        in_time = "–" if row.likely.in_time is None else chance(row.likely.in_time)
+        in_budget = "–" if row.likely.in_budget is None else chance(row.likely.in_budget)
+    enough = f"{row.need.nodes:,}" if row.need else f"{row.service.nodes:,}" if row.service else "–"
+    each = row.best.tokens_per_s_per_gpu
+    per_million = digits(1e6 * row.rates.usd / (each * 3600.0)) if row.rates.usd and each else "–"
+    return [*blank, days, usd, in_time, in_budget, enough, per_million, _against(decision, row)]
+
+
+def _against(decision: Decision, row: Row) -> str:
+    verdict = next((each for each in decision.verdicts if each.b == row.name), None)
+    if verdict is None:
+        return "first" if row is decision.winner else "–"
+    told = f"{1 / verdict.ratio:.2f}" + (", tie" if tied(verdict) else "")
+    return f"{told}\n{1 / verdict.high:.2f} – {1 / verdict.low:.2f}"
+
+
+def turns(decision: Decision) -> Iterator[str]:
+    """The prices at which the nearest rivals are level, and the doubts that alone turn the verdict."""
+    rows = {row.name: row for row in decision.rows}
+    for verdict in decision.verdicts[:3]:
+        today = price_ratio(rows[verdict.a], rows[verdict.b])
+        now = f", today {today:.2f}" if today is not None else ""
+        yield (
+            f"{verdict.b} is level when a GPU hour of {verdict.a} costs {verdict.break_even_price_ratio:.2f} times its "
+            f"own ({verdict.break_even_low:.2f} to {verdict.break_even_high:.2f}){now}."
+        )
+    for verdict in decision.verdicts[:2]:
+        for change in verdict.changes[:1]:
+            yield (
+                f"{change.factor} at {change.value:.2f} times what is assumed makes {verdict.b} level "
+                f"({percent(change.probability)} likely, all else as predicted)."
+            )
+
+
+def _caveats(decision: Decision) -> Iterator[str]:
+    from tspsim.statements import is_announced
+
+    for row in decision.rows:
+        if row.searched is not None and (row.searched.gap > 0.01 or not row.searched.complete):
+            yield row.searched.in_words(row.name)
+    refused = [row.name for row in decision.rows if row.best is None]
+    if refused:
+        yield f"No plan fits on {_and(refused)}."
+    yield from dict.fromkeys(
+        text for row in decision.rows for text in row.result.defaults if is_announced(text)
+    )
+    notes = decision.winner.best.notes if decision.winner is not None and decision.winner.best is not None else ()
+    yield from (note for note in notes if not note.startswith("chosen for this machine"))
+
+
+def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) -> Iterator[tuple[str, str]]:
+    shown = winner.result if winner is not None else results[0]
+    if winner is not None and winner.best is not None:
+        yield "Plan", f"{winner.best.name}: {plan_in_words(winner.best)}."
+        yield "Limit", f"{winner.best.bottleneck}."
+    yield "Precision", precision(shown)
+    yield "Stack", stack(results)
+    rates = (winner or decision.rows[0]).rates
+    if rates.basis is not None:
+        told = f"{rates.basis} ({BASES.get(rates.basis, rates.basis)})"
+        yield "Prices", ", ".join(filter(None, [told, rates.date, rates.source]))
+    terms = decision.project
+    if terms is not None and terms.tokens is not None:
+        mtbf = digits(terms.failures.node_mtbf / 86_400.0)
+        yield "Failures", f"a node every {mtbf} days: {terms.failures.source}"
+    yield "Left out", "staff, storage, delivery and negotiation; what the model does not explain stands on the page."
+
+
+def _note(decision: Decision) -> str:
+    told = []
+    if any(row.outcome for row in decision.rows):
+        told.append("Days and dollars are of the offer as it stands, failures and checkpoints with it.")
+    if any(row.need for row in decision.rows):
+        told.append("Enough nodes: what the deadline or the rate takes, simulated at that size.")
+    return " ".join(told)
+
+
+def _ends(ends: tuple[float, float]) -> str:
+    return f"{digits(ends[0])} – {digits(ends[1])}"
+
+
+def _usd_range(likely: Likely | None) -> str:
+    if likely is None or likely.usd is None:
+        return "–"
+    return f"{money(likely.usd[0])} – {money(likely.usd[1])}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

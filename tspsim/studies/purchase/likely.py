@@ -1,0 +1,70 @@
+"""Where the days and dollars of a run lie nine times of ten, and how likely it keeps its deadline and budget of money.
+
+A run's expected time is proportional to the time of its work (:mod:`.checkpoints`), and so to the seconds a token that
+:meth:`tspsim.studies.uncertainty.Offer.per_token` draws; its dollars are that time at a drawn price, plus electricity
+that is stated apart, which scales with the time alone. Failures, power and terms of owning are stated, without a
+doubt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...scenario.project import Project
+from .. import uncertainty
+from .costs import Rates
+from .outcome import Outcome
+
+DRAWS = 20_000
+
+
+@dataclass(frozen=True)
+class Likely:
+    """Nine times of ten a run takes from ``days[0]`` to ``days[1]`` days and ``usd[0]`` to ``usd[1]`` dollars, on the
+    basis that ranks (None without a price); probabilities are None where nothing is asked."""
+
+    days: tuple[float, float]
+    usd: tuple[float, float] | None
+    in_time: float | None = None
+    in_budget: float | None = None
+
+
+def likely_of(done: Outcome, rates: Rates, offer: uncertainty.Offer, project: Project) -> Likely:
+    """The doubt of ``done``, a run of ``offer``'s plan on any number of its machines.
+
+    Parameters
+    ----------
+    done
+        The run as predicted.
+    rates, offer
+        Prices, and what errs: kernels, transfers, the price.
+    project
+        Its ``deadline`` and ``budget``, where they are stated.
+    """
+    random = np.random.default_rng(0)
+    normals = {name: random.standard_normal(DRAWS) for name in uncertainty.factors_of(offer)}
+
+    def factor(measure: uncertainty.Measure) -> uncertainty.Normal:
+        drawn = offer.per_token(measure, normals) / offer.per_token(measure, {})
+        return np.broadcast_to(drawn, (DRAWS,))
+
+    slower = factor("tokens_per_s")
+    days = done.days * slower
+    usd = None
+    if rates.basis is not None and offer.usd_per_gpu_hour > 0.0:
+        rent = done.gpu_hours * rates.usd_per_gpu_hour[rates.basis]
+        apart = done.usd[rates.basis] - rent
+        usd = rent * factor("tokens_per_dollar") + apart * slower
+    return Likely(
+        _ends(days),
+        _ends(usd) if usd is not None else None,
+        None if project.deadline is None else float(np.mean(days * 86_400.0 <= project.deadline)),
+        None if project.budget is None or usd is None else float(np.mean(usd <= project.budget)),
+    )
+
+
+def _ends(values: uncertainty.Normal) -> tuple[float, float]:
+    low, high = np.quantile(values, uncertainty.TAILS)
+    return float(low), float(high)
