@@ -119,7 +119,7 @@ def _lists(lists: Sequence[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, li
     for place, (heading, sentences) in enumerate(told):
         room = left // (len(told) - place)  # what a list leaves the next ones have
         left -= room
-        kept = []
+        kept: list[str] = []
         for sentence in map(shortened, sentences):
             room -= _lines(sentence, LEFT)
             if room < 0 and kept:
