@@ -117,15 +117,15 @@ def test_power_from_the_device_adds_host_fabric_and_cooling_once() -> None:
     power = {"basis": "device", "host": "400 W", "cooling": 1.25}
     parts = {"nic_power": "25 W", "switch_power": "1000 W", "optic_power": "9 W"}
     row = decided(purchase(project={"power": power, "fabric": parts})).rows[0]
-    # 16 NICs on 8 rails of one switch each, an optic at both ends of 16 cables.
-    fabric = (16 * 25 + 8 * 1000 + 32 * 9) / 16
+    # 16 NICs on 8 rails that share one switch's ports, an optic at both ends of 16 cables.
+    fabric = (16 * 25 + 1000 + 32 * 9) / 16
     assert row.rates.fabric_watts_per_gpu == pytest.approx(fabric)
     assert row.rates.watts_per_gpu == pytest.approx((750 + 400 + fabric) * 1.25)
 
 
 def test_the_fabric_is_paid_once() -> None:
     parts = {"nic": "1500 USD", "switch": "40000 USD", "optic": "800 USD", "years": 4}
-    hour = (16 * 1500 + 8 * 40000 + 32 * 800) / (4 * 8766 * 16)
+    hour = (16 * 1500 + 40000 + 32 * 800) / (4 * 8766 * 16)
     shown, added = (
         decided(purchase(project={"fabric": {**parts, "in_price": inside}})).rows[0].rates for inside in (True, False)
     )
@@ -152,6 +152,34 @@ def test_the_bill_counts_every_switch_and_cable_of_a_fat_tree() -> None:
     assert thin.optics == 2 * (256 + 64)
     assert Bill.of(build_cluster("mi300x", 1)) == Bill(0, 0, 0, 8)
     assert plain.usd(Parts(nic="1 USD", switch="100 USD", optic="0.5 USD")) == 256 + 1200 + 512
+
+
+PIECES = Parts(nic="1500 USD", switch="40000 USD", optic="900 USD")
+
+
+@pytest.mark.parametrize("fabric", ["rail-optimised-400g", "fat-tree-400g", "rails-400g", "rails-200g"])
+@pytest.mark.parametrize("oversubscription", [1.0, 3.0])
+def test_a_cluster_pays_for_its_part_of_a_fabric_that_grows(fabric: str, oversubscription: float) -> None:
+    """More nodes never cost less in all; a GPU's part is at most that in a larger cluster, and of a switch a stage."""
+    counts = [*range(2, 40), 64, 65, 127, 129, 256]
+    clusters = [build_cluster("h100", nodes, fabric, oversubscription=oversubscription) for nodes in counts]
+    bills = [Bill.of(cluster) for cluster in clusters]
+    costs = [bill.usd(PIECES) for bill in bills]
+    assert costs == sorted(costs)
+    rounding = 3 * (PIECES.switch + 2 * PIECES.optic)
+    for index, nodes in enumerate(counts):
+        for more, cost in zip(counts[index:], costs[index:], strict=True):
+            assert costs[index] <= cost * nodes / more + rounding
+
+
+def test_two_nodes_do_not_pay_for_thirty_two() -> None:
+    small, large = (
+        {fabric: Bill.of(build_cluster("h100", nodes, fabric)) for fabric in ("rail-optimised-400g", "fat-tree-400g")}
+        for nodes in (2, 32)
+    )
+    assert small["rail-optimised-400g"] == Bill(nics=16, switches=2, optics=64, gpus=16)  # was 12 and 544
+    assert small["fat-tree-400g"] == Bill(nics=16, switches=1, optics=32, gpus=16)
+    assert large["rail-optimised-400g"] == large["fat-tree-400g"] == Bill(256, 12, 1024, 256)
 
 
 def test_electricity_is_added_only_when_stated() -> None:

@@ -107,10 +107,20 @@ class Clos:
         core_lanes = max(1, self.pod_leaves * lanes // self.spine_cores) if self.spine_cores else 1
         return replace(self, lanes=lanes, core_lanes=core_lanes)
 
-    def cables(self, oversubscription: float) -> int:
-        """Cables between its switches: the uplinks of leaves and of spines."""
-        rising = math.ceil(self.leaves * self.ports / oversubscription)
-        return rising * ((self.spines > 0) + (self.cores > 0))
+    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+        """Switches and cables between them that ``endpoints`` use, over all planes like this one.
+
+        An endpoint takes a port of a leaf and 1/``oversubscription`` of an uplink, and above spines as much again.
+        Ports of a stage fill whole switches; one whose ports several rails or pods share is partitioned.
+
+        >>> Clos(8, 32, 64).pieces(256, 1.0), Clos(8, 32, 64).pieces(16, 1.0), Clos(1, 64, 64).pieces(16, 1.0)
+        ((12, 256), (2, 16), (1, 0))
+        """
+        stages = 1 + (self.spines > 0) + (self.cores > 0)
+        rising = math.ceil(endpoints / oversubscription)
+        ports = [endpoints, *[rising] * (stages - 1)]
+        used = [below + above for below, above in zip(ports, [*ports[1:], 0], strict=True)]
+        return sum(math.ceil(count / self.radix) for count in used), rising * (stages - 1)
 
     @property
     def leaf_links(self) -> int:

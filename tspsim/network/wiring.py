@@ -140,9 +140,9 @@ class Wiring:
 
     # As a fabric: what a bill counts.
 
-    def cables(self, oversubscription: float) -> int:
-        """Cables between its vertices, each for both directions."""
-        return len(self.links) // 2
+    def pieces(self, endpoints: int, oversubscription: float) -> tuple[int, int]:
+        """Its switches and routers, and cables between them, each for both directions."""
+        return self.vertices, len(self.links) // 2
 
 
 class Cable(NamedTuple):

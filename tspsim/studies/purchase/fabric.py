@@ -14,8 +14,9 @@ HOURS_A_YEAR = 8766.0
 class Bill:
     """How many pieces join a cluster's nodes.
 
-    The leaves, spines and cores are those of the simulated graph, built in full. Every cable has an optic at each end:
-    NIC to leaf, and each uplink port of a leaf (a leaf's downlinks over the oversubscription) or spine.
+    The stages are those of the simulated graph. Ports that are used are counted, in whole switches a stage: a small
+    cluster pays for its part of a fabric that grows. Every cable has an optic at each end: NIC to leaf, and each uplink
+    of a leaf (its used ports over the oversubscription) or spine.
     """
 
     nics: int
@@ -28,9 +29,9 @@ class Bill:
         """Count a cluster's fabric; a single node has none."""
         if cluster.fabric is None:
             return cls(0, 0, 0, cluster.gpus)
-        layout, nics = cluster.layout, cluster.nodes * cluster.node.nics
-        cables = nics + layout.planes * layout.plane.cables(cluster.oversubscription)
-        return cls(nics, layout.planes * layout.plane.vertices, 2 * cables, cluster.gpus)
+        nics = cluster.nodes * cluster.node.nics
+        switches, cables = cluster.layout.plane.pieces(nics, cluster.oversubscription)
+        return cls(nics, switches, 2 * (nics + cables), cluster.gpus)
 
     def usd(self, parts: Parts) -> float:
         """What all pieces cost."""
