@@ -1,4 +1,4 @@
-"""Find, read and validate the YAML that describes devices, nodes, fabrics, clusters, models and scenarios.
+"""Find, read and validate the YAML that describes devices, nodes, fabrics, transports, clusters, models and scenarios.
 
 A catalog entry is a file ``NAME.yaml`` in its kind's folder. Folders are searched in this order, so that a
 user's own entry wins over a shipped one of the same name:
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
-Kind = Literal["devices", "nodes", "fabrics", "clusters", "models", "stacks", "scenarios"]
+Kind = Literal["devices", "nodes", "fabrics", "transports", "clusters", "models", "stacks", "scenarios"]
 
 #: Where the entries of a kind lie, below each folder that is searched.
 FOLDERS: dict[str, str] = {
     "devices": "topologies/devices",
     "nodes": "topologies/nodes",
     "fabrics": "topologies/fabrics",
+    "transports": "topologies/transports",
     "clusters": "topologies/clusters",
     "models": "workloads/models",
     "stacks": "workloads/stacks",
@@ -51,6 +52,7 @@ _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("peak",), "devices"),
     (("intra",), "nodes"),
     (("nic", "switch"), "fabrics"),
+    (("collectives", "name"), "transports"),
     (("architectures",), "models"),
     (("hidden_size", "num_hidden_layers"), "models"),
     (("hidden", "layers"), "models"),

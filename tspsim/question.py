@@ -261,7 +261,7 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     inline = scenario.cluster
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
-        cluster = lookups.build_cluster(*parts, inline.gpus_per_node)
+        cluster = lookups.build_cluster(*parts, inline.gpus_per_node, inline.transport)
         if inline.islands and inline.nodes > 1:
             cluster = in_islands(cluster, inline.islands)
         if inline.measured is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import InputError, UnknownNameError
 
-KINDS = ("scenario", "device", "node", "fabric", "cluster", "model", "stack")
+KINDS = ("scenario", "device", "node", "fabric", "transport", "cluster", "model", "stack")
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -66,6 +66,7 @@ def _type(kind: str) -> Any:
     types: dict[str, Any] = {
         "node": specs.NodeSpec | announced.AnnouncedNode,
         "fabric": specs.FabricSpec,
+        "transport": specs.TransportSpec,
         "cluster": specs.ClusterSpec,
     }
     return types[kind]

@@ -105,7 +105,7 @@ def test_a_question_that_does_not_fit_is_told_and_exits_with_three(capsys: pytes
     assert "does not fit" in printed.out and "no plan fits; the nearest" in printed.err
 
 
-@pytest.mark.parametrize("kind", ["devices", "nodes", "fabrics", "clusters", "models", "stacks"])
+@pytest.mark.parametrize("kind", ["devices", "nodes", "fabrics", "transports", "clusters", "models", "stacks"])
 def test_every_kind_of_entry_can_be_checked(kind: catalog.Kind, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(catalog.locate(kind, catalog.names(kind)[0]))]) == 0
     assert ": right. " in capsys.readouterr().out

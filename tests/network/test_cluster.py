@@ -359,7 +359,8 @@ def test_what_was_measured_is_listed_a_line_a_curve_with_rows_and_error() -> Non
     assert "rows used" in ring.source and "median" in ring.source
     assert str(ring.value) == "from 4.6 us, to 0.814 of the links; NCCL 2.27.3: latency × 0.97, bandwidth × 0.996"
     assert "of NCCL 2.23" in next(what for what in rows if what.startswith("NCCL all_to_all") and " of " in what)
-    assert rows["infiniband-400g-nebius collectives against those"].value == "latency × 0.23, bandwidth × 0.989"
+    measured = rows["infiniband-400g-nebius collectives over infiniband against those"]
+    assert measured.value == "latency × 0.23, bandwidth × 0.989"
     assert "vllm custom all_reduce, measured" in rows
 
 

@@ -18,12 +18,15 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def catalog() -> None:
-    """What can be named: devices, nodes, fabrics, clusters, models, stacks and scenarios."""
+    """What can be named: devices, nodes, fabrics, transports, clusters, models, stacks and scenarios."""
 
 
 @catalog.command("list")
 @click.argument(
-    "kind", required=False, metavar="[devices|nodes|fabrics|clusters|models|stacks|scenarios]", shell_complete=kinds
+    "kind",
+    required=False,
+    metavar="[devices|nodes|fabrics|transports|clusters|models|stacks|scenarios]",
+    shell_complete=kinds,
 )
 @click.option(
     "--json",

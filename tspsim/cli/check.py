@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 @click.argument("file", shell_complete=scenarios)
 @set_option
 def check(file: str, overrides: tuple[str, ...]) -> None:
-    """Whether FILE is right: a scenario, or a device, node, fabric, cluster, model or stack. Nothing is simulated.
+    """Whether FILE is right: a scenario, or a device, node, fabric, transport, cluster, model or stack.
+
+    Nothing is simulated.
 
     Of a scenario it says what is asked of how many GPUs, and which plans fit in memory.
     """
@@ -153,12 +155,17 @@ def _entry(kind: Kind, path: Path) -> str:
     from ..network import build_cluster, load_cluster
 
     if kind == "fabrics":
-        from ..catalog import load
-        from ..network.specs import FabricSpec
+        from ..network.load import load_fabric
         from ..units import compact
 
-        fabric = load("fabrics", name, FabricSpec)
+        fabric = load_fabric(name)
         return f"right. A fabric with {compact(fabric.nic.bandwidth.value, 'B/s')} a NIC"
+    if kind == "transports":
+        from ..catalog import load
+        from ..network.specs import TransportSpec
+
+        factors = load("transports", name, TransportSpec).collectives
+        return f"right. A transport: latency × {factors.latency:g}, bandwidth × {factors.bandwidth:g}"
     cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
     nodes = "A node" if kind == "nodes" else f"{cluster.nodes:,} nodes"
     return f"right. {nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {cluster.node.nics} NICs each"

@@ -15,7 +15,7 @@ from .joining import with_islands
 if TYPE_CHECKING:
     import networkx as nx
 
-    from .specs import NodeSpec
+    from .specs import FabricSpec, NodeSpec
 
 
 def load_cluster(name: str) -> Cluster:
@@ -43,7 +43,7 @@ def load_cluster(name: str) -> Cluster:
         label = spec.name or str(name)
         parts = (spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, spec.library)
         try:
-            return build_cluster(*parts, spec.gpus_per_node, name=label)
+            return build_cluster(*parts, spec.gpus_per_node, spec.transport, name=label)
         except InputError as error:
             raise error.at(file=str(catalog.locate("clusters", name))) from None
     if name in catalog.names("nodes"):
@@ -59,6 +59,7 @@ def build_cluster(
     oversubscription: float | None = None,
     library: str | None = None,
     gpus_per_node: int | None = None,
+    transport: str | None = None,
     *,
     name: str | None = None,
     graph: nx.DiGraph[Any] | None = None,
@@ -81,6 +82,8 @@ def build_cluster(
         Version or launch mode of the node's library that collectives inside a node get; None: the node's default.
     gpus_per_node
         How many GPUs of each node are used; None: all.
+    transport
+        Catalog name of what carries messages between nodes; None: as the fabric states.
     name
         How reports call it; None: from device and size.
     graph
@@ -108,7 +111,6 @@ def build_cluster(
     (0, 1, 2)
     """
     from .announced import load_node
-    from .specs import FabricSpec
 
     if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
         raise InputError(f"'{shorten(nodes)}' nodes; a cluster has one or more")
@@ -131,7 +133,7 @@ def build_cluster(
             raise UnknownNameError("library", library, spec.collectives.versions)
         collectives = spec.collectives.model_copy(update={"default_library": library})
         spec = spec.model_copy(update={"collectives": collectives})
-    joined = catalog.load("fabrics", fabric, FabricSpec) if fabric is not None else None
+    joined = load_fabric(fabric, transport) if fabric is not None else None
     if nodes > 1 and joined is None:
         raise InputError(f"{nodes} nodes need a fabric ({', '.join(catalog.names('fabrics'))})")
     ratio = oversubscription
@@ -153,6 +155,35 @@ def build_cluster(
 
 #: Clusters know the ways and the collectives that they were asked for.
 _clusters: Shared[Cluster] = Shared()
+_fabrics: Shared[FabricSpec] = Shared()
+
+
+def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
+    """A fabric from the catalog with the factors of its transport, or of another one that takes its place.
+
+    Raises
+    ------
+    InputError
+        Nothing has one of the names, or a file is wrong.
+
+    Examples
+    --------
+    >>> load_fabric("rails-400g").collectives.latency, load_fabric("rails-400g", "infiniband").collectives.latency
+    (1.36, 0.28)
+    """
+    from .specs import FabricSpec, TransportSpec
+
+    fabric = catalog.load("fabrics", name, FabricSpec)
+    carrying = transport or (fabric.transport if fabric.collectives is None else None)
+    if carrying is None:
+        return fabric
+    try:
+        spec = catalog.load("transports", carrying, TransportSpec)
+    except UnknownNameError as error:
+        place = {} if transport else {"file": str(catalog.locate("fabrics", name)), "key": "transport"}
+        raise error.at(**place) from None
+    changes = {"transport": carrying, "collectives": spec.collectives}
+    return _fabrics.get((fabric, spec), carrying, lambda: fabric.model_copy(update=changes))
 
 
 def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
@@ -163,9 +194,7 @@ def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluste
     InputError
         A name is unknown, or islands have other nodes than the cluster.
     """
-    from .specs import FabricSpec
-
-    fabrics = [catalog.load("fabrics", name, FabricSpec) for _, name in islands]
+    fabrics = [load_fabric(name) for _, name in islands]
     sizes = tuple(nodes for nodes, _ in islands)
     return _clusters.get((cluster, *fabrics), ("islands", sizes), lambda: with_islands(cluster, sizes, fabrics))
 

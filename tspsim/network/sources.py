@@ -73,7 +73,8 @@ def _across(library: CollectivesSpec, regimes: BetweenNodes, fabric: FabricSpec)
     if fabric.collectives is not None:
         own = fabric.collectives
         value = _factors(own.latency, own.bandwidth)
-        yield Provenance(f"{fabric.name} collectives against those", value, own.source, own.basis)
+        over = f" over {fabric.transport}" if fabric.transport else ""
+        yield Provenance(f"{fabric.name} collectives{over} against those", value, own.source, own.basis)
 
 
 def _fabric(fabric: FabricSpec) -> Iterator[Provenance]:

@@ -284,19 +284,30 @@ class SwitchSpec(Strict):
     latency: Sourced[Seconds]
 
 
+class TransportSpec(Strict):
+    """What carries messages over a fabric, whatever its rate: ``collectives`` says how much slower or faster libraries
+    were measured over it than on the fabrics that the nodes' files were fitted on."""
+
+    name: str
+    description: str = ""
+    collectives: FabricFactors
+
+
 class FabricSpec(Strict):
     """What joins nodes.
 
     ``rails``: one plane a rail and no way between planes but through a node; ``rail_optimised``: a leaf
     switch serves one rail, spines join them all; ``fat_tree``: leaf switches serve whole nodes. A topology, alone or
     with its argument (``{torus: [4, 4]}``), joins the nodes' routers, on each of which all NICs of a node hang.
-    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``collectives`` says how much slower
-    or faster libraries were measured on it than on the fabrics that the nodes' files were fitted on.
+    ``oversubscription`` is the bandwidth into a leaf over the bandwidth out of it. ``transport`` names what carries
+    messages; ``collectives`` stand for its factors where they were measured on this very fabric. Fabrics of one family
+    differ in their rate alone.
     """
 
     name: str
     description: str = ""
     kind: Annotated[str | dict[str, Any], Joined(LEAF_AND_SPINE)]
+    transport: str | None = None
     nic: NicSpec
     switch: SwitchSpec
     oversubscription: Sourced[Ratio]
@@ -317,7 +328,8 @@ class FabricSpec(Strict):
 
 
 class ClusterSpec(Strict):
-    """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``."""
+    """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``, ``transport``
+    of the fabric's."""
 
     name: str | None = None
     description: str = ""
@@ -328,6 +340,7 @@ class ClusterSpec(Strict):
     oversubscription: Ratio | None = None
     library: str | None = None
     gpus_per_node: PositiveCount | None = None
+    transport: str | None = None
 
     @model_validator(mode="after")
     def _names_hardware(self) -> Self:

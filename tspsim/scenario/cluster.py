@@ -133,6 +133,9 @@ class ClusterInline(Section):
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
+    transport: Name | None = Field(
+        None, description="what carries messages, from the catalog of transports: infiniband, roce; the fabric's own"
+    )
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
     )

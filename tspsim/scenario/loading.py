@@ -54,6 +54,7 @@ _NAMED_BY = {
     "devices": "names a device: cluster: {device: …}",
     "nodes": "names a node: cluster: {node: …}",
     "fabrics": "names a fabric: cluster: {fabric: …}",
+    "transports": "names a transport: cluster: {transport: …}",
     "clusters": "names a cluster: cluster: …",
     "models": "names a model: workload: {model: …}",
     "stacks": "names a stack: workload: {stack: …}",
@@ -160,7 +161,9 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
 
     def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
         if isinstance(cluster, ClusterInline):
-            kinds: dict[str, catalog.Kind] = {"device": "devices", "fabric": "fabrics", "node": "nodes"}
+            kinds: dict[str, catalog.Kind] = {
+                "device": "devices", "fabric": "fabrics", "transport": "transports", "node": "nodes",
+            }  # fmt: skip
             names = {part: located(kind, getattr(cluster, part), f"{key}.{part}") for part, kind in kinds.items()}
             islands = tuple(known_island(island, f"{key}.islands.{i}") for i, island in enumerate(cluster.islands))
             return cluster.model_copy(update={**names, "islands": islands})

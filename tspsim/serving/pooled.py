@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from .. import catalog
 from ..errors import InputError
 from ..network import Cluster
-from ..network.specs import FabricSpec
+from ..network.load import load_fabric
 from ..network.wires import Wires
 from ..question import FRESH, Lookups, cluster_of, look_up_pool
 from ..result import Memory
@@ -168,7 +167,7 @@ def pooled_deployment(scenario: Scenario, entry: PlanKeys, lookups: Lookups = FR
 def joined(clusters: Sequence[Cluster], fabric: str | None, key: str) -> Sequence[Cluster]:
     """Clusters with a way between them; raises InputError where they have none."""
     if fabric is not None:
-        spec = catalog.load("fabrics", fabric, FabricSpec)
+        spec = load_fabric(fabric)
         return [replace(each, fabric=spec, memo={}) for each in clusters]
     lacking = next((each for each in clusters if each.fabric is None), None)
     if len(clusters) > 1 and lacking is not None:

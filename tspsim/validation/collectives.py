@@ -36,6 +36,8 @@ USUAL_FABRICS = {
     "h200": "rail-optimised-400g",
     "b200": "rail-optimised-400g",
 }
+#: What carries messages there, where it is not what the fabric states.
+USUAL_TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
 
 
 @each_row
@@ -129,6 +131,9 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cl
         raise InputError(f"{gpu} has no rack-scale domain in the catalog")
     if nodes == 1:
         return build_cluster(device=name)
-    return build_cluster(device=name, nodes=nodes, fabric=fabric or USUAL_FABRICS.get(name, "rails-400g"))
+    if fabric is not None:
+        return build_cluster(device=name, nodes=nodes, fabric=fabric)
+    usual, transport = USUAL_FABRICS.get(name, "rails-400g"), USUAL_TRANSPORTS.get(name)
+    return build_cluster(device=name, nodes=nodes, fabric=usual, transport=transport)
 
 

@@ -33,6 +33,8 @@ from .devices import LOOKUPS
 #: systems: 200 Gb/s a GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rail-optimised-400g"
+#: What carries messages there, where it is not what the fabric states (DGX A100: InfiniBand HDR).
+TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
 #: The store that a source in eight bits which does not state its recomputation may have used (Megatron-Core's
 #: ``activation_func_fp8_input_store``).
 STORE = "fp8"
@@ -247,6 +249,8 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
     cluster: dict[str, Any] = {"device": run.device, "node": node, "nodes": nodes}
     if nodes > 1:
         cluster["fabric"] = run.fabric or fabric_of(run.device)
+        if not run.fabric and run.device in TRANSPORTS:
+            cluster["transport"] = TRANSPORTS[run.device]
     workload: dict[str, Any] = {
         "model": str(file_of(run.model)),
         "pass": run.pass_,
