@@ -177,6 +177,14 @@ def _exists(path: Path) -> bool:
         return False
 
 
+def is_file(text: str) -> bool:
+    """Whether a text is the name of a file that is there."""
+    try:
+        return bool(text) and Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
     found: Model = _read_as(locate(kind, name_or_path), type_, type_)

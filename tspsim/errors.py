@@ -86,14 +86,20 @@ def is_ctrl_c(error: BaseException) -> bool:
 def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
     """`` (did you mean 'x'?)`` when something is near, otherwise the list of what is allowed."""
     names = list(known)
-    near = difflib.get_close_matches(str(name).lower(), [n.lower() for n in names], n=1, cutoff=0.5)
-    if near:
-        original = next(n for n in names if n.lower() == near[0])
-        return f" (did you mean '{original}'?)"
-    if not names:
+    near = nearest(name, names)
+    if near is not None:
+        return f" (did you mean '{near}'?)"
+    if not names or limit == 0:
         return ""
     shown = ", ".join(names[:limit])
     return f" (known: {shown}{', …' if len(names) > limit else ''})"
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The name that is most like another, whatever its case; None where none is near."""
+    names = {each.lower(): each for each in reversed(list(known))}
+    near = difflib.get_close_matches(str(name).lower(), list(names)[::-1], n=1, cutoff=0.5)
+    return names[near[0]] if near else None
 
 
 def either(names: Sequence[str]) -> str:

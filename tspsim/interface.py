@@ -37,6 +37,8 @@ from .units import compact, duration, gib
 if TYPE_CHECKING:
     import pandas
 
+    from .report.differences import Difference
+
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
 #: What every command takes for a scenario.
@@ -230,6 +232,13 @@ class Comparison:
         """Whether offers were compared."""
         return any(question.offers for question in self.asked)
 
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """In what the questions differ beside their hardware; ratios of their rates are of other questions then."""
+        from .report.differences import differences
+
+        return differences(self.results)
+
     @cached_property
     def decision(self) -> Decision | None:
         """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
@@ -292,6 +301,8 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """The results and, for a purchase, its decision, as plain data."""
         document: dict[str, Any] = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in self.results]}
+        if self.differences:
+            document["differs"] = [each.to_json() for each in self.differences]
         if self.decision is not None:
             document["purchase"] = self.decision.to_json()
         return document

@@ -141,6 +141,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     if STEPS.get(workload.pass_).serves and not states_library(scenario):
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
     device = lookups.load_device(cluster.device_name)
+    stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
         device = device.preferring(engine.kernels, engine.libraries)
@@ -148,6 +149,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         device = device.preferring("", dict(stack.stack().libraries))
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
+    for other in others:
+        stack.check(other.device.name, other.device.vendor, STEPS.get(workload.pass_))
     if others:
         shares = [(other.device, other.gpus / cluster.gpus) for other in others]
         try:

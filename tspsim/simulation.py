@@ -341,5 +341,5 @@ NOTEWORTHY = 1.05
 #: Said of a plan whose groups use a fabric unevenly.
 AT_WORST = (
     "groups use the links between switches unevenly: ranks that differ in that alone are taken at their worst link "
-    "(docs/engine.md)"
+    "(`tspsim docs engine.md`)"
 )

@@ -169,7 +169,7 @@ def engine_in_words(work: Work) -> str:
     if captured:
         pads = "padded to the next captured size" if engine.graphs.pads else "where it has a captured size"
         parts.append(f"decode passes of up to {captured[-1]:,} tokens run as one graph, {pads}")
-    return f"{', '.join(parts)} (docs/stacks.md)."
+    return f"{', '.join(parts)} (`tspsim docs stacks.md`)."
 
 
 def acceptance_in_words(drafts: SpeculationSpec) -> str:

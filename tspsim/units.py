@@ -209,6 +209,10 @@ def _factor(value: object, unit: str, dimension: str, offer: str) -> Fraction:
         if unit in units and other != "count":
             what = "a plain count is" if dimension == "count" else f"{dimension} are"
             raise UnitError(f"'{text}' measures {other}; {what} needed here, such as {offer}")
+    currency = re.split(r"[/ ]", unit)[0]
+    if dimension.startswith("USD") and len(currency) <= 3 and not currency.upper().endswith("USD"):
+        problem = f"'{text}' is in {currency}; prices are in US dollars alone (USD or $): convert it"
+        raise UnitError(f"{problem}, and write one such as {offer}")
     # Case decides between bits and bytes, so every spelling that differs only by case is offered.
     near = [spelling for spelling in known if spelling.lower() == unit.lower()]
     near = near or difflib.get_close_matches(unit, known, n=1, cutoff=0.6)

@@ -250,7 +250,7 @@ def test_keys_and_values_made_of_cached_latents_are_in_the_ledger(
     in steps that decode, nothing."""
     work = {"model": "kimi-k2.6", "pass": "prefill", "sequence": 8192, "cached": 131_072, "stack": stack}
     asked: dict[str, Any] = {
-        "name": "behind", "cluster": {"device": "mi355x", "nodes": 1}, "workload": work,
+        "name": "behind", "cluster": {"device": "b300", "nodes": 1}, "workload": work,
         "plans": [{"name": "P", **plan}],
     }  # fmt: skip
     found = tspsim.simulate(asked).plan("P").memory.parts
@@ -265,7 +265,7 @@ def test_an_engine_s_largest_pass_has_what_it_unpacks_at_once() -> None:
     """Latents alone: of chosen tokens, and of grouped heads, nothing is unpacked."""
     for model, more in (("kimi-k2.6", 32_768 * 8 * 320 * 2), ("glm-5.2", 0.0), ("llama-3.3-70b", 0.0)):
         work = {"model": model, "pass": "decode", "batch": 1, "context": 4096, "stack": "trtllm"}
-        cluster, plans = {"device": "mi355x", "nodes": 1}, [{"name": "TP8", "tp": 8}]
+        cluster, plans = {"device": "b300", "nodes": 1}, [{"name": "TP8", "tp": 8}]
         asked = look_up(tspsim.load({"name": "x", "cluster": cluster, "workload": work, "plans": plans}))
         job = asked.job(asked.plans[0])
         whole = replace(job.work.stack, engine=replace(job.work.stack.engine, context_workspace=0, logit_bytes=NONE))

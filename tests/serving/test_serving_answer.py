@@ -324,8 +324,8 @@ def test_a_question_s_plan_may_be_served_alone(small: Result) -> None:
 
 
 def test_engines_of_every_stack_serve() -> None:
-    for stack in ("vllm", "sglang", "trtllm", "atom"):
-        plan = only(answered(f"workload.stack={stack}", "traffic.requests=16"))
+    for stack, device in (("vllm", "h100"), ("sglang", "h100"), ("trtllm", "h100"), ("atom", "mi300x")):
+        plan = only(answered(f"workload.stack={stack}", f"cluster.device={device}", "traffic.requests=16"))
         assert plan.settings["engine"]["scheduler"] == stack
         assert np.isfinite(plan.serving["tpot_s"]["mean"])
 

@@ -49,7 +49,8 @@ STEPS: tuple[dict[str, Any], ...] = (
 )
 
 
-def question(model: str, plan: Mapping[str, Any], *, stack: str = "vllm", device: str = "mi355x", **step: Any) -> Any:
+def question(model: str, plan: Mapping[str, Any], *, stack: str = "vllm", device: str = "", **step: Any) -> Any:
+    device = device or ("b300" if stack == "trtllm" else "mi355x")
     work = {"model": model, "stack": stack, **(step or STEPS[4])}
     asked = {"name": "s", "cluster": {"device": device, "nodes": 1}, "workload": work, "plans": [{"name": "P", **plan}]}
     return LIBRARY.look_up(load(asked))

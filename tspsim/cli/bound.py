@@ -7,7 +7,7 @@ import click
 from ..errors import InputError
 from .completion import scenarios
 from .grammar import json_option, set_option
-from .outputs import Outputs, json_text, print_rich
+from .outputs import Outputs, files_of, json_text, print_rich
 from .refusals import nothing_fits, placed
 
 
@@ -28,7 +28,7 @@ def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_fil
         except InputError as error:
             raise error.at(key="--claim") from None
     question = load(scenario, overrides)
-    outputs = Outputs(json=json_file)
+    outputs = Outputs(inputs=files_of(question), json=json_file)
     from ..answer import bounds
     from ..report.ceilings import ceilings
 

@@ -9,7 +9,7 @@ import click
 
 from ..errors import InputError, printable
 from .completion import devices
-from .outputs import print_rich, short, writable
+from .outputs import files_of, print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..calibration import Log
@@ -58,7 +58,7 @@ def calibrate(
     if data is None and not log_files:
         raise click.UsageError("Nothing to fit to: give --data DIR or --nccl-tests FILE")
     logs = _logs(log_files, ops, gpus, nodes, libraries)
-    out = writable(out_file) if out_file is not None else None
+    out = writable(out_file, inputs=files_of(data, *log_files)) if out_file is not None else None
     targets: dict[tuple[str, str], Path] = {}
     found = fit(gpu, data, logs=logs, before=lambda entries: targets.update(places(entries, out)))
     for entry in found.documents:  # before anything is printed: a reader who leaves early must not cost a file

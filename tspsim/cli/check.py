@@ -38,7 +38,7 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
         if kind is not None and kind != "scenarios":
             if overrides:
                 raise InputError("changes scenarios; this is none", file=file, key="--set")
-            click.echo(f"{printable(file)}: {_entry(kind, path)}")
+            click.echo("\n".join(map(printable, f"{file}: {_entry(kind, path)}".splitlines())))
             return
     _check_scenario(file, overrides)
 
@@ -56,10 +56,18 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
             told, found = _asked(question)
             lines += told
             memories += found
-    lines += [f"note: {note}" for note in scenario.in_words()]
+    lines += [f"note: {note}" for note in (*scenario.in_words(), *_of_its_model(scenario))]
     click.echo("\n".join(map(printable, lines)))
     if memories and not any(memory.fits for _, memory in memories):
         raise nothing_fits(memories)
+
+
+def _of_its_model(scenario: Scenario) -> list[str]:
+    """What of the model's file is read otherwise than it says."""
+    from ..model import load_model
+
+    model = load_model(scenario.workload.model)
+    return [f"{model.name}: {model.note}"] if model.note else []
 
 
 def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
@@ -147,7 +155,8 @@ def _entry(kind: Kind, path: Path) -> str:
         from ..units import compact
 
         model = load_model(name)
-        return f"right. A model of {compact(model.parameters)} parameters in {model.layers} layers"
+        note = f"\nnote: {model.note}" if model.note else ""
+        return f"right. A model of {compact(model.parameters)} parameters in {model.layers} layers{note}"
     if kind == "stacks":
         from ..parallel import load_stack
 

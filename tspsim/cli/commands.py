@@ -11,6 +11,7 @@ from .catalog import catalog
 from .check import check
 from .compare import compare
 from .completion import completion
+from .docs import docs
 from .grammar import Commands
 from .init import init
 from .plan import plan
@@ -31,5 +32,5 @@ def cli() -> None:
     """
 
 
-for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, trace, sweep, completion):
+for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, trace, sweep, docs, completion):
     cli.add_command(command)

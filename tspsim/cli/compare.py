@@ -10,7 +10,7 @@ import click
 
 from .completion import scenarios as scenario_names
 from .grammar import jobs_option, json_option, pdf_option, set_option
-from .outputs import Outputs, json_text, print_rich, progress_bar
+from .outputs import Outputs, files_of, json_text, print_rich, progress_bar
 from .refusals import nothing_runs
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def compare(
     from ..scenario import load
 
     asked = [load(name, overrides) for name in scenarios]
-    outputs = Outputs(html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
+    outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
     with progress_bar() as progress:
         compared = side_by_side(*asked, jobs=jobs, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
@@ -101,6 +101,7 @@ def _project(compared: Comparison) -> Iterator[RenderableType]:
 def _told(compared: Comparison) -> Iterator[str]:
     """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and what of the
     hardware nobody has measured."""
+    from ..report.differences import in_words
     from ..statements import is_announced
 
     decision = compared.verdict
@@ -109,6 +110,7 @@ def _told(compared: Comparison) -> Iterator[str]:
     )
     searched = zip(compared.questions, compared.searched, strict=False)
     blocks = [
+        list(filter(None, [in_words(compared.differences)])),
         [each.in_words(question.name) for question, each in searched if each is not None],
         decision.in_words() if decision is not None else [],
         list(_services(decision)),

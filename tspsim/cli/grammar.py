@@ -22,6 +22,8 @@ SYNONYMS = {
     "list": "catalog",
     "diff": "compare",
     "fit": "calibrate",
+    "man": "docs",
+    "help": "docs",
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import json
 import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +19,16 @@ from ..errors import InputError, printable, shorten
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from ..scenario import Scenario
+
 STANDARD_OUTPUT = "-"
 PROGRESS_AFTER_S = 1.0
 WIDTH_OF_FILES = 160
 LONGEST_SENTENCE = 10_000
+#: Of a report's name: file systems take 255 bytes of a name, endings included.
+LONGEST_NAME_BYTES = 100
+#: Characters of a page in which its ``meta`` elements stand.
+HEAD_OF_A_PAGE = 4096
 
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
@@ -37,14 +45,41 @@ _TITLES = {
 _PRINTABLE_OUTPUTS = ("json", "csv")
 
 
-def report_file(name: str) -> Path:
+def report_file(name: str, source: str = "") -> Path:
     """``reports/NAME.html`` in the current folder, the name made fit for a file.
 
-    >>> report_file("../what if?").as_posix()
-    'reports/what-if.html'
+    Where the report of another file stands there already, this one's is ``reports/NAME-FILE.html``.
+
+    Parameters
+    ----------
+    source
+        Name of the file that asks, without its folders; empty where none does.
+
+    >>> report_file("../what if?").as_posix(), report_file("где купить?").as_posix()
+    ('reports/what-if.html', 'reports/где-купить.html')
     """
-    slug = re.sub(r"[^0-9A-Za-z._-]+", "-", name).strip(".-")[:80]
-    return Path("reports") / f"{slug or 'report'}.html"
+    plain = Path("reports") / f"{_slug(name)}.html"
+    if not source or _written_for(plain) in ("", source):
+        return plain
+    return plain.with_name(f"{_slug(name)}-{_slug(Path(source).stem)}.html")
+
+
+def _slug(name: str) -> str:
+    """Letters and digits of any script, joined by dashes; short enough for a file system that counts bytes."""
+    slug = re.sub(r"[^\w.-]+", "-", unicodedata.normalize("NFC", name)).strip(".-")
+    while len(slug.encode()) > LONGEST_NAME_BYTES:
+        slug = slug[:-1]
+    return slug or "report"
+
+
+def _written_for(page: Path) -> str:
+    """The file whose question a report answers, as it says itself; empty where there is none, or it does not say."""
+    try:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            found = re.search(r'<meta name="tspsim-question" content="([^"]*)">', file.read(HEAD_OF_A_PAGE))
+    except OSError:
+        return ""
+    return html.unescape(found[1]) if found else ""
 
 
 class Outputs:
@@ -56,15 +91,26 @@ class Outputs:
         Option → file, ``-`` for standard output (JSON and CSV), or None where nothing was asked for.
     default_report
         Where the report goes when no file was asked for; its folder is made.
+    source
+        Name of the file that asks, which the default report keeps (:func:`report_file`).
+    inputs
+        Files that the command reads (:func:`files_of`), which no output may replace.
 
     Raises
     ------
     InputError
-        A file could not be written: its folder is missing, it is a folder itself, no permission; or two
-        outputs are one file.
+        A file could not be written: its folder is missing, it is a folder itself, no permission; two outputs are
+        one file; or one is an input.
     """
 
-    def __init__(self, default_report: Path | None = None, **files: str | None) -> None:
+    def __init__(
+        self,
+        default_report: Path | None = None,
+        *,
+        source: str = "",
+        inputs: Iterable[Path] = (),
+        **files: str | None,
+    ) -> None:
         self._targets: dict[str, Path | None] = {}
         self._beside: dict[str, str] = {}
         for option, file in files.items():
@@ -73,11 +119,13 @@ class Outputs:
             if option == "pdf":
                 check_pdf(file)
             printed = file == STANDARD_OUTPUT and option in _PRINTABLE_OUTPUTS
-            target = None if printed else writable(file)
+            target = None if printed else writable(file, inputs=inputs)
             if target in self._targets.values():
                 raise InputError("is the place of another output too; name two", file=shorten(file))
             self._targets[option] = target
+        self._source = ""
         if not self._targets and default_report is not None:
+            self._source = source
             self._targets["html"] = writable(str(default_report), make_folder=True)
 
     @property
@@ -123,6 +171,10 @@ class Outputs:
     def _write_files(self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]]) -> None:
         from ..files import atomic_write
 
+        if self._source:
+            from ..report.page import QUESTION
+
+            QUESTION.set(self._source)
         for option, target in self._targets.items():
             writer: Any = writers[option]
             if target is None:
@@ -148,8 +200,32 @@ def check_pdf(file: str) -> None:
     browser()
 
 
-def writable(file: str, *, make_folder: bool = False) -> Path:
-    """The file's path with links followed; raises InputError where no file could be made or replaced."""
+def files_of(*read: Scenario | Path | str | None) -> tuple[Path, ...]:
+    """Files that a command reads: of scenarios their own and those they name, of folders all that lie in them."""
+    from ..scenario import Scenario
+
+    found: dict[Path, None] = {}
+    for each in read:
+        if isinstance(each, Scenario):
+            found |= dict.fromkeys(each.files())
+        elif each is not None and Path(each).is_dir():
+            found |= dict.fromkeys(path for path in Path(each).rglob("*") if path.is_file())
+        elif each is not None:
+            found[Path(each)] = None
+    return tuple(found)
+
+
+def _same(path: Path, other: Path) -> bool:
+    """Whether two names are one file, by links of either kind too."""
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
+
+
+def writable(file: str, *, make_folder: bool = False, inputs: Iterable[Path] = ()) -> Path:
+    """The file's path with links followed; raises InputError where no file could be made or replaced, or one of
+    ``inputs`` would be."""
     shown = shorten(file, 200)
 
     def refuse(reason: str) -> InputError:
@@ -174,6 +250,8 @@ def writable(file: str, *, make_folder: bool = False) -> Path:
     if mode is not None and not stat.S_ISREG(mode):
         # Replacing a device or a pipe by a file would harm more than the answer is worth.
         raise refuse("it is not a regular file; name one, or - for standard output")
+    if mode is not None and any(_same(path, each) for each in inputs):
+        raise refuse("it is an input of this command; name another file")
     if not os.access(folder, os.W_OK | os.X_OK) or (mode is not None and not os.access(path, os.W_OK)):
         raise refuse("permission denied; name a file in a folder you own")
     return path

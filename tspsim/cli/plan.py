@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, pdf_option, set_option
-from .outputs import Outputs, json_text, print_rich, progress_bar, report_file, terminal_width
+from .outputs import Outputs, files_of, json_text, print_rich, progress_bar, report_file, terminal_width
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -82,7 +82,7 @@ def plan(
     if place is not None:
         from ..studies.mapping import mapped
 
-        outputs = Outputs(json=json_file, write=written)
+        outputs = Outputs(inputs=files_of(question), json=json_file, write=written)
         found = mapped(question, place)
         outputs.write(
             {
@@ -92,8 +92,9 @@ def plan(
             show=lambda: print_rich(*found.in_words()),
         )
         return
-    page_of = report_file(f"{question.name}-plans") if engine is None else None
-    outputs = Outputs(page_of, html=html_file, json=json_file, pdf=pdf_file, write=written)
+    page_of = report_file(f"{question.name}-plans", question.asked_in) if engine is None else None
+    whose, inputs = question.asked_in, files_of(question)
+    outputs = Outputs(page_of, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, write=written)
     if engine is not None:
         check_emitted(engine, question)
     with progress_bar() as progress:

@@ -9,7 +9,7 @@ import click
 from ..errors import InputError
 from .completion import scenarios
 from .grammar import json_option, pdf_option, set_option
-from .outputs import Outputs, print_rich, progress_bar, report_file, terminal_width
+from .outputs import Outputs, files_of, print_rich, progress_bar, report_file, terminal_width
 from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def run(
         of_steps={"--every-rank": every_rank, "--trace": trace_file is not None},
         of_requests={"--every-step": every_step, "--every-kernel": every_kernel},
     )
-    outputs = Outputs(report_file(question.name), html=html_file, json=json_file, pdf=pdf_file, trace=trace_file)
+    report_to = report_file(question.name, question.asked_in)
+    whose, inputs = question.asked_in, files_of(question)
+    outputs = Outputs(
+        report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
+    )
     from ..answer import simulate
 
     with placed(question), progress_bar() as progress:

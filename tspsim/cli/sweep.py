@@ -7,7 +7,7 @@ import click
 from ..errors import InfeasibleError, InputError, printable, shorten
 from .completion import scenarios
 from .grammar import jobs_option, set_option
-from .outputs import Outputs, print_rich, progress_bar, writable
+from .outputs import Outputs, files_of, print_rich, progress_bar, writable
 
 #: A table written to a file is shown too if it is this short.
 _ROWS_SHOWN = 40
@@ -47,12 +47,13 @@ def sweep(
     if resume and out_file is None:
         raise InputError("goes on with the store beside --out; name that", file="--resume")
     question = Sweep(scenario, over, zipped=zipped, overrides=overrides)
+    inputs = files_of(question.base)
     out = store = None
     if out_file is not None:
-        out = writable(out_file)
+        out = writable(out_file, inputs=inputs)
         check_suffix(out)
-        store = writable(str(out.with_suffix(".sqlite")))
-    outputs = Outputs(html=html_file)
+        store = writable(str(out.with_suffix(".sqlite")), inputs=inputs)
+    outputs = Outputs(inputs=inputs, html=html_file)
     if html_file is not None and writable(html_file) in (out, store):
         raise InputError("is the place of another output too; name two", file=shorten(html_file))
     with progress_bar() as progress:

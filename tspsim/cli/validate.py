@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from ..errors import InputError
 from .grammar import jobs_option, json_option
-from .outputs import Outputs, json_text, print_rich, progress_bar
+from .outputs import Outputs, files_of, json_text, print_rich, progress_bar
 
 
 @click.command()
@@ -27,7 +29,10 @@ def validate(
     from ..report.validation_page import write_page
     from ..studies.executors import in_order
 
-    outputs = Outputs(json=json_file, html=html_file)
+    inputs = files_of(data)
+    outputs = Outputs(inputs=inputs, json=json_file, html=html_file)
+    if rows_folder is not None and data is not None and os.path.realpath(rows_folder) == os.path.realpath(data):
+        raise InputError("are the measured tables; name another folder for the rows", file=rows_folder)
     if rows_folder is not None and Path(rows_folder).is_file():
         raise InputError("is a file; name a folder for the rows", file=rows_folder)
     with progress_bar() as progress:

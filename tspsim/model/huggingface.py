@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tspsim.errors import InputError, UnitError, shorten
+from tspsim.errors import InputError, UnitError, did_you_mean, shorten
 from tspsim.units import parse
 
 from .architecture import Architecture
@@ -68,6 +68,45 @@ _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text"),
 }
+
+#: Families whose decoders are what their keys say, with what the sets above add.
+_AS_THEIR_KEYS_SAY = {
+    *("llama", "mistral", "ministral", "mixtral", "yi", "olmo", "smollm3", "seed_oss", "internlm2", "internlm3"),
+    *("deepseek", "deepseek_v2", "kimi_k25", "kimi_vl", "mistral3", "mistral4", "glm4_moe_lite", "glm4v_moe"),
+    *("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen2_5_vl", "qwen2_vl"),
+}
+#: Every ``model_type`` that is known.
+FAMILIES = frozenset().union(
+    _LEARNED_POSITIONS, _LINEAR_BIAS, _UNGATED, _GATED, _QK_NORM, _QKV_BIAS, _ONE_SHARED, _SHARED_GATE,
+    _WIDTH_IS_AN_EXPERTS, _ROUTER_BIAS, _TIED_BY_DEFAULT, _AS_THEIR_KEYS_SAY,
+)  # fmt: skip
+#: Parts of keys of models that are more, or other, than attention and MLPs in turn.
+_OTHER_PARTS = (
+    *("ssm", "mamba", "rwkv", "recurrent", "state_size", "conv_", "conv1d", "time_step", "encoder", "decoder_layers"),
+    *("image_size", "patch_size", "diffusion", "lru_width", "block_types", "layer_period", "layer_offset", "memory_"),
+    *("num_labels_", "codebook", "per_layer_input", "altup", "cross_attention", "loop_", "retention"),
+)
+
+
+def _stranger(data: Mapping[str, Any], family: str) -> str:
+    """What is said of a family that nobody here knows: nothing of a known one.
+
+    Raises
+    ------
+    InputError
+        It has parts that no table of this module reads.
+    """
+    if not family or family in FAMILIES:
+        return ""
+    strange = next((key for key in data if any(part in key.lower() for part in _OTHER_PARTS) and data[key]), None)
+    like = did_you_mean(family, sorted(FAMILIES), limit=0)
+    if strange is not None:
+        problem = f"unknown family '{shorten(family, 40)}'{like} with parts that cannot be read ({shorten(strange)})"
+        raise InputError(f"{problem}; write its shape as a model of your own (tspsim docs models.md)", key="model_type")
+    return (
+        f"model_type '{shorten(family, 40)}' is not known here{like}: read by its sizes as attention and gated "
+        "MLPs in turn, without biases; check its parameters against the published count"
+    )
 
 
 def is_huggingface(data: Mapping[str, Any]) -> bool:
@@ -135,7 +174,9 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         learned_positions=family in _LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note=_note(data, bool(window or compressed), bool(chunk)),
+        note="; ".join(
+            filter(None, (_stranger(data, family), _note(data, bool(window or compressed), bool(chunk))))
+        ),
         latent=latent,
         experts=experts,
         window=window,

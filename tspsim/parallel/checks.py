@@ -27,6 +27,7 @@ def check(job: Job) -> None:
     if any(plan.degree(name) > 1 for name in others):
         beside = " and ".join(name for name in others if name not in scheme.axes)
         raise plan.refusal(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
+    _size(job)
     if job.step.serves:
         _serving(job)
     _unequal(job)
@@ -56,6 +57,26 @@ def check(job: Job) -> None:
     _adapters(job)
     _shard_group(job)
     _checkpoint(job)
+
+
+#: Layers of a stage times micro-batches that a step may be: what is simulated one after the other. The largest
+#: published step has some 100,000.
+MOST_VISITS = 4_000_000
+
+
+def _size(job: Job) -> None:
+    """A step whose micro-batches would be simulated for hours is refused before anybody waits for it."""
+    layers = -(-job.model.layers // job.plan.pp)
+    visits = layers * job.micro_batches
+    if job.step.serves or visits <= MOST_VISITS:
+        return
+    most = max(1, MOST_VISITS // layers)
+    raise InputError(
+        f"plan '{job.plan.name}' has {job.micro_batches:,} micro-batches a replica of {layers} layers a stage; at most "
+        f"{most:,} are simulated: state fewer sequences (`global_batch`, `sequences_per_replica`) or a larger "
+        "micro_batch",
+        key="workload",
+    )
 
 
 def _checkpoint(job: Job) -> None:

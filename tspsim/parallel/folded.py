@@ -255,7 +255,7 @@ SCHEME = SCHEMES.register(
         folds=True,
         assumption="TSP's broadcasts, gathers and hops run beside compute (`overlap`); how its weights travel and how "
         "many heads it attends at once is chosen for the machine (`tsp_schedule: published` is the text word by word).",
-        unexplained="The published 2.0–2.6 times of TSP over TP+SP: docs/published-tsp.md gives the part that volumes, "
-        "links and overlap explain.",
+        unexplained="The published 2.0–2.6 times of TSP over TP+SP: `tspsim docs published-tsp.md` gives the part that "
+        "volumes, links and overlap explain.",
     )
 )

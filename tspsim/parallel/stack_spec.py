@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StrictBool
 
 from tspsim import catalog
-from tspsim.errors import UnknownNameError
+from tspsim.errors import InputError, UnknownNameError
 from tspsim.provenance import Provenance
+from tspsim.steps import Step
 from tspsim.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 
 from .activation_store import ACTIVATION_STORES
@@ -34,7 +35,14 @@ WITH_UNITS = {
     "attention": "attention_flops_per_s",
 }
 #: Keys that are no single value.
-SECTIONS = ("name", "description", "libraries", "engine", "versions")
+SECTIONS = ("name", "description", "libraries", "vendors", "steps", "engine", "versions")
+#: What a stack may be of: a forward alone, training, steps of a serving engine.
+StepKind = Literal["forward", "training", "serving"]
+
+
+def kind_of(step: Step) -> StepKind:
+    """Which of the kinds that a stack states a step is of."""
+    return "training" if step.trains else "serving" if step.serves else "forward"
 
 
 class VersionSpec(EngineSpec):
@@ -50,6 +58,8 @@ class StackSpec(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
     description: str = Field("", max_length=2000)
+    vendors: Stated[tuple[str, ...]] | None = Field(None, description="whose devices it runs on; without it, all")
+    steps: Stated[tuple[StepKind, ...]] | None = Field(None, description="what it can run; without it, everything")
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
     collective: Expected[Seconds] | None = Field(None, description="host time of a collective")
     message: Expected[Seconds] | None = Field(None, description="host time of a message")
@@ -103,6 +113,39 @@ class StackSpec(Section):
         found = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine, "spread": spread}
         return self.model_copy(update=found)
 
+    def runs(self, vendor: str, step: Step) -> bool:
+        """Whether it runs such a step on a vendor's devices, as far as it says."""
+        return self.on(vendor) and (self.steps is None or kind_of(step) in self.steps.value)
+
+    def on(self, vendor: str) -> bool:
+        """Whether it runs on a vendor's devices, as far as it says."""
+        return self.vendors is None or vendor in self.vendors.value
+
+    def check(self, device: str, vendor: str, step: Step) -> None:
+        """Refuse a pair that nobody can run; names those that can.
+
+        Parameters
+        ----------
+        device, vendor
+            Of the cluster, by name.
+
+        Raises
+        ------
+        InputError
+            It does not run on the device, or runs no such step.
+        """
+        if self.runs(vendor, step):
+            return
+        if self.on(vendor):
+            assert self.steps is not None
+            problem = f"'{self.name}' runs {' and '.join(self.steps.value)} steps, not {step.name}"
+        else:
+            assert self.vendors is not None
+            vendors = " and ".join(self.vendors.value)
+            problem = f"'{self.name}' runs on devices of {vendors}; {device} is one of {vendor}"
+        able = [name for name in catalog.names("stacks") if _runs(name, vendor, step)]
+        raise InputError(f"{problem} (those that do: {', '.join(able)})", key="workload.stack")
+
     def stack(self) -> Stack:
         """The same facts as the schemes and the engine read them."""
         stated = {key: getattr(self, key) for key in type(self).model_fields if key not in SECTIONS}
@@ -119,13 +162,21 @@ class StackSpec(Section):
         own = [
             Provenance(f"stack {self.name}: {key.replace('_', ' ')}", _text(key, entry), entry.source, _basis(entry))
             for key in type(self).model_fields
-            if isinstance(entry := getattr(self, key), Stated)
+            if key not in SECTIONS and isinstance(entry := getattr(self, key), Stated)
         ]
         runs = [
             Provenance(f"stack {self.name}: {kernel}", entry.value, entry.source, "stated")
             for kernel, entry in self.libraries.items()
         ]
         return *own, *runs, *(self.engine.provenance(self.name) if self.engine else ())
+
+
+def _runs(name: str, vendor: str, step: Step) -> bool:
+    """Whether a catalog's stack says that it runs somewhere; one that cannot be read does not."""
+    try:
+        return catalog.load("stacks", name, StackSpec).runs(vendor, step)
+    except InputError:
+        return False
 
 
 def _text(key: str, entry: Stated[Any]) -> str:

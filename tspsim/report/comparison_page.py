@@ -16,6 +16,7 @@ from . import requests
 from .comparison import Row, dollars, rows, slug
 from .comparison_requests import page_of_requests
 from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
+from .differences import differences, in_words
 from .memo.purchase import memo_of
 from .memo.sheet import section
 from .numbers import seconds
@@ -131,14 +132,17 @@ def page(
     title, description
         Instead of the scenarios' names.
     """
+    differing = in_words(differences(results))
     if results and requests.serves(results):
-        return page_of_requests(results, decision, links, plotly_js, title, description)
+        told = " ".join(filter(None, (description, differing)))
+        return page_of_requests(results, decision, links, plotly_js, title, told)
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
     names = list(dict.fromkeys(row.scenario for row in every))
     drawn: dict[str, Any] = {}
+    answer = headline(every, decision, title or " · ".join(names[:8]), description)
     sections = [
-        ("answer", "", HEADLINE, headline(every, decision, title or " · ".join(names[:8]), description)),
+        ("answer", "", HEADLINE, answer | {"sentences": [*answer["sentences"], *filter(None, [differing])]}),
         ("ranking-section", "Ranking", RANKING, ranking(every, offers, links or {}, ranked_by(decision))),
     ]
     colours = figures.colour_of(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+#: Name of the file whose question the pages that are being written answer: they tell whose they are, so that another
+#: question of the same name writes a page of its own.
+QUESTION: ContextVar[str] = ContextVar("QUESTION", default="")
 #: Nothing is loaded from anywhere; pictures that plotly makes of its own figures are data and blob.
 _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -77,6 +81,7 @@ def render_sections(
     inline = plotly_js == "inline"
     return environment.get_template("page.html").render(
         title=title,
+        question=QUESTION.get(),
         policy=_POLICY.format(scripts="'unsafe-inline'" if inline else "'self' file: 'unsafe-inline'"),
         sections=bodies,
         style=Markup("".join(map(_asset, styles))),

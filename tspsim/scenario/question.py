@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
+from .. import catalog
 from ..errors import UnknownNameError, did_you_mean, shorten
 from ..steps import STEPS
 from ..units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
@@ -205,6 +207,20 @@ class Scenario(Section):
         """File or option that the value at a dotted key came from; None for a question that was no file."""
         return origin_of(key, self._overridden, self._file)
 
+    @property
+    def asked_in(self) -> str:
+        """Name of the file that it was read from, without folders; empty where it was no file."""
+        return Path(self._file).name if self._file else ""
+
+    def files(self) -> tuple[Path, ...]:
+        """Files that it was read from, or that it names: its own, entries of the catalog, traces."""
+        found = [Path(self._file)] if self._file else []
+        kinds = {cast("catalog.Kind", kind): set(catalog.names(cast("catalog.Kind", kind))) for kind in catalog.FOLDERS}
+        for text in dict.fromkeys(_texts(self.model_dump(mode="json", by_alias=True))):
+            found += [Path(text)] if catalog.is_file(text) else []
+            found += [catalog.locate(kind, text) for kind, known in kinds.items() if text in known]
+        return tuple(dict.fromkeys(found))
+
     def plan(self, name: str) -> Plan:
         """The plan of this name; raises UnknownNameError with the nearest."""
         for plan in self.plans:
@@ -251,6 +267,18 @@ class Scenario(Section):
                 del plan["expert_balance"]
         seldom = ("offers", "project", "traffic", "loop")
         return {key: in_si(value) for key, value in data.items() if value or key not in seldom}
+
+
+def _texts(data: object) -> Iterator[str]:
+    """Every text of nested data."""
+    if isinstance(data, str):
+        yield data
+    elif isinstance(data, Mapping):
+        for value in data.values():
+            yield from _texts(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _texts(value)
 
 
 def _wrong(cls: type[Scenario], place: tuple[str, ...], error: Any, value: object) -> ValidationError:

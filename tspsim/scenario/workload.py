@@ -176,6 +176,8 @@ class PrecisionSpec(Section):
 
 #: Of drafts that are accepted, where nobody says or measured it.
 RATE = 0.7
+#: Sequences of unequal length in a step: each is drawn, packed and dealt out.
+MOST_LENGTHS = 1_000_000
 
 
 class SpeculationSpec(Section):
@@ -338,6 +340,9 @@ class Workload(Section):
         """The sequences of a step that differ in length, drawn from a seed of their own."""
         if self.lengths is None:
             return Unequal(())
+        if self.batch_of(1) > MOST_LENGTHS:
+            told = f"{self.batch_of(1):,} sequences of unequal length; at most {MOST_LENGTHS:,} are dealt out"
+            raise InputError(told, key="workload.global_batch")
         drawn = self.lengths.draw(np.random.default_rng([self.length_seed, 0]), self.batch_of(1), "prompt_tokens")
         kept = np.minimum(drawn, self.sequence)
         return Unequal(tuple(kept.tolist()), int((drawn - kept).sum()))
@@ -391,6 +396,11 @@ class Workload(Section):
                 told = refuse(f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}")
                 wrong.append(InitErrorDetails(type=told, loc=(key,), input=data[key]))
         if wrong:
+            fields = cls.model_fields.items()
+            known = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
+            # Found here too, for it may be a needed key that is misspelt.
+            strange = (key for key in data if key not in known)
+            wrong.extend(InitErrorDetails(type="extra_forbidden", loc=(str(key),), input=data[key]) for key in strange)
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return data
 

@@ -13,6 +13,7 @@ from ...description import too_large
 from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
+from ...parallel.checks import MOST_VISITS
 from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
@@ -159,6 +160,13 @@ class Planner:
         capacity = self.question.device.visible_memory_bytes
         lean = leanest(space, capacity)
         if lean is None:
+            visits = space.model.layers * space.batch // space.cluster.gpus
+            if visits > MOST_VISITS:  # whatever the degrees: replicas and stages are as many as GPUs
+                raise InputError(
+                    f"{space.batch:,} sequences a step are {visits:,} layers of a GPU, one after the other; at most "
+                    f"{MOST_VISITS:,} are simulated: state fewer",
+                    key="workload.global_batch",
+                )
             raise InputError(
                 f"no plan is legal: {space.batch} sequences of {space.work.sequence} tokens of {space.model.name} "
                 f"do not divide over {space.cluster.gpus} GPUs"
