@@ -43,6 +43,8 @@ def test_every_catalog_entry_is_in_the_wheel(wheel: Path) -> None:
     for folder in catalog.FOLDERS.values():
         shipped = {f"tspsim/_catalog/{folder}/{path.name}" for path in (ROOT / folder).glob("*.yaml")}
         assert shipped and shipped <= inside
+    pages = {f"tspsim/_docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    assert pages and pages == {name for name in inside if name.startswith("tspsim/_docs/")}
     assert any(name.endswith("licenses/LICENSE") for name in inside)
     assert {"tspsim/report/templates/page.html", "tspsim/cli/templates/first.yaml", "tspsim/py.typed"} <= inside
     assert not [name for name in inside if name.startswith("tests") or name.endswith((".pyc", ".sqlite"))]

@@ -9,7 +9,7 @@ import click
 
 from ..errors import printable, shorten
 from .grammar import Commands
-from .outputs import print_rich, short, writable
+from .outputs import files_of, print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..traces import Trace
@@ -31,7 +31,7 @@ def read(files: tuple[str, ...], out_file: str | None) -> None:
     """
     from ..traces import read as read_files
 
-    target = writable(out_file) if out_file is not None else None
+    target = writable(out_file, inputs=files_of(*files)) if out_file is not None else None
     found = read_files(files)
     if target is not None:
         found.write(target)
