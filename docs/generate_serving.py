@@ -19,6 +19,7 @@ import numpy as np
 import pages
 import yaml
 from pictures import Panel, Picture, Points
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 import tspsim
@@ -92,10 +93,16 @@ def keys_of(model: Any) -> str:
     told_ = []
     for name, field in model.model_fields.items():
         default = field.default
-        said = str(default).lower() if isinstance(default, bool) else str(default)
-        shown = "" if default is PydanticUndefined or default is None else f" ({said})"
+        shown = "" if default is PydanticUndefined or default is None else f" ({stated(default)})"
         told_.append(f"`{field.alias or name}`{shown}")
     return ", ".join(told_)
+
+
+def stated(default: Any) -> str:
+    """A default as YAML writes it; of a section its own keys."""
+    if isinstance(default, BaseModel):
+        return "{" + ", ".join(f"{name}: {stated(value)}" for name, value in default) + "}"
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def summary(thing: Any) -> str:

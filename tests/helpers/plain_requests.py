@@ -33,12 +33,12 @@ def step_s(rows):
 lengths = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=25)
 
 
-def assert_replayed_alike(asked, engine):
+def assert_replayed_alike(asked, engine, **how):
     """The engine serves the requests as the plain loop did."""
     frame = pd.DataFrame(
         [(r.arrival_s, r.prompt, r.outputs) for r in asked], columns=["arrival_s", "prompt_tokens", "output_tokens"]
     )
-    answer = replay(frame, lambda batch: step_s(batch.rows), engine)
+    answer = replay(frame, lambda batch: step_s(batch.rows), engine, **how)
     np.testing.assert_allclose(answer.first_token_s, [r.first_s for r in asked], rtol=1e-12)
     np.testing.assert_allclose(answer.end_s, [r.end_s for r in asked], rtol=1e-12)
     assert answer.preemptions.tolist() == [r.preemptions for r in asked]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import re
 
 import pandas as pd
 import pytest
@@ -63,16 +65,62 @@ def test_stacks_give_their_schedulers_what_depends_on_a_gpu_s_memory():
     def of(name, memory, **options):
         return Engine.of_stack(load_stack(name).stack().engine, memory, **options)
 
-    small, large = of("vllm", 48 * GB), of("vllm", 192 * GB)
-    assert (small.options.max_num_batched_tokens, small.options.max_num_seqs) == (2048, 256)
-    assert (large.options.max_num_batched_tokens, large.options.max_num_seqs) == (8192, 1024)
+    large = of("vllm", 192 * GB)
     assert large.options.async_scheduling
-    assert of("sglang", 80 * GB).options.chunked_prefill_size == 8192
-    assert of("sglang", 192 * GB).options.chunked_prefill_size == 16384
     assert (of("trtllm", 80 * GB).block_tokens, of("atom", 288 * GB).scheduler) == (32, "atom")
     assert of("atom", 288 * GB, scheduler="vllm").scheduler == "vllm"
     stated = of("vllm", 192 * GB, kv_tokens=5000, max_num_seqs=7, async_scheduling=False)
     assert (stated.kv_tokens, stated.options.max_num_seqs, stated.options.async_scheduling) == (5000, 7, False)
+
+
+GIB = 2.0**30
+
+
+@pytest.mark.parametrize(
+    ("stack", "device", "memory", "expected"),
+    [
+        # vllm 0.33.0, EngineArgs.get_batch_defaults of an API server, and 0.19.0
+        ("vllm", "l40s", 44.5, (2048, 256)),
+        ("vllm", "a100-80gb", 79.2, (2048, 256)),
+        ("vllm", "NVIDIA A100-SXM4-80GB", 79.2, (2048, 256)),
+        ("vllm", "h100", 79.2, (8192, 1024)),
+        ("vllm", "h200", 139.8, (8192, 1024)),
+        ("vllm", "b200", 178.4, (16384, 1024)),
+        ("vllm", "mi300x", 191.7, (16384, 1024)),
+        ("vllm@0.19", "b200", 178.4, (8192, 1024)),
+        ("vllm@0.17", "a100-80gb", 79.2, (2048, 256)),
+        # sglang 0.5.23, handle_gpu_memory_settings, and 0.5.6; sequences are found by the engine
+        ("sglang", "t4", 15.0, (2048, None)),
+        ("sglang", "rtx-4090", 23.5, (4096, None)),
+        ("sglang", "a100-40gb", 39.4, (4096, None)),
+        ("sglang", "l40s", 44.5, (4096, None)),
+        ("sglang", "a100-80gb", 79.2, (8192, None)),
+        ("sglang", "h200", 139.8, (8192, None)),
+        ("sglang", "b200", 178.4, (16384, None)),
+        ("sglang@0.5.6", "rtx-4090", 23.5, (2048, None)),
+        ("sglang@0.5.6", "l40s", 44.5, (4096, None)),
+        ("sglang@0.5.6", "b200", 178.4, (16384, None)),
+        ("trtllm", "b200", 178.4, (8192, 2048)),
+        ("atom", "mi355x", 268.0, (16384, 512)),
+    ],
+)
+def test_defaults_follow_memory_and_the_name_of_the_gpu(stack, device, memory, expected):
+    engine = Engine.of_stack(load_stack(stack).stack().on(device).engine, memory * GIB)
+    policy = engine.policy
+    assert tuple(getattr(engine.options, name) for name in (policy.token_option, policy.sequence_option)) == expected
+
+
+def test_every_default_says_the_version_and_the_line_that_it_is_from():
+    for name in ("vllm", "vllm@0.17", "vllm@0.19", "sglang", "sglang@0.5.6"):
+        rows = load_stack(name).engine.limits.value
+        assert all(re.search(r"\d+\.\d+\.\d+, [\w/]+\.py:\d+", row.source) for row in rows), name
+        assert all(row.tokens <= more.tokens for row, more in itertools.pairwise(rows)), name
+
+
+def test_stacks_and_their_schedulers_agree_on_what_attention_replicas_share():
+    for name in ("vllm", "sglang", "trtllm", "atom"):
+        scheduler = load_stack(name).stack().engine.scheduler
+        assert scheduler.shares_tokens == POLICIES.get(scheduler.name).shares_tokens
 
 
 @pytest.mark.parametrize("name", POLICIES.names())

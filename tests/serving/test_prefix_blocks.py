@@ -177,7 +177,7 @@ def test_a_switch_turns_it_off():
         ("vllm", {"enable_prefix_caching": False}),
         ("sglang", {"disable_radix_cache": True}),
         ("trtllm", {"enable_block_reuse": False}),
-        ("atom", {}),
+        ("atom", {"enable_prefix_caching": False}),
     ]:
         same = [request(number, 5.0 * number, 64, 1, [1, 2, 3, 4]) for number in (0, 1)]
         serve(Engine(name, **switch), *same)

@@ -26,11 +26,13 @@ def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, 
         while coming and coming[0].arrival_s <= now:
             waiting.append(coming.popleft())
         left, scheduled, preempted, index = budget, [], False, 0
+        # Of 0.31.0 and later: it keeps tokens for others, and is off where there are none.
+        most = threshold if len(running) + len(waiting) > 1 else 0
         while index < len(running) and left > 0:
             request = running[index]
             tokens = min(request.known - request.computed, left)
-            if threshold:
-                tokens = min(tokens, threshold)
+            if most:
+                tokens = min(tokens, most)
             while missing(request, tokens) > free:
                 victim = running.pop()
                 free += victim.blocks
@@ -49,7 +51,7 @@ def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, 
             index += 1
         while waiting and not preempted and left > 0 and len(running) < seats:
             request = waiting[0]
-            tokens = min(request.known, left, threshold or left)
+            tokens = min(request.known, left, most or left)
             if missing(request, request.known if whole else tokens) > free:
                 break
             free -= missing(request, tokens)

@@ -46,6 +46,19 @@ def test_vllm_cuts_long_prompts_so_that_others_pass():
     assert answer.end_s.tolist() == [3.0, 2.0]
 
 
+def test_vllm_keeps_no_tokens_for_others_where_there_are_none():
+    """scheduler.py:754 of 0.33.0: the threshold is off while one request is eligible; adaptive, it is never less than
+    an equal share."""
+    engine = Engine("vllm", max_num_batched_tokens=10, long_prefill_token_threshold=4)
+    assert run(engine, (0.0, 9, 1))[0] == [[(9, 0, 1)]]
+    steps, _ = run(engine, (0.0, 3, 3), (0.5, 9, 1))
+    assert steps == [[(3, 0, 1)], [(4, 0, 1), (1, 3, 1)], [(4, 4, 1), (1, 4, 1)], [(1, 8, 1)]]
+    adaptive = Engine(
+        "vllm", max_num_batched_tokens=12, long_prefill_token_threshold=4, long_prefill_token_threshold_adaptive=True
+    )
+    assert run(adaptive, (0.0, 9, 1), (0.0, 9, 1))[0] == [[(6, 0, 1), (6, 0, 1)], [(3, 6, 1), (3, 6, 1)]]
+
+
 def test_vllm_the_first_without_room_stops_those_behind_it():
     engine = Engine("vllm", kv_tokens=10, block_size=1)
     _, answer = run(engine, (0.0, 6, 3), (0.5, 5, 1), (0.5, 1, 1))
@@ -190,6 +203,32 @@ def test_trtllm_may_pause_for_more_use_of_the_cache():
     _, answer = run(engine, (0.0, 4, 6), (0.0, 4, 6))
     assert answer.first_token_s.tolist() == [1.0, 1.0]
     assert answer.preemptions.tolist() == [0, 1]
+
+
+def test_sglang_s_attention_replicas_share_chunks_and_places():
+    """arg_groups/parallel_hook.py:318 and 331 of 0.5.23 (server_args.py of 0.5.6): the chunk is divided by the
+    replicas, and so are places; conservativeness is three tenths."""
+    options = {"chunked_prefill_size": 40, "max_running_requests": 4, "disable_overlap_schedule": True}
+    engine = Engine("sglang", **options)
+    rows = [(0.0, 30, 1), (0.0, 30, 1), (0.0, 5, 1), (0.0, 5, 1)]
+    assert run(engine, *rows[:1])[0] == [[(30, 0, 1)]]
+    steps, _ = run(engine, *rows, lanes=2)
+    assert steps == [[(20, 0, 1)], [(20, 0, 1)], [(10, 20, 1), (5, 0, 1)], [(10, 20, 1), (5, 0, 1)]]
+    alone = run(engine, *[(0.0, 4, 3)] * 8)[1]
+    together = run(engine, *[(0.0, 4, 3)] * 8, lanes=4)[1]
+    assert (alone.first_token_s == 1.0).sum() == (together.first_token_s == 1.0).sum() == 4
+    settings = engine.policy.settings_of(engine, 2)
+    assert (settings.options.schedule_conservativeness, engine.options.schedule_conservativeness) == (0.3, 1.0)
+
+
+def test_sglang_keeps_all_room_for_answers_that_cannot_end_earlier():
+    """schedule_policy.py:787 of 0.5.23: two answers of 40 tokens do not fit 70 with their prompts, of which 0.7 is
+    hoped for; told to ignore ends the engine admits one after the other and retracts nobody."""
+    rows = [(0.0, 4, 40), (0.5, 4, 40)]
+    hoping = Engine("sglang", kv_tokens=79, schedule_conservativeness=0.3, disable_overlap_schedule=True)
+    hoped, told = (run(hoping, *rows, ignore_eos=ignores)[1] for ignores in (False, True))
+    assert hoped.first_token_s.tolist() == [1.0, 2.0] and hoped.preemptions.sum() > 0
+    assert told.first_token_s[1] > told.end_s[0] - 1.5 and told.preemptions.sum() == 0
 
 
 def test_trtllm_does_not_cut_prompts_by_default_and_then_in_whole_blocks():

@@ -16,13 +16,15 @@ FIRST_RATIO, LEAST_RATIO, DECAY_STEPS, ROOM_STEPS = 0.7, 0.14, 600, 20
 class PlainSglang:
     """event_loop_normal of scheduler.py with PrefillAdder; ``running`` has who ended until a decode batch is made."""
 
-    def __init__(self, requests, *, chunk, most, seats, kv_tokens, careful, interval, mixed):
+    def __init__(self, requests, *, chunk, most, seats, kv_tokens, careful, interval, mixed, fixed):
         self.coming = deque(sorted(requests, key=lambda r: r.arrival_s))
         self.chunk, self.most, self.seats, self.interval, self.mixed = chunk, most, seats, interval, mixed
         self.free = float("inf") if kv_tokens is None else kv_tokens
         self.first_ratio = self.ratio = min(1.0, FIRST_RATIO * careful)
         self.waiting, self.running, self.last, self.cut, self.full = [], [], [], None, False
         self.now, self.polled = 0.0, 0
+        #: Requests ignore ends: what they will put out is known.
+        self.fixed = fixed
 
     def receive(self):
         self.polled = 0
@@ -59,7 +61,8 @@ class PlainSglang:
             self.full = True
             return []
         beside = len(self.running) if self.mixed else 0
-        kept = beside + sum(self.ratio * (r.outputs - r.made) for r in self.running)
+        ratio = 1.0 if self.fixed else self.ratio
+        kept = beside + sum(ratio * (r.outputs - r.made) for r in self.running)
         left, chunk, batch = self.most - beside, None if self.chunk is None else self.chunk - beside, []
 
         def add(request, tokens):
@@ -76,12 +79,29 @@ class PlainSglang:
             if left <= 0 or (chunk is not None and chunk <= 0):
                 break
             self.full = len(self.running) + len(batch) >= self.seats
-            self.full = self.full or request.known + request.outputs - request.made >= self.free - kept
+            self.full = self.full or not self.has_room(request, batch, kept, beside)
             if self.full or (chunk is None and batch and request.known >= left):
                 break
             self.waiting.remove(request)
             add(request, request.known if chunk is None else min(request.known, chunk))
         return self.step(batch) if batch else []
+
+    def has_room(self, request, batch, kept, beside):
+        """add_one_req and add_one_req_ignore_eos."""
+        if not self.fixed:
+            return request.known + request.outputs - request.made < self.free - kept
+        free = self.free - beside - sum(tokens for _, tokens in batch)
+        if request.known > min(free, self.free - kept):
+            return False
+        free -= request.known
+        everybody = [request] + self.running + [r for r, _ in batch]
+        states = sorted((r.outputs - r.made, r.prompt + r.made) for r in everybody if r.made < r.outputs)
+        for place, (left, occupied) in enumerate(states):
+            going = len(states) - place
+            if free - left * going <= going:
+                return False
+            free += occupied
+        return True
 
     def decodes(self):
         """update_running_batch: who ended leaves; where the pool is full, those with fewest outputs do."""
@@ -134,13 +154,14 @@ class PlainSglang:
     careful=st.sampled_from([0.3, 1.0, 1.4]),
     interval=st.sampled_from([1, 1, 3, 7]),
     mixed=st.booleans(),
+    fixed=st.booleans(),
 )
-def test_sglang_is_the_plain_loop(requests, chunk, most, seats, spare, careful, interval, mixed):
-    kv_tokens = None if spare is None else max(prompt + outputs for _, prompt, outputs in requests) + spare
+def test_sglang_is_the_plain_loop(requests, chunk, most, seats, spare, careful, interval, mixed, fixed):
+    kv_tokens = None if spare is None else max(prompt + outputs for _, prompt, outputs in requests) + 1 + spare
     asked = [Plain(i, a / 16, prompt, outputs) for i, (a, prompt, outputs) in enumerate(requests)]
     mixed = mixed and chunk is not None
     kept = {"chunk": chunk, "most": most, "seats": seats, "kv_tokens": kv_tokens}
-    PlainSglang(asked, careful=careful, interval=interval, mixed=mixed, **kept).run()
+    PlainSglang(asked, careful=careful, interval=interval, mixed=mixed, fixed=fixed, **kept).run()
     engine = Engine(
         "sglang",
         kv_tokens=kv_tokens,
@@ -153,4 +174,4 @@ def test_sglang_is_the_plain_loop(requests, chunk, most, seats, spare, careful, 
         disable_overlap_schedule=True,
         disable_radix_cache=True,
     )
-    assert_replayed_alike(asked, engine)
+    assert_replayed_alike(asked, engine, ignore_eos=fixed)

@@ -38,7 +38,7 @@ vllm serve deepseek-ai/DeepSeek-V3 \\
   --data-parallel-size 8 \\
   --enable-expert-parallel \\
   --all2all-backend deepep_low_latency \\
-  --max-num-batched-tokens 8192 \\
+  --max-num-batched-tokens 256 \\
   --max-num-seqs 256 \\
   --kv-cache-dtype fp8 \\
   --gpu-memory-utilization 0.9 \\
@@ -48,14 +48,15 @@ vllm serve deepseek-ai/DeepSeek-V3 \\
 SGLANG = """\
 # one: best, 8 GPUs (h200)
 
+# cannot be said here: prompts by low-latency messages: they are sent by normal ones
+# to SGLang 0.5.21 --attn-dp-size was --dp-size 8 --enable-dp-attention
 python -m sglang.launch_server \\
   --model-path deepseek-ai/DeepSeek-V3 \\
   --tp-size 8 \\
-  --dp-size 8 \\
-  --enable-dp-attention \\
+  --attn-dp-size 8 \\
   --ep-size 8 \\
   --moe-a2a-backend deepep \\
-  --deepep-mode low_latency \\
+  --deepep-mode auto \\
   --chunked-prefill-size 8192 \\
   --max-running-requests 2048 \\
   --kv-cache-dtype fp8_e4m3 \\
@@ -68,6 +69,7 @@ python -m sglang.launch_server \\
 TRTLLM = """\
 # one: best, 8 GPUs (h200)
 
+# cannot be said here: expert_dispatch low_latency: TensorRT-LLM chooses it by itself
 cat > server.yaml <<'EOF'
 enable_attention_dp: true
 kv_cache_config:
@@ -87,7 +89,7 @@ trtllm-serve deepseek-ai/DeepSeek-V3 \\
 """
 CASES = {
     "vllm": (VLLM, {"max_num_seqs": 256, "gpu_memory_utilization": 0.9, "enable_prefix_caching": False}),
-    "sglang": (SGLANG, {"max_running_requests": 256, "chunked_prefill_size": 8192, "disable_radix_cache": True}),
+    "sglang": (SGLANG, {"max_running_requests": 2048, "chunked_prefill_size": 8192, "disable_radix_cache": True}),
     "trtllm": (TRTLLM, {"max_batch_size": 256, "max_num_tokens": 8192, "enable_block_reuse": False}),
 }
 

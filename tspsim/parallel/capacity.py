@@ -170,7 +170,7 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     engine = job.work.stack.engine
     limits = engine.limits_on(visible_bytes)
     if limits is not None:
-        load = Load(prompts=1, prompt=limits.tokens)
+        load = Load(prompts=1, prompt=engine.pass_tokens(limits, job.plan.attention_replicas))
         job = replace(job, work=replace(job.work, pass_=PREFILL_STEP.name, load=load), pass_index=None)
     parts = peak(declared(job, job.scheme.residency, chunks))
     layers = sum(size for part, size in parts.items() if part not in OTHERS)

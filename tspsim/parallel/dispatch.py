@@ -65,7 +65,10 @@ class ExpertDispatch:
     word: str = ""
     #: What has to be there for it, in words; empty: nothing that every machine does not have.
     assumption: str = ""
-    #: What frameworks call it that have it by name (:mod:`tspsim.studies.launch`), by theirs.
+    #: Its buffers are made for the few tokens of a decoding step.
+    few_tokens: bool = False
+    #: What frameworks and engines call it that have it by name (:mod:`tspsim.studies.launch`), by theirs
+    #: (of an engine that has another library there behind it the vendor of the GPUs).
     launched: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
@@ -100,7 +103,13 @@ DISPATCHES.register(
         distinct_ranks,
         phases=("dispatch", "combine"),
         quantised=IN_BLOCKS,
-        launched={"megatron": "deepep", "torchtitan": "deepep"},
+        launched={
+            "megatron": "deepep",
+            "torchtitan": "deepep",
+            "vllm": "deepep_high_throughput",
+            "vllm amd": "mori_high_throughput",
+            "sglang": "normal",
+        },
     )
 )
 #: The same rows as fast as links carry them (HybridEP on NVL72).
@@ -138,6 +147,7 @@ DISPATCHES.register(
         eight_bits=True,
         why_not=CHANGES_NUMBERS,
         word="x8",
+        launched={"vllm": "deepep_high_throughput", "vllm amd": "mori_high_throughput", "sglang": "normal"},
         assumption="tokens travel to their experts in eight bits, as products of eight bits read them",
     )
 )
@@ -149,10 +159,20 @@ DISPATCHES.register(
         phases=("dispatch_low_latency", "combine_low_latency"),
         element_bytes=SCALED_FP8,
         trains=False,
+        few_tokens=True,
+        launched={"vllm": "deepep_low_latency", "vllm amd": "mori_low_latency", "sglang": "low_latency"},
     )
 )
 #: All tokens to all ranks (vLLM's default, ``allgather_reducescatter``).
-DISPATCHES.register(ExpertDispatch("gather", lambda ranks, experts: float(ranks), gathers=True, trains=False))
+DISPATCHES.register(
+    ExpertDispatch(
+        "gather",
+        lambda ranks, experts: float(ranks),
+        gathers=True,
+        trains=False,
+        launched={"vllm": "allgather_reducescatter", "vllm amd": "allgather_reducescatter", "sglang": "none"},
+    )
+)
 
 
 @dataclass(frozen=True)

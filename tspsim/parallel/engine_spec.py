@@ -87,6 +87,11 @@ class SchedulerSpec(Section):
     name: str = Field(min_length=1, max_length=200)
     options: dict[str, Any] = Field({}, description="of the scheduler, by their real names")
     share: str = Field("", max_length=200, description="the engine's own name for its share of memory")
+    shares_tokens: StrictBool = Field(False, description="attention replicas share the tokens of a pass")
+
+    def scheduler(self) -> Scheduler:
+        """The same as engines read it."""
+        return Scheduler(self.name, self.options, self.share, self.shares_tokens)
 
 
 class LimitsSpec(Section):
@@ -95,6 +100,8 @@ class LimitsSpec(Section):
     memory: Bytes = 0.0
     tokens: PositiveCount
     sequences: PositiveCount
+    but: tuple[str, ...] = Field((), description="words of names of GPUs that have the limits of less memory")
+    source: str = Field("", max_length=2000, description="version and line, where it is not that of all")
 
 
 class EngineSpec(Section):
@@ -130,6 +137,9 @@ class EngineSpec(Section):
         None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
     )
     limits: Stated[tuple[LimitsSpec, ...]] | None = None
+    few_tokens: Stated[PositiveCount] | None = Field(
+        None, description="tokens of a pass where attention replicas reach experts by low-latency messages"
+    )
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
     scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
 
@@ -160,8 +170,9 @@ class EngineSpec(Section):
             "block_tokens": _value(self.block),
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
+            "few_tokens": _value(self.few_tokens),
             "slots": _value(self.slots),
-            "scheduler": Scheduler(told.name, told.options, told.share) if (told := self.scheduler) else None,
+            "scheduler": self.scheduler.scheduler() if self.scheduler else None,
         }
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
@@ -170,7 +181,7 @@ class EngineSpec(Section):
         if self.limits is None:
             return None
         ascending = sorted(self.limits.value, key=lambda each: each.memory)
-        return tuple(Limits(each.memory, each.tokens, each.sequences) for each in ascending)
+        return tuple(Limits(each.memory, each.tokens, each.sequences, each.but) for each in ascending)
 
     def provenance(self, stack: str) -> Iterator[Provenance]:
         """What is stated, with its source."""

@@ -221,6 +221,11 @@ class Plan:
         """How many ranks of each of :attr:`expert_axes` an expert group takes; None where it cannot be filled."""
         return self._parts(self.ep, self.expert_axes)
 
+    @property
+    def attention_replicas(self) -> int:
+        """Attention replicas of one serving engine, which step together: those that share experts."""
+        return (self.expert_parts or {}).get("dp", 1) if self.ep > 1 else 1
+
     def _parts(self, size: int, axes: Sequence[str]) -> Mapping[str, int] | None:
         """A group of ``size`` ranks takes the innermost axes whole, and the last one it needs in part."""
         parts, left = {}, size

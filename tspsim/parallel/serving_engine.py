@@ -117,16 +117,24 @@ class Limits:
     memory_bytes: float
     tokens: int
     sequences: int
+    #: Words of the names of devices that are treated as if they had less memory.
+    but: tuple[str, ...] = ()
+
+    def holds_on(self, device: str) -> bool:
+        """Whether GPUs of this name have them, given the memory."""
+        return not any(word in device.lower() for word in self.but)
 
 
 @dataclass(frozen=True)
 class Scheduler:
     """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
-    from the defaults there, and what the engine calls the ``share`` of memory (empty: it has no such option)."""
+    from the defaults there, what the engine calls the ``share`` of memory (empty: it has no such option), and whether
+    attention replicas share the tokens of a pass, each having its part."""
 
     name: str = "vllm"
     options: Mapping[str, object] = field(default_factory=dict)
     share: str = ""
+    shares_tokens: bool = False
 
 
 class Budget(NamedTuple):
@@ -157,6 +165,10 @@ class MemoryRule:
         shared = self.share * (visible_bytes - sum(parts[name] for name in self.before))
         own = shared - sum(parts[name] for name in self.after) - reserve_bytes
         return max(0.0, min(own, visible_bytes - sum(parts.values())))
+
+    def with_share(self, share: float) -> MemoryRule:
+        """The rule where a user states the share: an engine's scripts then keep nothing free by themselves."""
+        return MemoryRule(share, self.before, self.after)
 
     def reserved(self, tokens: int, captured: int, ranks: int) -> float:
         """Bytes of the reserve."""
@@ -210,6 +222,9 @@ class ServingEngine:
         Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
         Passes' tokens and sequences by memory, ascending.
+    few_tokens
+        Tokens in a pass instead of those, where attention replicas send them to experts by messages whose buffers are
+        made for few; 0: as many as ever.
     slots
         Sequences that may run at once, where a script states it.
     scheduler
@@ -241,6 +256,7 @@ class ServingEngine:
     block_tokens: int = 1
     context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
+    few_tokens: int = 0
     slots: int | None = None
     scheduler: Scheduler = Scheduler()
 
@@ -334,12 +350,13 @@ class ServingEngine:
         return self.hosts[device].value if device in self.hosts else 1.0
 
     def on(self, device: str) -> ServingEngine:
-        """The engine beside a device's host, with its waits."""
+        """The engine beside a device's host, with its waits, and with the limits that it has there."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
-        if factor == 1.0 and skew == self.skew:
+        limits = tuple(each for each in self.limits if each.holds_on(device))
+        if factor == 1.0 and skew == self.skew and limits == self.limits:
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(self, skew=skew, **times)
+        return replace(self, skew=skew, limits=limits, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------
 
@@ -347,6 +364,10 @@ class ServingEngine:
         """Passes' tokens and sequences on GPUs of a size; None: it has no limits."""
         fitting = [each for each in self.limits if each.memory_bytes <= visible_bytes]
         return fitting[-1] if fitting else None
+
+    def pass_tokens(self, limits: Limits, replicas: int) -> int:
+        """Tokens in the largest pass of one of so many attention replicas that step together."""
+        return max(1, limits.tokens // replicas) if self.scheduler.shares_tokens else limits.tokens
 
     def cache_budget(
         self,

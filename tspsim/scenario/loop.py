@@ -13,7 +13,8 @@ from ..parallel.reshard import INTERLEAVED, WAYS
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from ..units import PositiveCount
-from .pools import EngineOptions, stated
+from .engine_options import EngineOptions
+from .pools import stated
 from .section import Name, OneOf, Section
 from .spread import Spread
 from .workload import Precision, PrecisionSpec

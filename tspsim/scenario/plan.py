@@ -15,8 +15,9 @@ from pydantic import (
 
 from ..errors import InputError, shorten
 from ..parallel.sought import SOUGHT, Sought
+from .engine_options import EngineOptions
 from .loop import Rollout
-from .pools import EngineOptions, Pools
+from .pools import Pools
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
 from .spread import Placement, Spread

@@ -10,12 +10,10 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_ser
 from ..errors import InputError
 from ..units import PositiveNumber, Seconds
 from .cluster import ClusterChoice
+from .engine_options import EngineOptions
 from .section import MOST_RANKS, Name, Section, refuse
 from .spread import Spread
 from .tiers import Tiers
-
-#: Options of a serving engine by their own names, such as ``max_num_seqs``.
-EngineOptions = dict[Name, bool | int | float | str]
 
 
 class Pool(Spread):

@@ -28,6 +28,7 @@ from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from ..units import Bytes, Count, PositiveCount
 from . import acceptance
+from .engine_options import EngineOptions
 from .section import Name, OneOf, Section, refuse
 
 Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
@@ -306,7 +307,7 @@ class Workload(Section):
     )
     adapters: AdaptersSpec | None = Field(None, description="low-rank adapters; the model itself is frozen")
     stack: Name = Field("ideal", description="the software, from the catalog of stacks, or a YAML file")
-    engine: dict[Name, StrictBool | StrictInt | float | str] = Field(
+    engine: EngineOptions = Field(
         {},
         description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
         "another scheduler than the stack's",

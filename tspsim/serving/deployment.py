@@ -57,7 +57,7 @@ class Deployment:
     @cached_property
     def lanes(self) -> int:
         """Attention replicas that step together: those that share experts."""
-        return (self.plan.expert_parts or {}).get("dp", 1) if self.plan.ep > 1 else 1
+        return self.plan.attention_replicas
 
     @property
     def replicas(self) -> int:
@@ -74,9 +74,10 @@ class Deployment:
     @cached_property
     def configured(self) -> Question:
         """The question with the engine's own limits as they are configured: graphs and memory follow them."""
-        stack = self.question.work.stack
+        stack, policy = self.question.work.stack, self.policy
+        few = self.lanes > 1 and self.plan.dispatch.few_tokens
         try:
-            engine = configured(stack.engine, self.policy, self.options)
+            engine = configured(stack.engine, policy, self.options, self.lanes, few=few)
         except InputError as error:
             raise InputError(error.message, key=self.place[str(error.key)]) from None
         work = replace(self.question.work, stack=replace(stack, engine=engine))
@@ -101,7 +102,7 @@ class Deployment:
         InputError
             An option is unknown or out of range; it is told where it is stated.
         """
-        native, policy, tokens = self.question.work.stack.engine, self.policy, self._room
+        native, policy, tokens = self.configured.work.stack.engine, self.policy, self._room
         block, drafts = self.costs.block_tokens, self._drafts_of_engine
         own = (POLICY, BLOCKS, TOKENS, native.scheduler.share)
         options = {key: value for key, value in self.options.items() if key not in own}
@@ -116,8 +117,9 @@ class Deployment:
                 **options,
             )
         except InputError as error:
-            name = getattr(error, "name", None) or (error.key or "").split(".")[0]
-            where = self.place.get(str(name)) or self.place.get(POLICY, "workload.stack")
+            option, dot, inside = (getattr(error, "name", None) or error.key or "").partition(".")
+            where = self.place.get(option)
+            where = f"{where}{dot}{inside}" if where else self.place.get(POLICY, "workload.stack")
             raise InputError(error.message, key=where) from None
 
     @property
@@ -266,8 +268,11 @@ class Scaled:
         return self.factor * self.cost.decode_each_s(works, steps)
 
 
-def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]) -> ServingEngine:
-    """An engine with the limits and the share of memory that its user states by their real names.
+def configured(
+    engine: ServingEngine, policy: Policy, options: Mapping[str, Any], replicas: int = 1, *, few: bool = False
+) -> ServingEngine:
+    """An engine of so many attention replicas with the limits and the share of memory that its user states by their
+    real names; sequences are then those of one replica. ``few``: experts are reached by messages for few tokens.
 
     Raises
     ------
@@ -277,7 +282,11 @@ def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]
     names = policy.sequence_option, engine.scheduler.share
     sequences, share = (options.get(name) if name else None for name in names)
     tokens = policy.step_tokens(options)
+    if tokens is None and few and engine.few_tokens and policy.name == engine.scheduler.name:
+        tokens = engine.few_tokens
     sequences = sequences if isinstance(sequences, int) else None  # what it is instead, the scheduler refuses
+    if sequences is not None:
+        sequences = policy.of_replica(policy.sequence_option, sequences, replicas)
     if sequences is not None:
         engine = replace(engine, slots=sequences)
     if tokens is not None or sequences is not None:
@@ -285,9 +294,11 @@ def configured(engine: ServingEngine, policy: Policy, options: Mapping[str, Any]
             Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
         )
         engine = replace(engine, limits=limits)
+    if engine.scheduler.shares_tokens != policy.shares_tokens:
+        engine = replace(engine, scheduler=replace(engine.scheduler, shares_tokens=policy.shares_tokens))
     if share is not None:
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 1.0:
             problem = f"{describe(share)} is no share of memory; it must be above 0 and at most 1"
             raise InputError(problem, key=engine.scheduler.share)
-        engine = replace(engine, memory=replace(engine.memory, share=float(share)))
+        engine = replace(engine, memory=engine.memory.with_share(float(share)))
     return engine

@@ -101,9 +101,10 @@ class Disaggregated:
     def take(self, request: Request) -> None:
         """A request has come: its prompt is read first."""
         number, tokens, outputs, now_s = request.number, request.prompt_tokens, request.output_tokens, self._env.now
-        read = Request(number, now_s, tokens, 1, request.blocks, request.block_tokens, request.conversation)
+        told, fixed = request.conversation, request.ignore_eos
+        read = Request(number, now_s, tokens, 1, request.blocks, request.block_tokens, told, fixed)
         # The first output is known where the answer goes on, but its keys and values are not.
-        written = Request(number, now_s, tokens + 1, outputs - 1) if outputs > 1 else None
+        written = Request(number, now_s, tokens + 1, outputs - 1, ignore_eos=fixed) if outputs > 1 else None
         journey = self._journeys[number] = Journey(request, read, written)
         if self.handover.push and written is not None:
             journey.taker = self.decode.choose(written, computed=tokens)

@@ -106,7 +106,9 @@ class Engine(Settings):
             values |= stack.scheduler.options
             if limits is not None:
                 known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
-                values |= {option: value for option, value in known.items() if option}
+                # What is none by default an engine finds by itself, of every attention replica.
+                fields = policy.options.model_fields
+                values |= {name: value for name, value in known.items() if name and fields[name].default is not None}
         block = stack.block_tokens if block_tokens is None else block_tokens
         return cls(
             name,

@@ -29,6 +29,7 @@ def replay(
     *,
     every_step: bool = False,
     lanes: int = 1,
+    ignore_eos: bool = False,
 ) -> pd.DataFrame:
     """Serve requests on one engine.
 
@@ -49,6 +50,8 @@ def replay(
         Simulate every step as an event of its own: slower, and the same answer.
     lanes
         Attention replicas that step together.
+    ignore_eos
+        The engine is told that every answer is as long as it may be, as benchmarks of random tokens tell it.
 
     Returns
     -------
@@ -90,6 +93,7 @@ def replay(
         while position < len(order) and arrivals[order[position]] <= env.now:
             number = int(order[position])
             request = Request(number, float(arrivals[number]), int(prompts[number]), int(outputs[number]))
+            request.ignore_eos = ignore_eos
             try:
                 replica.submit(request)
             except InputError as error:

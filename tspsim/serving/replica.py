@@ -105,7 +105,7 @@ class Replica:
         self.every_step = every_step
         self.log = StepLog()
         self._policy = engine.policy
-        self._group = self._policy.group(engine, self._policy.lane, lanes)
+        self._group = self._policy.group(self._policy.settings_of(engine, lanes), self._policy.lane, lanes)
         self.lanes: tuple[Lane, ...] = self._group.lanes
         for lane in self.lanes:
             lane.log = self.log

@@ -24,6 +24,8 @@ class Request:
         Tokens of one of ``blocks``.
     conversation
         Which its turn belongs to; None: it stands alone.
+    ignore_eos
+        The engine is told that the answer is as long as it may be, as benchmarks tell it: nothing ends earlier.
     """
 
     number: int
@@ -33,6 +35,7 @@ class Request:
     blocks: tuple[int, ...] = ()
     block_tokens: int = 0
     conversation: int | None = None
+    ignore_eos: bool = False
     # What came of it.
     first_scheduled_s: float = field(default=float("nan"))
     first_token_s: float = field(default=float("nan"))

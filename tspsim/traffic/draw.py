@@ -50,6 +50,8 @@ class Asked:
         Warm-up requests end before the others are sent.
     spacing_s
         Of a closed loop: between the first requests of two clients.
+    ignore_eos
+        Engines are told that answers are as long as they may be.
     tools
         ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
     """
@@ -67,6 +69,7 @@ class Asked:
     spacing_s: float = 0.0
     tools: bool = False
     tool_workers: int | None = None
+    ignore_eos: bool = False
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -153,6 +156,7 @@ def draw(
         arrivals.spacing_s,
         prefix.calls_tools,
         prefix.tool_workers,
+        protocol.ignores_eos(),
     )
 
 

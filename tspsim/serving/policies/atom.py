@@ -1,7 +1,7 @@
 """ATOM on AMD Instinct: prompts first, as many as a budget allows, then all decode; preemption by recomputation.
 
-Source: ROCm/ATOM, atom/model_engine/scheduler.py (read at 000acd9) and arg_utils.py. As a plug-in of vLLM its kernels
-run under vLLM's scheduler.
+Source: ROCm/ATOM, atom/model_engine/scheduler.py (read at 000acd9) and arg_utils.py (prefix caching is on by default
+since pull request 762 of May 2026). As a plug-in of vLLM its kernels run under vLLM's scheduler.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AtomOptions(Section):
     max_num_seqs: PositiveInt = Field(512, description="requests that run at once")
     enable_chunked_prefill: StrictBool = Field(True, description="a prompt may be computed in several steps")
     long_prefill_token_threshold: NonNegativeInt = Field(0, description="most of a prompt in a step; 0: no such limit")
-    enable_prefix_caching: StrictBool = Field(False, description="blocks of equal beginnings are shared")
+    enable_prefix_caching: StrictBool = Field(True, description="blocks of equal beginnings are shared")
     block_size: PositiveInt = Field(16, description="tokens of a block of the cache")
 
 

@@ -52,6 +52,8 @@ class Policy:
         And how many tokens a step has at most, and how many requests run at once; empty: none does.
     group
         Several replicas that step together.
+    shares_tokens
+        Several attention replicas share the tokens of a step, each having its part; otherwise each has all of them.
     """
 
     name: str
@@ -61,6 +63,20 @@ class Policy:
     token_option: str = ""
     sequence_option: str = ""
     group: type[Group] = Group
+    shares_tokens: bool = False
+
+    def of_replica(self, option: str, value: Any, replicas: int) -> Any:
+        """What one of so many attention replicas that step together runs by, where a user states ``value`` of the
+        engine; most engines mean one replica."""
+        return value
+
+    def settings_of(self, settings: Settings, replicas: int) -> Settings:
+        """An engine's settings as one of its attention replicas goes by them."""
+        options = {name: self.of_replica(name, value, replicas) for name, value in settings.options}
+        if options == dict(settings.options):
+            return settings
+        own = settings.options.model_copy(update=options)
+        return Settings(own, settings.kv_tokens, settings.block_tokens, settings.speculation)
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
         """Tokens that a step has at most by its options, as stated; None: they say nothing of it."""

@@ -1,7 +1,8 @@
 """SGLang: prompts first, decodes stand still meanwhile; a radix cache; admission by a guess of what outputs will need.
 
-Source: sgl-project/sglang, python/sglang/srt/managers/scheduler.py, schedule_policy.py (PrefillAdder, read at 00550cd),
-schedule_batch.py (retract_decode), scheduler_recv_skipper.py, server_args.py.
+Source: sgl-project/sglang, python/sglang/srt/managers/scheduler.py, schedule_policy.py (PrefillAdder, read at 00550cd;
+at 0.5.23 where ends are ignored: line 787, since 0.5.22, and without a radix cache 1241, in all), schedule_batch.py
+(retract_decode), scheduler_recv_skipper.py, server_args.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...errors import InputError
 from ...scenario.section import OneOf, Section
+from ..blocks import Match
 from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
@@ -28,16 +30,30 @@ CLIP = 4096
 FIRST_RATIO, LEAST_RATIO, DECAY_STEPS = 0.7, 0.14, 600
 #: Steps that must have room after a retraction (SGLANG_RETRACT_DECODE_STEPS).
 ROOM_STEPS = 20
+#: Tokens of every request that admission leaves free where ends are ignored (IGNORE_EOS_RESERVE_TOKENS).
+RESERVED = 1
 #: With more that wait, they are not sorted by what the cache has of them.
 MOST_SORTED = 128
+
+
+#: Requests that run at once in an attention replica where nobody states how many: the least that the engine takes
+#: whatever its cache holds (model_executor/pool_configurator.py).
+USUAL_REQUESTS = 2048
+#: Factor on schedule_conservativeness where attention replicas step together (server_args.py:1497 at 0.5.6,
+#: arg_groups/parallel_hook.py:318 at 0.5.23).
+REPLICAS_DARE = 0.3
 
 
 class SglangOptions(Section):
     """Options of SGLang by their real names."""
 
-    chunked_prefill_size: int = Field(8192, ge=-1, description="tokens of prompts in a step; -1: prompts are not cut")
+    chunked_prefill_size: int = Field(
+        8192, ge=-1, description="tokens of prompts in a step, of all attention replicas; -1: prompts are not cut"
+    )
     max_prefill_tokens: PositiveInt = Field(16384, description="tokens of prompts in a step, unless one is longer")
-    max_running_requests: PositiveInt = Field(2048, description="requests that run at once")
+    max_running_requests: PositiveInt | None = Field(
+        None, description="requests that run at once, in all attention replicas; none: 2048 in each"
+    )
     page_size: PositiveInt = Field(1, description="tokens of a block of the cache")
     disable_radix_cache: StrictBool = Field(False, description="equal beginnings are computed anew")
     schedule_policy: Annotated[str, OneOf(lambda: tuple(ORDERS))] = Field(
@@ -65,6 +81,7 @@ class SglangLane(Lane):
         overlap = not options.disable_overlap_schedule
         super().__init__(settings, remembers=not options.disable_radix_cache, overlap=overlap, wastes=overlap)
         self._options = options
+        self._seats = options.max_running_requests or USUAL_REQUESTS
         self._chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
         self._interval = options.scheduler_recv_interval
         self._first_ratio = min(1.0, FIRST_RATIO * options.schedule_conservativeness)
@@ -79,14 +96,15 @@ class SglangLane(Lane):
         #: That step is the one that is planned, and somebody waits; the last one had prompts of all that run; those
         #: that end with the step that is over leave at once; the step that is planned reads prompts.
         self._left = self._renewed = self._parts = self._reads = False
-        #: Requests with more outputs than admission reckons with are here, or were.
-        self._clips = False
+        #: Requests with more outputs than admission reckons with are here, or were; those that are told to ignore ends.
+        self._clips = self._fixed = False
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
     def submit(self, sequence: Sequence) -> None:
         super().submit(sequence)
         self._clips = self._clips or sequence.request.output_tokens > CLIP
+        self._fixed = self._fixed or sequence.request.ignore_eos
 
     def open(self, fresh: bool) -> None:
         if fresh:
@@ -204,15 +222,13 @@ class SglangLane(Lane):
             kept += self._outputs_of(sequence)
         ORDERS[self._options.schedule_policy](self)
         while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
-            if len(self.running) + self._gone >= self._options.max_running_requests:
+            if len(self.running) + self._gone >= self._seats:
                 self._full = True
                 return
             sequence = self.waiting[0]
             match = self.find(sequence)
             extend = sequence.target - self.computed_by(sequence, match)
-            # Tokens that came from elsewhere are not computed, but need room.
-            room = sequence.target - match.blocks * self.block
-            if room + self._outputs_of(sequence) >= (self.pool.free - match.idle) * self.block - kept:
+            if not self._has_room(sequence, match, plan, decodes, kept):
                 self._full = True
                 return
             if chunk_left is None and self._pages(extend) >= input_left and plan.chunks:
@@ -227,6 +243,33 @@ class SglangLane(Lane):
             if tokens < extend:
                 return
             kept += self._outputs_of(sequence)
+
+    def _has_room(self, sequence: Sequence, match: Match, plan: StepPlan, decodes: int, kept: float) -> bool:
+        """Whether a request may be admitted beside ``kept`` tokens of outputs to come."""
+        free = (self.pool.free - match.idle) * self.block
+        # Tokens that came from elsewhere are not computed, but need room.
+        room = sequence.target - match.blocks * self.block
+        if not (self._fixed and self.prefixes is None):
+            return room + self._outputs_of(sequence) < free - kept
+        return self._pages(room) <= free - kept and self._lasts(sequence, plan, free - decodes - self._pages(room))
+
+    def _lasts(self, sequence: Sequence, plan: StepPlan, free: float) -> bool:
+        """Whether ``free`` tokens last until each of those that run, and this one, has put out all that it may: as one
+        ends, the others go on with what it leaves (add_one_req_ignore_eos)."""
+        decoders, beside = self.decoders, [each for each, _ in plan.chunks]
+        beside.append(sequence)
+        lefts = [each.request.output_tokens - each.made for each in beside]
+        if free - decoders.tokens_left - sum(lefts) > RESERVED * (decoders.count + len(lefts)):
+            return True
+        states = [(left, each.request.prompt_tokens + each.made) for left, each in zip(lefts, beside, strict=True)]
+        states += [(each.end_at - decoders.counter, each.offset + decoders.counter) for each in decoders.sequences()]
+        states.sort()
+        for place, (left, occupied) in enumerate(states):
+            going = len(states) - place
+            if free - left * going <= RESERVED * going:
+                return False
+            free += occupied
+        return True
 
     def _compute(self, plan: StepPlan, sequence: Sequence, tokens: int) -> None:
         self.hold(sequence, sequence.computed + tokens)
@@ -253,7 +296,10 @@ class SglangLane(Lane):
 
     @property
     def ratio(self) -> float:
-        """Share of the outputs to come that room is kept for (new_token_ratio)."""
+        """Share of the outputs to come that room is kept for (new_token_ratio): all of those that cannot end
+        earlier."""
+        if self._fixed:
+            return 1.0
         decay = (self._first_ratio - self._least_ratio) / DECAY_STEPS
         return max(self._least_ratio, self._ratio - decay * self._decayed)
 
@@ -295,6 +341,16 @@ ORDERS: dict[str, Callable[[SglangLane], None]] = {"fcfs": in_order, "lpm": long
 
 
 class SglangPolicy(Policy):
+    def of_replica(self, option: str, value: Any, replicas: int) -> Any:
+        """Attention replicas share chunks and places, and keep less room for outputs to come."""
+        if replicas == 1 or value is None:
+            return value
+        if option == "schedule_conservativeness":
+            return value * REPLICAS_DARE
+        if option == self.token_option:
+            return value // replicas
+        return max(1, value // replicas) if option == self.sequence_option else value
+
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
         chunk = options.get(self.token_option)
         if isinstance(chunk, int) and chunk <= 0:
@@ -305,6 +361,10 @@ class SglangPolicy(Policy):
         super().check(settings, request)
         blocks = settings.capacity_blocks
         needed = request.prompt_tokens + min(request.output_tokens, CLIP)
+        options = settings.options
+        assert isinstance(options, SglangOptions)
+        if request.ignore_eos and options.disable_radix_cache:
+            needed = request.prompt_tokens + request.output_tokens + RESERVED
         if blocks is not None and needed >= blocks * settings.block_tokens:
             lengths = f"a prompt of {request.prompt_tokens} tokens and {request.output_tokens} outputs"
             raise InputError(f"{lengths} are never admitted to {blocks * settings.block_tokens} tokens (kv_tokens)")
@@ -340,5 +400,12 @@ DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
 }
 
 SGLANG = SglangPolicy(
-    "sglang", SglangOptions, SglangLane, "page_size", "chunked_prefill_size", "max_running_requests", SglangGroup
+    "sglang",
+    SglangOptions,
+    SglangLane,
+    "page_size",
+    "chunked_prefill_size",
+    "max_running_requests",
+    SglangGroup,
+    shares_tokens=True,
 )

@@ -1,7 +1,8 @@
 """vLLM V1: one budget of tokens a step, preemption by recomputation, a cache of prefixes.
 
 Source: vllm-project/vllm, vllm/v1/core/sched/scheduler.py, vllm/v1/core/kv_cache_manager.py, vllm/config/scheduler.py
-(read at 00024d3).
+(read at 00024d3; the long-prefill threshold and its exception, since 0.31.0, at 0.33.0,
+scheduler.py:754 to 769).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pydantic import Field, PositiveInt, StrictBool
 from ...errors import InputError
 from ...scenario.section import Section
 from ..blocks import Match
+from ..lane import StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
@@ -24,7 +26,12 @@ class VllmOptions(Section):
     max_num_batched_tokens: PositiveInt = Field(8192, description="tokens of a step")
     max_num_seqs: PositiveInt = Field(256, description="requests that run at once")
     enable_chunked_prefill: StrictBool = Field(True, description="a prompt may be computed in several steps")
-    long_prefill_token_threshold: int = Field(0, ge=0, description="most of a prompt in a step; 0: no such limit")
+    long_prefill_token_threshold: int = Field(
+        0, ge=0, description="most of a prompt in a step while others are here; 0: no such limit"
+    )
+    long_prefill_token_threshold_adaptive: StrictBool = Field(
+        False, description="never less than an equal share of the step's tokens"
+    )
     scheduler_reserve_full_isl: StrictBool = Field(True, description="admit only what has room for its whole prompt")
     enable_prefix_caching: StrictBool = Field(True, description="blocks of equal beginnings are shared")
     async_scheduling: StrictBool = Field(False, description="a step is planned while the one before runs")
@@ -41,9 +48,22 @@ class VllmLane(BudgetLane):
         remembers, overlap = options.enable_prefix_caching, options.async_scheduling
         super().__init__(settings, remembers=remembers, in_turn=True, overlap=overlap)
         self.budget, self.seats = options.max_num_batched_tokens, options.max_num_seqs
-        self.most = options.long_prefill_token_threshold or self.budget
+        self._threshold = options.long_prefill_token_threshold
+        self._adaptive = options.long_prefill_token_threshold_adaptive
+        self.most = self.budget
         self.chunked = options.enable_chunked_prefill
         self._whole = options.scheduler_reserve_full_isl
+
+    def schedule(self) -> StepPlan:
+        if self._threshold:
+            self.most = self._most_of_a_prompt(self.present - len(self.mailbox) - len(self.noted))
+        return super().schedule()
+
+    def _most_of_a_prompt(self, eligible: int) -> int:
+        """The threshold keeps tokens for others: a request that is alone has the whole budget."""
+        if eligible <= 1:
+            return self.budget
+        return max(self._threshold, self.budget // eligible) if self._adaptive else self._threshold
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
         return self.blocks_to(sequence, sequence.target if self._whole else tokens, match) <= self.pool.free

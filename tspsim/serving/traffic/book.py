@@ -134,6 +134,7 @@ class Book(Sequence[Request]):
             shared.blocks(number),
             shared.block_tokens,
             shared.conversation(number),
+            asked.ignore_eos,
         )
 
     def __len__(self) -> int:

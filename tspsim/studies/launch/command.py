@@ -19,10 +19,13 @@ class Command:
     files: Mapping[str, str] = field(default_factory=dict)
     #: Variables of the environment, and their values.
     exports: Mapping[str, str] = field(default_factory=dict)
+    #: What who starts it has to know of them.
+    notes: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Comments, files and the command, a flag a line."""
         lines = [f"# cannot be said here: {each}" for each in self.cannot]
+        lines += [f"# {each}" for each in self.notes]
         for file, text in self.files.items():
             lines += [f"cat > {file} <<'EOF'", text.rstrip(), "EOF"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.exports.items()]

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from ... import catalog
 from ...errors import InputError
 from ...model.formats import WeightClass
-from ...parallel.dispatch import ExpertDispatch
+from ...parallel import Plan
+from ...parallel.balance import BUSIEST, Balance
+from ...parallel.dispatch import ExpertDispatch, ExpertOverlap
 from ...question import Question
 from ...registry import Registry
 from ...scenario import Scenario
+from ...scenario.tiers import Tiers
 from ...scenario.workload import SpeculationSpec
 from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
+from ...units import gib
 from .command import Command
 
 #: A checkpoint's repository, in the source of a model's file.
@@ -37,13 +41,23 @@ class Server:
     scheduler: str
     #: Stated by real names of the simulated engine; ``scheduler`` says of which.
     options: Mapping[str, Any]
-    #: Limits of a step's tokens and of sequences at once, per attention replica; None: the engine has none.
+    #: Limits of a step's tokens and of sequences at once, as the engine's own options mean them (of an attention
+    #: replica, or of all together); None: the engine has none, or finds them.
     tokens: int | None
     sequences: int | None
     #: Type of the cache; None: as the weights are computed in.
     cache: str | None
     dispatch: ExpertDispatch | None
+    #: What hides exchanges with experts, and what is done about uneven loads, where experts are spread.
+    overlap: ExpertOverlap
+    balance: Balance
+    #: Routed experts of the model; 0: it has none.
+    experts: int
     drafts: SpeculationSpec | None
+    #: Which server a request goes to, by name.
+    router: str
+    #: Where blocks are kept that GPUs forget.
+    tiers: Tiers | None
     #: GPUs of a node.
     per_node: int
     #: Of the GPUs.
@@ -52,6 +66,8 @@ class Server:
     part: str = ""
     #: Caches go layer by layer, where there are two pools.
     pushes: bool = False
+    #: Further keys of the plan that are no engine's business to have by default, in words.
+    further: Sequence[str] = ()
 
     @property
     def gpus(self) -> int:
@@ -69,6 +85,34 @@ class Server:
         """Axes beside the usual ones, in words."""
         usual = ("tp", "pp", "ep", "dcp")
         return [f"{axis} {degree}" for axis, degree in self.axes.items() if axis not in usual and degree > 1]
+
+
+    def unsaid(self, *, overlaps: bool, copies: bool, pushes: str) -> list[str]:
+        """What a plan has that no engine's command says, and of what some say it what this one does not: that two
+        halves of a batch take turns (``overlaps``), copies of experts (``copies``). ``pushes``: how caches of two pools
+        go instead of layer by layer."""
+        told = [f"ranks along {axis}" for axis in self.strange] + list(self.further)
+        if self.overlap.name != ExpertOverlap("none").name and not (overlaps and self.overlap.halves):
+            told.append(f"expert_overlap {self.overlap.name}: the engine hides exchanges as it sees fit")
+        if self.balance != BUSIEST and not copies:
+            told.append(f"expert_balance {self.balance.policy}")
+        if self.pushes and self.part:
+            told.append(f"caches pushed layer by layer: {pushes}")
+        return told
+
+    def copies(self, option: str) -> int:
+        """Copies of experts of a balance whose ``option`` counts experts and copies in all, one a rank if it does
+        not."""
+        stated = self.balance.options[option]
+        return self.axis("ep") if stated is None else int(stated) - self.experts
+
+    def lower(self, what: str) -> list[str]:
+        """What is to be known of the tiers behind its cache: ``what`` of the engine's options states the host's."""
+        if self.tiers is None:
+            return []
+        sizes = [(name, getattr(self.tiers, name)) for name in ("host", "remote")]
+        told = " and ".join(f"{name} {gib(tier.size)}" for name, tier in sizes if tier is not None)
+        return [f"tiers ({told}): {what}"]
 
 
 class Launcher(Protocol):
@@ -114,12 +158,39 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
         sequences=sequences,
         cache=part.question.work.formats.cache,
         dispatch=plan.dispatch if plan.ep > 1 and part.lanes > 1 else None,
+        overlap=plan.hiding,
+        balance=plan.expert_balance,
+        experts=model.experts.count if (model := part.question.model).experts is not None else 0,
         drafts=part.speculation if part.drafts is not None else None,
+        router=part.router,
+        tiers=part.tiers,
         per_node=part.question.cluster.gpus_per_node,
         vendor=part.question.device.spec.vendor,
         part=name,
         pushes=pushes,
+        further=further(plan),
     )
+
+
+#: Fields of a plan that launchers say, or that are none of a server's.
+SAID = {"name", "degrees", "expert_dispatch", "expert_overlap", "expert_balance", "recomputation", "recomputed",
+        "micro_batch", "routing", "open", "chosen", "together", "expert_owners", "options"}  # fmt: skip
+
+
+def further(plan: Plan) -> list[str]:
+    """Keys of a plan that are not as every plan has them, with their values; those of its scheme and of its exchange
+    are told where they are no groups of ranks."""
+    plain = Plan("plain", {})
+    own = {each.name: getattr(plan, each.name) for each in fields(Plan) if each.name not in SAID}
+    own = {key: value for key, value in own.items() if value != getattr(plain, key)}
+    own |= {key: value for key, value in plan.options.items() if key not in groups_of(plan.options)}
+    return [f"{key} {_stated(value)}" for key, value in own.items()]
+
+
+def _stated(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {each}" for key, each in value.items())
+    return str(getattr(value, "name", value)).lower() if isinstance(value, bool) else str(getattr(value, "name", value))
 
 
 def groups_of(options: Mapping[str, Any]) -> dict[str, int]:

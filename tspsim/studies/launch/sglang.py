@@ -12,6 +12,12 @@ from .server import LAUNCHERS, Server, flags
 CACHES = {"fp8": "fp8_e4m3"}
 #: Who drafts, as ``--speculative-algorithm`` calls it, and whether it needs a checkpoint of its own.
 DRAFTS = {"mtp": ("EAGLE", False), "eagle": ("EAGLE3", True), "ngram": ("NGRAM", False)}
+#: Who sends tokens to experts, by who makes the GPUs.
+LIBRARIES = {"nvidia": "deepep", "amd": "mori"}
+#: Policies of ``expert_balance`` that it has, and which of their options counts experts and copies.
+BALANCES = {"eplb": "replicas"}
+#: Routers, as sglang_router's ``--policy`` calls them.
+ROUTERS = {"round_robin": "round_robin", "prefix_aware": "cache_aware"}
 
 
 class Sglang:
@@ -21,23 +27,28 @@ class Sglang:
     vendors = ("nvidia", "amd")
 
     def command(self, server: Server) -> Command:
-        cannot = [f"ranks along {axis}" for axis in server.strange]
+        copies = server.balance.policy in BALANCES and server.axis("ep") > 1
+        chunked = "mooncake sends them chunk by chunk of the prompt"
+        notes: list[str] = []
+        cannot = server.unsaid(overlaps=True, copies=copies, pushes=chunked)
+        cannot += server.lower("--enable-hierarchical-cache with --hicache-size, in GB a rank, states the host's")
         words = ["python", "-m", "sglang.launch_server", "--model-path", server.model]
         words += ["--tp-size", str(server.axis("tp") * server.lanes)]
         words += degree_flags(("--pp-size", server.axis("pp")))
-        words += ["--dp-size", str(server.lanes), "--enable-dp-attention"] if server.lanes > 1 else []
+        if server.lanes > 1:
+            words += ["--attn-dp-size", str(server.lanes)]
+            notes.append(f"to SGLang 0.5.21 --attn-dp-size was --dp-size {server.lanes} --enable-dp-attention")
         words += degree_flags(("--dcp-size", server.axis("dcp")), ("--ep-size", server.axis("ep")))
-        if server.dispatch is not None and server.dispatch.phases is not None:
-            small = server.dispatch.element_bytes is not None
-            deepep = ["--moe-a2a-backend", "deepep", "--deepep-mode", "low_latency" if small else "normal"]
-            words += ["--moe-a2a-backend", "mori"] if server.vendor == "amd" else deepep
-        elif server.dispatch is not None and not server.dispatch.gathers:
-            cannot.append(f"expert_dispatch {server.dispatch.name}")
+        if server.dispatch is not None:
+            words += self._dispatch(server, cannot, notes)
+        if copies:
+            redundant = server.copies(BALANCES[server.balance.policy])
+            words += ["--enable-eplb", "--ep-num-redundant-experts", str(redundant)]
+        words += ["--enable-two-batch-overlap"] if server.overlap.halves else []
         if server.tokens is not None:
             words += ["--chunked-prefill-size", str(server.tokens)]
         if server.sequences is not None:
-            # Of all attention replicas together.
-            words += ["--max-running-requests", str(server.sequences * server.lanes)]
+            words += ["--max-running-requests", str(server.sequences)]
         if server.cache in CACHES:
             words += ["--kv-cache-dtype", CACHES[server.cache]]
         elif server.cache not in (None, "bf16"):
@@ -54,9 +65,21 @@ class Sglang:
             words += self._drafts(server, cannot)
         if server.part:
             words += ["--disaggregation-mode", server.part, "--disaggregation-transfer-backend", "mooncake"]
-            if server.pushes:
-                cannot.append("caches pushed layer by layer: mooncake sends them chunk by chunk of the prompt")
-        return Command(words, cannot)
+        return Command(words, cannot, notes=notes)
+
+    def _dispatch(self, server: Server, cannot: list[str], notes: list[str]) -> list[str]:
+        """Of two pools each has its own messages; a server that does both sends prompts by the normal ones."""
+        assert server.dispatch is not None
+        mode = server.dispatch.launched.get(self.name)
+        if mode is None:
+            cannot.append(f"expert_dispatch {server.dispatch.name}")
+        if mode in (None, "none"):
+            return []
+        if server.dispatch.few_tokens and server.part != "decode":
+            sent = "prompts by low-latency messages: they are sent by normal ones"
+            cannot.append(sent if server.vendor == self.vendors[0] else f"{sent}, and mori's auto sends all by them")
+            mode = "normal" if server.part else "auto"
+        return ["--moe-a2a-backend", LIBRARIES[server.vendor], "--deepep-mode", mode]
 
     @staticmethod
     def _drafts(server: Server, cannot: list[str]) -> list[str]:
@@ -76,7 +99,11 @@ class Sglang:
             words = ["python -m sglang_router.launch_router --pd-disaggregation"]
             words += [f"{'--prefill' if s.part == 'prefill' else '--decode'} http://HOST:PORT" for s in servers]
             return [f"# in front of them, once for each of the servers: {' '.join(words)}"]
-        return ["# in front of them: python -m sglang_router.launch_router --worker-urls http://HOST:PORT …"]
+        policy = ROUTERS.get(servers[0].router)
+        told = f" --policy {policy}" if policy else ""
+        other = [] if policy else [f"# cannot be said here: router {servers[0].router}"]
+        launched = f"python -m sglang_router.launch_router{told} --worker-urls http://HOST:PORT …"
+        return [*other, f"# in front of them: {launched}"]
 
 
 SGLANG = LAUNCHERS.register(Sglang())

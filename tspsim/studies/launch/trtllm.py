@@ -37,7 +37,11 @@ class Trtllm:
     vendors = ("nvidia",)
 
     def command(self, server: Server) -> Command:
-        cannot = [f"ranks along {axis}" for axis in server.strange]
+        whole = "they are sent when the prompt has been read"
+        cannot = server.unsaid(overlaps=False, copies=False, pushes=whole)
+        cannot += server.lower("kv_cache_config.host_cache_size, in bytes a rank, states the host's")
+        if server.dispatch is not None:
+            cannot.append(f"expert_dispatch {server.dispatch.name}: TensorRT-LLM chooses it by itself")
         keys: dict[str, Any] = {}
         if server.axis("dcp") > 1:
             cannot.append(f"ranks along dcp {server.axis('dcp')}")
@@ -67,8 +71,6 @@ class Trtllm:
             keys["cache_transceiver_config"] = {"backend": "NIXL"}
             if server.part == "prefill":
                 keys["disable_overlap_scheduler"] = True  # required of context servers
-            if server.pushes:
-                cannot.append("caches pushed layer by layer: they are sent when the prompt has been read")
         files = {}
         if keys:
             file = f"{server.part or 'server'}.yaml"
@@ -89,7 +91,8 @@ class Trtllm:
 
     def router(self, servers: Sequence[Server]) -> list[str]:
         if not servers[0].part:
-            return [f"# in front of the {servers[0].count}: any HTTP load balancer"]
+            policy = servers[0].router.replace("_", " ")
+            return [f"# in front of the {servers[0].count}: an HTTP load balancer, {policy}"]
         names = {"prefill": "context_servers", "decode": "generation_servers"}
         keys = {
             names[server.part]: {"num_instances": server.count, "urls": ["HOST:PORT"] * server.count}

@@ -12,7 +12,18 @@ from .server import LAUNCHERS, Server, flags
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4"}
 #: Who drafts, as ``--speculative-config`` calls it.
+#: Tokens of a pass that it starts with where low-latency messages go to experts of several attention replicas
+#: (SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP, vllm/engine/arg_utils.py:3169 of 0.33.0).
+FEW_TOKENS = 256
+#: Policies of ``expert_balance`` that it has, and which of their options counts experts and copies.
+BALANCES = {"eplb": "replicas"}
 DRAFTS = {"mtp": {"method": "mtp"}, "eagle": {"method": "eagle3", "model": "DRAFT_MODEL"}, "ngram": {"method": "ngram"}}
+#: Routers, as vllm-router (of SGLang's, by the same policies) has them.
+ROUTERS = {
+    "round_robin": "any HTTP load balancer, or vllm-router --policy round_robin",
+    "prefix_aware": "vllm-router --policy cache_aware",
+}
+OTHER_ROUTER = "an HTTP load balancer with the policy of the plan's router, which vllm-router does not have"
 
 
 class Vllm:
@@ -22,7 +33,11 @@ class Vllm:
     vendors = ("nvidia", "amd")
 
     def command(self, server: Server) -> Command:
-        cannot = [f"ranks along {axis}" for axis in server.strange]
+        copies = server.balance.policy in BALANCES and server.axis("ep") > 1
+        pulled = "NixlConnector pulls them when the prompt has been read"
+        notes: list[str] = []
+        cannot = server.unsaid(overlaps=True, copies=copies, pushes=pulled)
+        cannot += server.lower("state --kv-offloading-size, in GiB of all ranks, or an OffloadingConnector")
         words = ["vllm", "serve", server.model, "--tensor-parallel-size", str(server.axis("tp"))]
         words += degree_flags(
             ("--pipeline-parallel-size", server.axis("pp")),
@@ -35,7 +50,12 @@ class Vllm:
             if server.axis("ep") != spread:
                 cannot.append(f"experts over {server.axis('ep')} ranks: they are spread over all {spread}")
         if server.dispatch is not None:
-            words += self._dispatch(server, cannot)
+            words += self._dispatch(server, cannot, notes)
+        if copies:
+            config = {"num_redundant_experts": server.copies(BALANCES[server.balance.policy])}
+            words += ["--enable-eplb", "--eplb-config", json.dumps(config)]
+        if server.overlap.halves:
+            words.append("--enable-dbo")
         if server.tokens is not None:
             words += ["--max-num-batched-tokens", str(server.tokens)]
         if server.sequences is not None:
@@ -55,22 +75,21 @@ class Vllm:
         if server.part:
             connector = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
             words += ["--kv-transfer-config", json.dumps(connector)]
-            if server.pushes:
-                cannot.append("caches pushed layer by layer: NixlConnector pulls them when the prompt has been read")
-        return Command(words, cannot)
+        return Command(words, cannot, notes=notes)
 
-    @staticmethod
-    def _dispatch(server: Server, cannot: list[str]) -> list[str]:
+    def _dispatch(self, server: Server, cannot: list[str], notes: list[str]) -> list[str]:
         assert server.dispatch is not None
-        if server.dispatch.gathers:
-            return ["--all2all-backend", "allgather_reducescatter"]
-        if server.dispatch.phases is None:
+        there = self.name if server.vendor == self.vendors[0] else f"{self.name} {server.vendor}"
+        backend = server.dispatch.launched.get(there)
+        if backend is None:
             cannot.append(f"expert_dispatch {server.dispatch.name}")
             return []
-        if server.vendor == "amd":
-            return ["--all2all-backend", "mori"]
-        small = server.dispatch.element_bytes is not None
-        return ["--all2all-backend", "deepep_low_latency" if small else "deepep_high_throughput"]
+        if server.dispatch.few_tokens and (server.tokens or 0) > FEW_TOKENS:
+            notes.append(
+                f"{backend} makes buffers for every token of a pass: {server.tokens} take far more memory than the"
+                f" {FEW_TOKENS} that vLLM starts with"
+            )
+        return ["--all2all-backend", backend]
 
     @staticmethod
     def _drafts(server: Server, cannot: list[str]) -> list[str]:
@@ -89,7 +108,7 @@ class Vllm:
                 f"# in front of them: a proxy that sends prompts to one and answers to the other ({counts}), such as",
                 "# llm-d, or toy_proxy_server.py of vllm-project/vllm, tests/v1/kv_connector/nixl_integration",
             ]
-        return [f"# in front of the {servers[0].count}: any HTTP load balancer, or vllm-router"]
+        return [f"# in front of the {servers[0].count}: {ROUTERS.get(servers[0].router, OTHER_ROUTER)}"]
 
 
 VLLM = LAUNCHERS.register(Vllm())

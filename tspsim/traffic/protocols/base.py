@@ -52,6 +52,11 @@ class Protocol(Kind):
     #: Warm-up requests end before the first that counts is sent; otherwise one stream holds both.
     pauses: ClassVar[bool] = False
 
+    def ignores_eos(self) -> bool:
+        """Requests say ``ignore_eos``: an engine knows that every answer is as long as it may be. Benchmarks of random
+        tokens do, so that lengths are those that were asked for."""
+        return True
+
     def cool_down(self, arrivals: Arrivals) -> int:
         """Requests at the end that do not count."""
         return 0

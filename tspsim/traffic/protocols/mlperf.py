@@ -42,6 +42,9 @@ class Server(Protocol):
         rate = arrivals.mean_rate
         return USUAL_REQUESTS if rate is None else max(USUAL_REQUESTS, round(rate * LEAST_S))
 
+    def ignores_eos(self) -> bool:
+        return False
+
     def bounds(self, model: str) -> Mapping[str, float]:
         bounds = stated().get("bounds", {}).get(self.name.removeprefix("mlperf_"), {}).get(model, {})
         return {name: parse(value, "s", positive=True) for name, value in bounds.items()}
@@ -65,6 +68,9 @@ class Offline(Protocol):
         if arrivals.name != "at_once":
             return "mlperf_offline has all samples at the start; use arrivals: {kind: at_once}"
         return None
+
+    def ignores_eos(self) -> bool:
+        return False
 
     def requests(self, arrivals: Arrivals, model: str | None = None) -> int:
         return int(stated().get("samples", {}).get(model, LEAST_SAMPLES))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 
 from ...units import Count
 from ..arrivals import Arrivals
@@ -15,9 +15,13 @@ class Plain(Protocol):
     name = "plain"
     skip_first: Count = Field(0, description="requests of the ramp that do not count")
     skip_last: Count = Field(0, description="requests of the drain that do not count")
+    ignore_eos: StrictBool = Field(False, description="engines know how long answers are, as benchmarks tell them")
 
     def warm_up(self, arrivals: Arrivals) -> int:
         return self.skip_first
+
+    def ignores_eos(self) -> bool:
+        return self.ignore_eos
 
     def cool_down(self, arrivals: Arrivals) -> int:
         return self.skip_last

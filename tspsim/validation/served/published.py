@@ -255,8 +255,8 @@ def _plugin(asked: MeasuredRun, dp: int) -> Script:
 
 def _sglang_plugin(asked: MeasuredRun, dp: int) -> Script:
     if dp > 1:
-        options = {"chunked_prefill_size": 65536, "max_prefill_tokens": 65536, "max_running_requests": 24}
-        return Script(options, 0.8)
+        # Of all attention replicas together (.github/benchmark/sglang_benchmark_models.json, TP4 DP4 EP4, 05f7b8e).
+        return Script({"chunked_prefill_size": 65536, "max_running_requests": 24}, 0.8)
     return Script({"chunked_prefill_size": 16384, "max_prefill_tokens": 16384}, 0.85)
 
 

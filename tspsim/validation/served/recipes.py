@@ -63,12 +63,12 @@ def _trtllm(stated: Workers) -> Recipe:
 
 
 def _sglang(stated: Workers) -> Recipe:
-    """DeepSeek-R1 on B200; a chunk is shared by the attention replicas of a worker."""
+    """DeepSeek-R1 on B200; chunks and places are those of a worker, whose attention replicas share them."""
     wide = stated.asked.concurrency >= 1024
     chunk = 65536 if wide else 32768
-    prefill = {"chunked_prefill_size": chunk // 4, "max_prefill_tokens": chunk, "disable_radix_cache": True}
-    slots = 2048 // 8 if wide else 512
-    return Recipe(prefill, {"max_running_requests": slots, "disable_radix_cache": True})
+    common = {"disable_radix_cache": True, "mem_fraction_static": 0.85}
+    prefill = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk}
+    return Recipe(prefill | common, {"max_running_requests": 2048 if wide else 512} | common)
 
 
 def _vllm(stated: Workers) -> Recipe:

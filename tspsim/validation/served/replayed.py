@@ -15,6 +15,7 @@ from tspsim.scenario.workload import SpeculationSpec
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.engine import Engine
 from tspsim.serving.metrics import Waits
+from tspsim.serving.policies import POLICIES
 from tspsim.serving.replicas import Members, Pool
 from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
@@ -83,6 +84,7 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
     "vllm": {"enable_prefix_caching": False},
     "sglang": {"disable_radix_cache": True},
     "trtllm": {"enable_block_reuse": False},
+    "atom": {"enable_prefix_caching": False},
 }
 
 
@@ -143,7 +145,7 @@ def requests_of(run: ServedRun, count: int) -> Asked:
         low = max(1, round(least * nominal))
         lengths.append(random.integers(low, nominal + 1, count))
     none = np.zeros(count)
-    return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency)
+    return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency, ignore_eos=True)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------
@@ -173,16 +175,16 @@ def configured(engine: ServingEngine, run: ServedRun) -> ServingEngine:
     tokens = next((options[name] for name in TOKENS if name in options), None)
     sequences = next((options[name] for name in SEQUENCES if name in options), None)
     limits = engine.limits
+    policy = POLICIES.get(run.policy)
+    if sequences is not None:
+        sequences = policy.of_replica(policy.sequence_option, sequences, run.plan.dp)
     if limits:
         usual = limits[-1]
         limits = (Limits(0.0, tokens or usual.tokens, sequences or usual.sequences),)
-    return replace(engine, limits=limits, memory=_rule(engine.memory, run))
+    scheduler = replace(engine.scheduler, shares_tokens=policy.shares_tokens)
+    return replace(engine, limits=limits, memory=_rule(engine.memory, run), scheduler=scheduler)
 
 
 def _rule(rule: MemoryRule, run: ServedRun) -> MemoryRule:
-    """The engine's rule with the script's share; SGLang's is of all memory before weights."""
-    if run.memory is None:
-        return rule
-    if rule.least_reserve:
-        return MemoryRule(share=run.memory, before=rule.before, after=rule.after)
-    return replace(rule, share=run.memory)
+    """The engine's rule with the script's share."""
+    return rule if run.memory is None else rule.with_share(run.memory)
