@@ -16,6 +16,7 @@ import pytest
 from helpers.nccl_logs import nccl_log
 
 import tspsim
+from tspsim import catalog
 from tspsim.calibration import calibrate, places
 from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
@@ -161,6 +162,7 @@ def test_a_table_of_collectives_alone_writes_the_node_and_validation_is_nearer_t
         ("h100", ["all_gather"], {"prefix": "[1,0]<stdout>:"}, []),
         ("mi300x", ["all_reduce"], {"prefix": " 0: ", "ranks": False}, ["--gpus", "8", "--nodes", "1"]),
         ("mi300x", ["all_reduce"], {"old": True}, ["--gpus", "8"]),
+        ("h100", ["all_gather"], {"ranks": False}, ["--gpus", "8"]),  # its header has all eight in one process
     ],
 )
 def test_logs_of_nccl_tests_move_the_node(
@@ -193,7 +195,11 @@ def test_logs_of_nccl_tests_move_the_node(
         ("--nccl-tests a.log", "--op: is needed for a log"),
         ("--nccl-tests a.log --op allreduce", "did you mean 'all_reduce'"),
         ("--nccl-tests a.log --op all_reduce --gpus 4", "a.log: --gpus 4, but the log lists 8"),
-        ("--nccl-tests bare.log --op all_reduce", "bare.log: does not list its ranks; say how many with --gpus"),
+        ("--nccl-tests bare.log --op all_reduce", "bare.log: does not list its ranks; say --gpus and --nodes, of all"),
+        ("--nccl-tests bare.log --op all_reduce --nodes 2", "bare.log: does not list its ranks; say --gpus and --node"),
+        ("--nccl-tests bare.log --op all_reduce --gpus 16", "bare.log: does not list its ranks; say --gpus and --node"),
+        ("--nccl-tests a.log --op all_reduce --node hgx-h200-9", "--node: unknown node 'hgx-h200-9' (did you mean"),
+        ("--nccl-tests a.log --op all_reduce --node mi300x-8", "--node: node 'mi300x-8' has mi300x GPUs, not h100"),
         ("--nccl-tests b.log --op all_reduce", "b.log: no such file"),
         ("--nccl-tests raw --op all_reduce", "raw: is a folder; name a log in it"),
         ("--nccl-tests cut.log --op all_reduce", "cells for 13 columns; was the log cut off"),
@@ -221,6 +227,70 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
     message = capsys.readouterr().err
     assert told in message and message.count("\n") == 1
     assert not (here / "topologies").exists()
+
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+
+
+def test_a_node_of_one_s_own_is_calibrated_with_logs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From ``tspsim init device`` in an empty folder: a node without any measured curve gets its first ones, and what
+    is predicted then is what was measured."""
+    assert main(["init", "device"]) == 0
+    logs = []
+    for op in OPS:
+        nccl_log(here / f"{op}.log", op, device="h200")
+        logs += ["--nccl-tests", f"{op}.log", "--op", op]
+    assert main(["validate", *logs, "--node", "my-gpu-8", "--json", "before.json"]) == 0
+    node = "topologies/nodes/my-gpu-8.yaml"
+    assert main(["calibrate", "my-gpu", *logs]) == 2
+    assert f"{node}: exists already; name it with --out" in capsys.readouterr().err
+    assert main(["calibrate", "my-gpu", *logs, "--out", node]) == 0
+    shown = capsys.readouterr().out
+    assert "my-gpu: 120 rows" in shown and f"node: {node}" in shown and "nothing to write" not in shown
+    assert main(["check", node]) == 0
+    fresh()
+    assert main(["validate", *logs, "--gpu", "my-gpu", "--json", "after.json"]) == 0
+    before, after = (
+        json.loads((here / f"{name}.json").read_text())["tables"][COLLECTIVES] for name in ("before", "after")
+    )
+    assert before["rows"] == before["predicted"] == after["predicted"] == 120
+    assert before["median_ape"] > 0.2 and after["median_ape"] < 0.05
+
+
+def test_logs_go_to_the_node_that_is_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not to the usual node of its GPU."""
+    text = catalog.locate("nodes", "hgx-h100-8").read_text().replace("name: hgx-h100-8", "name: mine-8", 1)
+    (here / "topologies/nodes").mkdir(parents=True)
+    (here / "topologies/nodes/mine-8.yaml").write_text(text)
+    nccl_log(here / "a.log", "all_gather")
+    log = ["--nccl-tests", "a.log", "--op", "all_gather", "--library", "Mine 9.1", "--node", "mine-8"]
+    was = collective(build_cluster(node="hgx-h100-8"), range(8), "all_gather", 2**28).alone_s
+    assert main(["calibrate", "h100", *log, "--out", "topologies/nodes/mine-8.yaml"]) == 0
+    capsys.readouterr()
+    now = collective(build_cluster(node="mine-8"), range(8), "all_gather", 2**28, library="Mine 9.1").alone_s
+    assert now == pytest.approx(1.3 * was, rel=0.06)
+    assert collective(build_cluster(node="hgx-h100-8"), range(8), "all_gather", 2**28).alone_s == was
+    assert not (here / "topologies/nodes/hgx-h100-8.yaml").exists()
+    fresh()
+    assert main(["validate", *log, "--json", "after.json"]) == 0
+    assert json.loads((here / "after.json").read_text())["tables"][COLLECTIVES]["median_ape"] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--nccl-tests a.log --op all_gather", "--gpu: is needed for a log, or --node NAME of the catalog"),
+        ("--nccl-tests a.log --op all_gather --gpu h10", "--gpu: unknown device 'h10' (did you mean 'h100'"),
+        ("--nccl-tests a.log --gpu h100", "--op: is needed for a log"),
+        ("--node hgx-h100-8", "--node: describes logs; name them with --nccl-tests"),
+    ],
+)
+def test_a_log_to_validate_needs_its_gpu(
+    here: Path, arguments: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nccl_log(here / "a.log", "all_gather")
+    assert main(["validate", *arguments.split()]) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

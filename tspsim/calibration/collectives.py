@@ -14,7 +14,7 @@ from ..network.calibration import UNMEASURED, Curve, FabricFactors
 from ..network.cluster import Cluster
 from ..network.collectives.between import Across
 from ..network.collectives.choices import Candidate, Cost
-from ..network.specs import CollectivesSpec
+from ..network.specs import CollectivesSpec, NodeSpec
 from .forms import Entry, Floats, Form, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer
@@ -192,18 +192,21 @@ def _different(rows: Sequence[MeasuredTransfer], where: Sequence[int]) -> int:
 
 
 def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArray[np.bool_]) -> list[Curve]:
-    """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop."""
+    """A curve for each kind that has none and rows to carry one: it starts as another of the node, with a hop.
+
+    A node without any has nothing to copy: its first curves start as the lines of its library's protocols, and a few
+    rows move the factors of the library measured.
+    """
     node = rows[0].cluster.node
-    like = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
+    known = next((curve for curve in node.collectives.curves if not curve.in_switch), None)
+    like, needed = (known, CARRYING_ROWS) if known else (_lines_as_curve(node), FEWEST_ROWS)
     bare: dict[str, list[int]] = {}
     for i, (row, cost) in enumerate(zip(rows, ways.cost, strict=True)):
         if isinstance(row, MeasuredCollective) and entry_of(cost) is None:
             bare.setdefault(row.kind, []).append(i)
     found: list[Curve] = []
-    if like is None:
-        return found
     for kind, mine in sorted(bare.items()):
-        if _different(rows, [i for i in mine if used[i]]) < CARRYING_ROWS:
+        if _different(rows, [i for i in mine if used[i]]) < needed:
             continue
         algorithms = [way.algorithm for i in mine for way in ways.choices[i] if entry_of(way.cost) is None]
         ranks = [rows[i].ranks for i in mine]
@@ -216,12 +219,29 @@ def _new_curves(rows: Sequence[MeasuredTransfer], ways: _Predicted, used: NDArra
     return found
 
 
+def _lines_as_curve(node: NodeSpec) -> Curve:
+    """The protocols of a node's library in the form of a curve: their latencies, and shares of the links' bandwidth."""
+    collectives = node.collectives
+    protocols = collectives.protocols
+    regimes = (protocols[0], protocols[len(protocols) // 2], protocols[-1])
+    reached, hop = collectives.efficiency["default"].value, node.link.latency.value
+    stated: dict[str, Any] = {
+        "algorithms": ("ring",), "kinds": ("all_reduce",), "ranks": (2, node.gpus),
+        "base": [f"{each.ring.base * 1e6:.6g} us" for each in regimes],
+        "hop": [f"{(each.ring.hop or hop) * 1e6:.6g} us" for each in regimes],
+        "efficiency": [reached * each.bandwidth_ratio for each in regimes], "growth": f"{hop * 1e6:.6g} us",
+        "source": "as its protocols", "basis": "library",
+    }  # fmt: skip
+    return Curve.model_validate(stated)
+
+
 def _without_curve(rows: Sequence[MeasuredTransfer], ways: _Predicted) -> list[str]:
     bare = [row for row, cost in zip(rows, ways.cost, strict=True) if entry_of(cost) is None]
     kinds = Counter(row.kind for row in bare if isinstance(row, MeasuredCollective))
-    node = rows[0].cluster.node.name
+    node = rows[0].cluster.node
+    needed = CARRYING_ROWS if any(not curve.in_switch for curve in node.collectives.curves) else FEWEST_ROWS
     return [
-        f"{kind}: {count} rows where {node} has no measured curve; {CARRYING_ROWS} to fit make one"
+        f"{kind}: {count} rows where {node.name} has no measured curve; {needed} to fit make one"
         for kind, count in sorted(kinds.items())
     ]
 

@@ -30,6 +30,7 @@ LARGEST_LOG_BYTES = 2**26
 _PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]<std\w+>:|\d+:\s)")
 _COLUMNS = re.compile(r"^#\s+(size\s+count\s+type\s.*\btime\b.*)$")
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
+_HEADER = re.compile(r"^#\s+nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)\b")
 _TESTED = re.compile(r"^#\s+Collective test concluded:\s+(\w+)_perf\b")
 
 
@@ -47,9 +48,11 @@ class Log:
     #: Version of the library, as curves of a node's file call it (``NCCL 2.29.2``), or with a word that tells the
     #: fabric (``NCCL 2.27, EFA``); empty: the node's own.
     library: str = ""
+    #: Catalog name of the node that it ran in; empty: the GPU's usual one.
+    node: str = ""
 
     def rows(self, gpu: str) -> pd.DataFrame:
-        """Its rows as a table of collectives: gpu, nodes, gpus, op, bytes, time_us (out of place) and library.
+        """Its rows as a table of collectives: gpu, node, nodes, gpus, op, bytes, time_us (out of place) and library.
 
         Raises
         ------
@@ -71,22 +74,28 @@ class Log:
             raise error.at(file=file) from None
         if not timed:
             raise InputError("has no row with a size and a time; give a log of nccl-tests as it was printed", file=file)
-        known = {"gpu": gpu, "nodes": nodes, "gpus": gpus, "op": self.op, "library": self.library}
+        known = {
+            "gpu": gpu, "node": self.node, "nodes": nodes, "gpus": gpus, "op": self.op, "library": self.library,
+        }  # fmt: skip
         return pd.DataFrame([known | {"bytes": size, "time_us": time} for size, time in timed], dtype=str)
 
     def _group(self, lines: Sequence[str]) -> tuple[int, int]:
-        """GPUs and nodes as stated, or as the log lists them."""
+        """GPUs and nodes as stated, or as the log lists them; one node where its header has all GPUs in one process."""
         ranks = {found[1]: found[2] for line in lines if (found := _RANK.match(line))}
-        numbers = []
-        for option, stated, listed in (
-            ("--gpus", self.gpus, len(ranks)), ("--nodes", self.nodes, len(set(ranks.values())))
-        ):  # fmt: skip
-            if stated is not None and listed and stated != listed:
-                raise InputError(f"{option} {stated}, but the log lists {listed}; leave the option out")
-            if stated is None and not listed:
-                raise InputError(f"does not list its ranks; say how many with {option}")
-            numbers.append(stated or listed)
-        return numbers[0], numbers[1]
+        listed = ("--gpus", self.gpus, len(ranks)), ("--nodes", self.nodes, len(set(ranks.values())))
+        for option, stated, count in listed:
+            if stated is not None and count and stated != count:
+                raise InputError(f"{option} {stated}, but the log lists {count}; leave the option out")
+        if ranks:
+            return len(ranks), len(set(ranks.values()))
+        header = next((found for line in lines if (found := _HEADER.match(line))), None)
+        process = int(header[1]) * int(header[2]) if header else 0
+        if self.gpus is not None and self.nodes is not None:
+            return self.gpus, self.nodes
+        if self.gpus is not None and self.gpus <= process:
+            return self.gpus, 1
+        told = f"; a process has {process} of them" if process > 1 else ""
+        raise InputError(f"does not list its ranks; say --gpus and --nodes, of all machines together{told}")
 
     def _check_test(self, lines: Sequence[str]) -> None:
         tests = {found[1].replace("alltoall", "all_to_all") for line in lines if (found := _TESTED.match(line))}

@@ -14,7 +14,7 @@ from ..network import Cluster, collective
 from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
 from ..network.specs import CollectivesSpec
 from ..program import COLLECTIVE_KINDS
-from ..validation.collectives import cluster_of, custom_library, fabric_of
+from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
 from ..validation.devices import device_name
 from ..validation.experts import ExpertPhase, deepep, mori
 from ..validation.kernels import MICROSECONDS
@@ -60,8 +60,11 @@ class CalibratedTransfers:
     documents: Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def measured_transfers(name: str, folder: Path | None, logs: Sequence[Log] = ()) -> MeasuredTransfers:
-    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests.
+def measured_transfers(
+    name: str, folder: Path | None, logs: Sequence[Log] = (), node: str | None = None
+) -> MeasuredTransfers:
+    """Rows of a device in the collective tables of a folder, and in logs of nccl-tests; ``node``: the catalog name of
+    the node that those were measured in which name none.
 
     Raises
     ------
@@ -81,7 +84,8 @@ def measured_transfers(name: str, folder: Path | None, logs: Sequence[Log] = ())
             mine = frame[[device_name(gpu) == name for gpu in frame["system" if path == DEEPEP else "gpu"]]]
         for row in mine.to_dict("records"):
             try:
-                found = _READ[path]({str(column): cell for column, cell in row.items()})
+                cells = {str(column): cell for column, cell in row.items()}
+                found = _READ[path](cells if node_of(cells) else cells | {"node": node or ""})
             except InputError as error:
                 reasons[error.message] += 1
                 continue
@@ -122,7 +126,7 @@ def calibrate_transfers(measured: MeasuredTransfers, source: str) -> CalibratedT
 def _collective(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """A row of nccl-tests; raises InputError where it is no collective of the catalog's clusters."""
     written, gpus, kind = str(row.get("library", "")).strip(), int(row["gpus"]), str(row["op"])
-    cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written))
+    cluster = cluster_of(row["gpu"], int(row["nodes"]), gpus, fabric_of(written), node_of(row))
     if kind not in COLLECTIVE_KINDS:
         raise InputError(f"no collective '{kind}'")
     return [_measurement(row, cluster, kind, None, written or cluster.node.collectives.library)]
@@ -131,7 +135,8 @@ def _collective(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
 def _engine(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     """An all-reduce by the kernels of a serving engine."""
     library = custom_library(str(row["library"]))
-    return [_measurement(row, cluster_of(row["gpu"], 1, int(row["gpus"])), "all_reduce", library, library)]
+    cluster = cluster_of(row["gpu"], 1, int(row["gpus"]), node=node_of(row))
+    return [_measurement(row, cluster, "all_reduce", library, library)]
 
 
 def _measurement(

@@ -12,6 +12,7 @@ from .. import catalog
 from ..errors import InputError, UnknownNameError, shorten
 from ..hardware.announced import load_spec
 from ..hardware.specification import DeviceSpec, KernelFit
+from ..network.announced import load_node
 from ..validation.devices import device_name
 from ..validation.kernel_tables import KERNEL_TABLES, times_of
 from ..validation.kernels import normalised
@@ -100,6 +101,7 @@ def calibrate(
     folder: Path | str | None = None,
     *,
     logs: Sequence[Log] = (),
+    node: str | None = None,
     today: str | None = None,
     before: Callable[[Sequence[Entry]], object] = lambda entries: None,
 ) -> Calibration:
@@ -117,6 +119,8 @@ def calibrate(
         Laid out as docs/validation.md says; its kernel and collective tables are read. None: the logs alone.
     logs
         Of nccl-tests or rccl-tests, as they were printed.
+    node
+        Catalog name of the node whose collectives were measured; None: the GPU's usual one.
     today
         The date that is written; None: the calendar's.
     before
@@ -125,20 +129,22 @@ def calibrate(
     Raises
     ------
     UnknownNameError
-        The catalog has no such device.
+        The catalog has no such device or node.
     InputError
-        The folder is missing or has no such table, a log cannot be read, or there are no rows of this device, or too
-        few of them.
+        The node has another device, the folder is missing or has no such table, a log cannot be read, or there are no
+        rows of this device, or too few of them.
     """
     name = device_name(gpu)
     if name is None:
         raise UnknownNameError("device", gpu, catalog.names("devices"))
+    if node is not None:
+        own_node(node, name)
     folder = Path(folder) if folder is not None else None
     found = [*(tables_of(folder) if folder is not None else []), *(str(log.file) for log in logs)]
     place = shorten(", ".join([*([str(folder)] if folder else []), *(str(log.file) for log in logs)]), 200)
     calls, left_out = measured_calls(name, folder)
     modules = measured_modules(name, folder, left_out)
-    measured = measured_transfers(name, folder, logs)
+    measured = measured_transfers(name, folder, logs, node)
     if not len(calls) and not len(modules) and not measured.rows:
         lines = "; ".join([*left_out, *measured.left_out])
         raise InputError(
@@ -169,6 +175,22 @@ def calibrate(
         name, fits, done.fits, len(calls) + len(modules) + measured.rows, tuple(left_out),
         (*kept, *(done.kept or ["collectives of its node and fabrics"])), documents | dict(done.documents),
     )  # fmt: skip
+
+
+def own_node(node: str, device: str | None = None) -> str:
+    """The device of a node of the catalog.
+
+    Raises
+    ------
+    InputError
+        There is no such node, or it has another device than the one named.
+    """
+    if node not in catalog.names("nodes"):
+        raise UnknownNameError("node", node, catalog.names("nodes"), key="--node")
+    its = load_node(node).device
+    if device is not None and its != device:
+        raise InputError(f"node '{shorten(node)}' has {shorten(its)} GPUs, not {device}", key="--node")
+    return its
 
 
 def _kernels(

@@ -46,7 +46,7 @@ def predict(row: Row, position: int, answers: Answers) -> None:
     op, gpus, written = row["op"], int(row["gpus"]), str(row.get("library", ""))
     if op not in COLLECTIVE_KINDS:
         raise InputError(f"no collective '{op}'")
-    cluster = cluster_of(str(row["gpu"]), int(row["nodes"]), gpus, fabric_of(written))
+    cluster = cluster_of(str(row["gpu"]), int(row["nodes"]), gpus, fabric_of(written), node_of(row))
     library = library_of(cluster, written)
     traffic = collective(cluster, range(gpus), op, float(row["bytes"]), library=library)
     if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
@@ -59,7 +59,7 @@ def predict(row: Row, position: int, answers: Answers) -> None:
 def predict_custom(row: Row, position: int, answers: Answers) -> None:
     """All-reduce by the kernels of a serving engine: ``custom``, the engine, and whose kernels it runs."""
     gpus, library = int(row["gpus"]), custom_library(str(row["library"]))
-    cluster = cluster_of(str(row["gpu"]), 1, gpus)
+    cluster = cluster_of(str(row["gpu"]), 1, gpus, node=node_of(row))
     tell(answers, position, collective(cluster, range(gpus), "all_reduce", float(row["bytes"]), library=library))
 
 
@@ -83,6 +83,11 @@ def fabric_of(written: str) -> str | None:
     return next((fabric for word, fabric in FABRICS.items() if word in written.lower()), None)
 
 
+def node_of(row: Row) -> str | None:
+    """The node that a row names beside its GPU; None: the usual one."""
+    return str(row.get("node", "")).strip() or None
+
+
 def library_of(cluster: Cluster, written: str) -> str | None:
     """The node's name of a library; None where it knows none such."""
     return written if written in cluster.node.collectives.libraries else None
@@ -100,7 +105,7 @@ def custom_library(written: str) -> str:
 
 
 @cache
-def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cluster:
+def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node: str | None = None) -> Cluster:
     """The cluster that a row was measured on.
 
     Parameters
@@ -113,6 +118,8 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cl
         Ranks of the group.
     fabric
         Catalog name of what joins the nodes; None: the usual one.
+    node
+        Catalog name of the node; None: the GPU's usual one.
 
     Raises
     ------
@@ -120,20 +127,20 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None) -> Cl
         The catalog has no such machine, or it has fewer GPUs.
     """
     written = gpu.strip().lower()
-    if written in RACKS:
-        node, domain = RACKS[written]
+    if node is None and written in RACKS:
+        rack, domain = RACKS[written]
         racks = -(-gpus // domain)
         if racks > 1:
-            return build_cluster(node=node, nodes=racks, fabric=fabric or "rail-optimised-400g")
-        return load_cluster(node)
+            return build_cluster(node=rack, nodes=racks, fabric=fabric or "rail-optimised-400g")
+        return load_cluster(rack)
     name = named_device(gpu)
     if nodes < 1:
         raise InputError(f"{gpu} has no rack-scale domain in the catalog")
     if nodes == 1:
-        return build_cluster(device=name)
+        return build_cluster(device=name, node=node)
     if fabric is not None:
-        return build_cluster(device=name, nodes=nodes, fabric=fabric)
+        return build_cluster(device=name, node=node, nodes=nodes, fabric=fabric)
     usual, transport = USUAL_FABRICS.get(name, "rails-400g"), USUAL_TRANSPORTS.get(name)
-    return build_cluster(device=name, nodes=nodes, fabric=usual, transport=transport)
+    return build_cluster(device=name, node=node, nodes=nodes, fabric=usual, transport=transport)
 
 

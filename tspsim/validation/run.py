@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
@@ -165,13 +165,22 @@ def reference_folder() -> Path:
     return Path(str(resources.files("tspsim.validation").joinpath("reference")))
 
 
-def validate(folder: Path | str | None = None, *, progress: Progress | None = None, mapper: Mapper = map) -> Validation:
+def validate(
+    folder: Path | str | None = None,
+    *,
+    tables: Mapping[str, pd.DataFrame] | None = None,
+    progress: Progress | None = None,
+    mapper: Mapper = map,
+) -> Validation:
     """Predict every row of every known table under ``folder``.
 
     Parameters
     ----------
     folder
-        Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package.
+        Laid out as docs/validation.md says, with any subset of the tables; None: the rows that ship with the package,
+        or of ``tables`` alone.
+    tables
+        Rows beside those of the folder, cells as text, by the path of the table they belong to.
     progress
         Called with a table's path and the share of the work done before it.
     mapper
@@ -182,21 +191,26 @@ def validate(folder: Path | str | None = None, *, progress: Progress | None = No
     InputError
         The folder does not exist, holds no known table, or a file in it is not a table.
     """
+    more = tables or {}
     root = reference_folder() if folder is None else Path(folder)
     if not root.is_dir():
         raise InputError("is not a folder of measured tables", file=shorten(root, 200))
-    found = [path for path in TABLES if (root / path).is_file()]
-    if not found:
+    read_too = folder is not None or not more
+    found = [path for path in TABLES if read_too and (root / path).is_file()]
+    if not found and not more:
         raise InputError(
             f"holds none of the known tables, such as {', '.join(list(TABLES)[:3])}", file=shorten(root, 200)
         )
-    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv"))
-    tables = [CheckedTable.of(TABLES[path], read(root / path)) for path in found]
-    work = [rows for table in tables for rows in table.work]
+    files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv")) if read_too else []
+    checked = []
+    for path in [path for path in TABLES if path in found or path in more]:
+        parts_of = [*([read(root / path)] if path in found else []), *([more[path]] if path in more else [])]
+        checked.append(CheckedTable.of(TABLES[path], _joined(parts_of)))
+    work = [rows for table in checked for rows in table.work]
     done = iter(mapper(predict_rows, work))
     outcomes: list[Outcome] = []
     count = 0
-    for table in tables:
+    for table in checked:
         parts = []
         for rows in table.work:
             if progress is not None:
@@ -205,6 +219,13 @@ def validate(folder: Path | str | None = None, *, progress: Progress | None = No
             count += 1
         outcomes.append(table.outcome(parts))
     return Validation(tuple(outcomes), tuple(file for file in files if file not in TABLES))
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of one table below each other; cells that one lacks are empty."""
+    import pandas as pd
+
+    return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True).fillna("")
 
 
 def read(file: Path) -> pd.DataFrame:
