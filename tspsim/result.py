@@ -167,11 +167,14 @@ class PlanResult:
         return self.tokens_per_s / self.gpus if self.ran else 0.0
 
     @property
-    def merit(self) -> float:
-        """What plans are ranked by: requests/s within the bounds where requests are served under some, else
-        tokens/s."""
-        good = self.serving.get("goodput_requests_per_s")
-        return self.tokens_per_s if good is None else float(good)
+    def merit(self) -> tuple[bool, float]:
+        """What plans are ranked by: of requests served as :func:`merit_of` says, else tokens/s."""
+        return merit_of(self.serving) if self.serving else (True, self.tokens_per_s)
+
+    @property
+    def lasting_tokens_per_s(self) -> float:
+        """The rate that lasts: of requests served outputs/s of the steady part, where the run has one."""
+        return float((self.serving.get("steady") or {}).get("output_tokens_per_s", self.tokens_per_s))
 
     def __repr__(self) -> str:
         return f"<PlanResult {self.name}: {self.in_a_line()}>"
@@ -233,6 +236,15 @@ class PlanResult:
             **({"draws": dict(self.draws)} if self.draws else {}),
             **({"loop": dict(self.loop)} if self.loop else {}),
         }
+
+
+def merit_of(serving: Mapping[str, Any]) -> tuple[bool, float]:
+    """What points and plans that serve requests are ranked by, in their steady part where there is one: first that the
+    bounds are kept, then requests/s within them; without bounds outputs/s."""
+    told = serving.get("steady") or serving
+    good = told["goodput_requests_per_s"]
+    kept = (serving.get("bounds") or {}).get("kept", True)
+    return bool(kept), float(told["output_tokens_per_s"] if good is None else good)
 
 
 def waits_of(plan: PlanResult) -> list[str]:

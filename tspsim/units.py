@@ -391,6 +391,21 @@ def percent(share: float, decimals: int = 1, significant: int = 2) -> str:
     return f"{value:,.{decimals}f} %"
 
 
+def share_beside(share: float, bound: float) -> str:
+    """A share with as many digits as show on which side of a bound it lies: what is below never reads as the bound.
+
+    >>> share_beside(0.9893, 0.99), share_beside(0.98996, 0.99), share_beside(0.993, 0.99), share_beside(1.0, 0.9)
+    ('98.9 %', '98.996 %', '99 %', '100 %')
+    >>> share_beside(0.99, 0.9893), share_beside(0.895, 0.9), share_beside(0.0648, 0.9)
+    ('99 %', '89.5 %', '6 %')
+    """
+    for decimals in range(13):
+        shown = round(100.0 * share, decimals)
+        if (share < bound) == (shown < 100.0 * bound - 1e-9):
+            break
+    return f"{shown:.{decimals}f} %"
+
+
 def chance(probability: float) -> str:
     """A probability that was counted in draws, which are never enough to be certain.
 

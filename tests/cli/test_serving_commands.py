@@ -88,7 +88,7 @@ def test_offers_are_counted_out_for_users_and_requests(capsys: pytest.CaptureFix
     for offer, result in zip(document["purchase"]["offers"], document["results"], strict=True):
         service, point = offer["service"], result["plans"][0]["serving"]
         assert service["machines"] == 3 and service["load"] == {"concurrency": 4}
-        assert service["requests_per_s"] == point["goodput_requests_per_s"]
+        assert service["requests_per_s"] == point["steady"]["goodput_requests_per_s"]
         rental = offer["rates"]["usd_per_gpu_hour"]["rental"]
         assert service["usd_per_hour"]["rental"] == pytest.approx(3 * rental)
         assert service["kwh_per_day"] == pytest.approx(3 * 24 * offer["rates"]["watts_per_gpu"] / 1000)

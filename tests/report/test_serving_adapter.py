@@ -43,7 +43,7 @@ def test_plans_that_ran_have_their_loads_bounds_and_prices() -> None:
     view = view_of(answered())
     assert [each.name for each in view.served] == ["TP2"] and [plan.name for plan in view.refused] == ["TP1"]
     assert view.loads == (2.0, 12.0) and view.closed and view.slo == {"ttft": 2.0}
-    assert most().price() == most().metrics["usd_per_million_output_tokens"]["neocloud"]
+    assert most().price() == most().metrics["steady"]["usd_per_million_output_tokens"]["neocloud"]
     assert kicker(answered()).startswith("2 × H100 · llama-3.1-70b · vllm · 2 or 12 clients send")
 
 

@@ -129,5 +129,5 @@ def _services(decision: Decision | None) -> Iterator[str]:
     for row in decision.rows:
         if row.service is not None:
             yield row.service.in_words(row.name, row.rates.basis)
-        elif row.best is not None:
-            yield f"{row.name}: no point of its load keeps the bounds."
+        else:
+            yield f"{row.name}: no number of machines serves them within the bounds ({row.misses})."

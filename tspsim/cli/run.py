@@ -147,12 +147,14 @@ def _of_the_best(result: Result, view: View, serves: bool) -> Iterator[Renderabl
     from rich.text import Text
 
     from ..report import requests, served
+    from ..studies.purchase.machines import machines_in_words
 
     best = result.best
     if best is None:
         return
     if serves:
         yield Text(requests.headline(best, len(result.plans) == 1), style="bold")
+        yield from map(Text, machines_in_words(result))
         yield from map(Text, requests.sentences(best))
     elif view.load is not None:
         yield Text(f"{served.headline(view, best)}.", style="bold")

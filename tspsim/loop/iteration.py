@@ -152,7 +152,7 @@ class Iteration:
             beside = f" (training keeps {gib(resident)} of a GPU)" if resident else ""
             raise _RefusedError(f"generation: {error}{beside}")
         self.busy = deployment.costs.breakdown
-        return point(deployment, self.parts.traffic)
+        return point(deployment, self.parts.traffic, steady=False)
 
     # --- time -----------------------------------------------------------------------------------------------------
 

@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision
 
 
+MACHINES = "<ul>{% for each in told %}<li>{{ each }}</li>{% endfor %}</ul>"
+
+
 def how_sure(decision: Decision | None) -> str:
     """The winner against the nearest, as a sentence; empty where nothing was weighed."""
     if decision is None or decision.winner is None or not decision.verdicts:
         return ""
     nearest = decision.verdicts[0]
+    if any(row.service for row in decision.rows):
+        return " ".join(decision.in_words())
+    if nearest.tie:
+        return " ".join(list(decision.in_words())[:2])
     today = decision.price_ratio(nearest)
     now = f"; today it costs {today:.2f} times that" if today is not None else ""
     return (
@@ -49,6 +56,10 @@ def page_of_requests(
     ]
     further: list[tuple[str, str, str, dict[str, Any]]] = []
     drawn: dict[str, Any] = {}
+    if decision is not None and any(row.service for row in decision.rows):
+        lines = [row.service.in_words(row.name, row.rates.basis) for row in decision.rows if row.service]
+        lines += [f"{row.name}: keeps the bounds at no load ({row.misses})." for row in decision.rows if row.misses]
+        further.append(("machines", "Machines for the project", MACHINES, {"told": lines, "short": "Machines"}))
     if decision is not None and decision.verdicts:
         drawn["tornado"] = {"choices": figures.tornados(decision)}
         further.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))

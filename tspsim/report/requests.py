@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tspsim.result import PlanResult, Result
-from tspsim.units import compact, digits, percent
+from tspsim.serving.bounds import kept_in_words
+from tspsim.serving.steady import figures, interval
+from tspsim.units import compact, digits, percent, share_beside
 
 from .numbers import seconds
 from .tables import add_refused, add_row, empty_table
@@ -50,13 +52,22 @@ def rate(point: Point) -> str:
 
 def price(point: Point) -> str:
     """Dollars a million output tokens, the cheapest and the dearest basis."""
-    return in_dollars(point["usd_per_million_output_tokens"].values()) or "–"
+    return in_dollars(figures(point)["usd_per_million_output_tokens"].values()) or "–"
+
+
+def steady(point: Point) -> str:
+    """Output tokens/s of the steady part."""
+    return compact(point["steady"]["output_tokens_per_s"]) if point.get("steady") else "–"
 
 
 def good(point: Point) -> str:
-    """Requests/s within bounds, and which share that is."""
-    value, share = point["goodput_requests_per_s"], point["good_share"]
-    return "–" if value is None or share is None else f"{digits(value)} ({percent(share, decimals=0)})"
+    """Requests/s within bounds, which share that is, and the share that is asked where it is missed."""
+    value, told = figures(point)["goodput_requests_per_s"], point.get("bounds")
+    if value is None or told is None:
+        return "–"
+    share, wanted = share_beside(told["share"], told["wanted"]), share_beside(told["wanted"], told["share"])
+    missed = "" if told["kept"] else " < " + wanted if told["share"] < told["wanted"] else ", queue grows"
+    return f"{digits(value)} ({share}{missed})"
 
 
 def user(point: Point) -> str:
@@ -76,6 +87,8 @@ Column = tuple[str, str, Callable[[Point], str], bool]
 def columns(shown: Sequence[Point]) -> Iterator[Column]:
     """Those that the points have an answer for."""
     yield "output tokens/s", "tok/s", rate, True
+    if any(point.get("steady") for point in shown):
+        yield "steady", "steady", steady, True
     yield "a GPU", "a GPU", lambda point: compact(point["output_tokens_per_s_per_gpu"]), True
     yield "TTFT", "TTFT", wait("ttft_s"), True
     yield "99 %", "99 %", wait("ttft_s", "p99"), False
@@ -132,17 +145,32 @@ def headline(plan: PlanResult, alone: bool) -> str:
     lead = "serves" if alone else "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
     load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
     load = load or next((f" when {point['rate']:g} requests/s are sent" for key in point if key == "rate"), "")
-    told = f"{plan.name} {lead}{load}: {compact(point['output_tokens_per_s'], 'output tokens/s')}"
-    if point["goodput_requests_per_s"] is not None:
-        told += f", {digits(point['goodput_requests_per_s'])} requests/s within the bounds"
-    return f"{told}."
+    kept = point.get("bounds")
+    if kept and not kept["kept"]:
+        return f"No plan keeps the bounds; {plan.name} comes nearest{load}: {kept_in_words(kept)}."
+    lasts = figures(point)
+    told = f"{plan.name} {lead}{load}: {compact(lasts['output_tokens_per_s'], 'output tokens/s')}"
+    if lasts["goodput_requests_per_s"] is not None:
+        told += f", {digits(lasts['goodput_requests_per_s'])} requests/s within the bounds"
+    return f"{told}{within(point)}."
+
+
+def within(point: Point) -> str:
+    """By how much the requests that were drawn may move the rate; empty of a run without a steady part."""
+    if not point.get("steady"):
+        return ""
+    name = "output_tokens_per_s" if point["goodput_requests_per_s"] is None else "goodput_requests_per_s"
+    low, high = interval(point, name)
+    return f" (steady, {digits(low)} to {digits(high)} nine times of ten)"
 
 
 def sentences(plan: PlanResult) -> Iterator[str]:
     """What users wait for, what it costs, what is full."""
     point = plan.serving
     if "highest_rate_requests_per_s" in point:
-        yield f"The highest rate within the bounds is {digits(point['highest_rate_requests_per_s'])} requests/s."
+        over = point.get("lowest_rate_over_bounds_requests_per_s")
+        more = f"; {digits(over)} are too many" if over else ""
+        yield f"The highest rate within the bounds is {digits(point['highest_rate_requests_per_s'])} requests/s{more}."
     if point["ttft_s"]:
         told = f"First tokens come after {wait('ttft_s')(point)} (99 % within {wait('ttft_s', 'p99')(point)})"
         if point["tpot_s"]:

@@ -8,12 +8,13 @@ from typing import Any
 from ..description import describe_cluster, describe_model, provenance
 from ..parallel import Plan
 from ..question import FRESH, Lookups, Question
-from ..result import PlanResult, Range, Result
+from ..result import PlanResult, Range, Result, merit_of
 from ..scenario.traffic import Traffic
 from ..statements import announced_in_words, notes_of, of_experts_types, served_in_words
 from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
-from .points import ENOUGH, Found, Point, highest_rate, most_served, point, steady
+from .highest import Found, highest_rate, most_served
+from .points import Point, point
 from .pooled import pooled_deployment
 from .spread import BASIS
 
@@ -121,8 +122,7 @@ def serve_plan(
     if traffic.arrivals.searches:
         found = highest_rate(deployment, traffic, progress=progress)
         if found.rate is None:
-            waits = ", ".join(f"{name[:-2].upper()} {duration(seconds)}" for name, seconds in found.alone.items())
-            return refused(f"keeps the bounds at no rate: even alone requests take {waits}, mean")
+            return refused(f"keeps the bounds at no rate: even of requests that are alone {found.missed}")
         points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
     done: list[Point] = []
     programs = deployment.costs.programs
@@ -151,21 +151,11 @@ def serve_plan(
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
             return refused(f"{come}: the queue grows as long as they come", notes)
-    best = max(done, key=lambda one: _merit(one.run.metrics))
-    if found is not None and found.rate and steady(best.run.waits, found.rate, 0) > ENOUGH * found.requests:
-        notes.append(
-            f"{found.requests:,} requests at this rate end in the ramp: more of them find a lower one that lasts "
-            "(`traffic.requests`; left out, there are enough)"
-        )
+    best = max(done, key=lambda one: merit_of(one.run.metrics))
     notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
     if every_kernel:
         notes += deviation_notes(deployment)
     return result_of(deployment, best, done, found, notes)
-
-
-def _merit(metrics: dict[str, Any] | Any) -> float:
-    good = metrics["goodput_requests_per_s"]
-    return float(metrics["output_tokens_per_s"] if good is None else good)
 
 
 def result_of(
@@ -178,7 +168,11 @@ def result_of(
     low, high = ranges.pop("output_tokens_per_s", (rate, rate))
     serving = {**run.label, **run.metrics}
     if found is not None:
-        serving |= {"highest_rate_requests_per_s": found.rate, "runs_to_find_it": found.runs}
+        serving |= {
+            "highest_rate_requests_per_s": found.rate,
+            "lowest_rate_over_bounds_requests_per_s": found.over,
+            "runs_to_find_it": found.runs,
+        }
     step = best.typical.decode
     if step is not None:
         parts = deployment.costs.breakdown(step)
@@ -253,6 +247,7 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -
     if len(metrics) > 1:
         label = ", ".join(f"{name} {value:g}" for name, value in best.run.label.items())
         yield f"of {len(metrics)} points the one at {label} is told"
+    yield from notes_of_steady(metrics)
     fullest = max((each["kv"]["peak_share"] or 0.0 for each in metrics), default=0.0)
     preempted = sum(each["preemptions"] for each in metrics)
     if preempted:
@@ -265,6 +260,25 @@ def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -
         told = ", ".join(f"{100 * rate:.0f} %" for rate in rates)
         accepted = f"{deployment.drafts.accepted:.3g}"
         yield f"of {spec.tokens} drafts ({spec.draft}) a step puts out {accepted} tokens, mean: {told} ({source})"
+
+
+def notes_of_steady(metrics: Sequence[Any]) -> Iterator[str]:
+    """Runs that were made longer for their steady part, and runs that have none."""
+    lengthened = [
+        (each["requests"], each["steady"]["run_requests"])
+        for each in metrics
+        if each.get("steady") and each["steady"]["run_requests"] > each["requests"]
+    ]
+    if lengthened:
+        stated, count = max(lengthened, key=lambda pair: pair[1])
+        yield (
+            f"{stated:,} requests end in ramp and drain: the steady part, and what rests on it, is of {count:,} "
+            "requests of the same traffic"
+        )
+    without = sum(1 for each in metrics if "steady" in each and each["steady"] is None)
+    if without:
+        which = "" if len(metrics) == 1 else f" at {without} of {len(metrics)} points"
+        yield f"the run has no steady part{which}: its rates and dollars have ramp and drain in them"
 
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:

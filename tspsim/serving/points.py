@@ -1,8 +1,7 @@
-"""One plan under one load, and the highest load that keeps the bounds."""
+"""One plan under one load, with what its steady part gives."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..scenario.traffic import Traffic
+from .bounds import kept_of
 from .deployment import Deployment
 from .metrics import measure
 from .runs import ServingRun
 from .service import Outcome, Service
 from .spread import MOST_AGAIN, Typical, factors
+from .steady import Steady, enough, steady_of
 from .tasks import tasks
 from .traffic import Book, Clients
 from .waits import Waits, kept_share
@@ -22,13 +23,10 @@ from .waits import Waits, kept_share
 Progress = Callable[[float], None]
 #: Growth of waits over the time in which requests come, from which on a queue only grows.
 GROWS = 0.1
-#: A rate is found to this share of itself, in so many runs at most.
-CLOSE, MOST_RUNS = 0.02, 24
-#: Requests of a run that looks for a rate: so many at least and at most, and so many for each that is under way at
-#: once, so that a steady part is behind the ramp.
-REQUESTS_TO_FIND, MOST_TO_FIND, A_CLIENT = 2000, 20_000, 5
-#: Times as many are not worth another run.
-ENOUGH = 1.25
+#: Requests of a run that is made longer for its steady part, at most, and so many times.
+MOST_REQUESTS, MOST_LONGER = 20_000, 3
+#: Requests of a run whose queue grows, from which on more of them show nothing else.
+ENOUGH_TO_GROW = 2000
 
 
 @dataclass(frozen=True)
@@ -90,14 +88,16 @@ def point(
     *,
     every_step: bool = False,
     ranges: bool = True,
+    steady: bool = True,
     progress: Progress | None = None,
 ) -> Point:
-    """One point of a curve, with its ranges."""
+    """One point of a curve, with its ranges, and unless it is left out with its steady part."""
     waits, outcome = serve(deployment, traffic, every_step=every_step, progress=progress)
     label = dict(traffic.arrivals.label)
     typical = Typical.of(waits, outcome.logs, deployment.lanes)
     metrics = measured(deployment, traffic, waits, outcome)
     metrics["engine_s"] = engine_s(typical, waits, outcome)
+    metrics |= steady_entries(deployment, traffic, waits, longer=steady and not outcome.interrupted)
     found: dict[str, tuple[float, float]] = {}
     if ranges and len(waits) and not outcome.interrupted:
         found = ranges_of(deployment, traffic, metrics, typical)
@@ -140,6 +140,63 @@ def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Ou
     prices = deployment.bill.usd_per_gpu_hour
     found = tasks(outcome.requests, traffic.prefix.tool_workers, deployment.gpus, prices)
     return told | ({"tasks": found} if found else {})
+
+
+def steady_entries(deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True) -> dict[str, Any]:
+    """The entries ``steady`` and ``bounds`` of ``serving``: null where a run has no steady part, or no bounds."""
+    bounds = traffic.bounds(deployment.question.scenario.workload.model)
+    if not len(waits):
+        return {"steady": None, "bounds": None}
+    found, measured_ = lasting(deployment, traffic, waits, longer)
+    rate = rate_of(traffic)
+    kept = None
+    if bounds:
+        grows = rate is not None and served_rate(measured_, rate) is not None
+        kept = kept_of(measured_, found, bounds, traffic.share, traffic.protocol.apart, grows).to_json()
+    steady = found.to_json(deployment.gpus, deployment.bill) if found is not None else None
+    return {"steady": steady, "bounds": kept}
+
+
+def lasting(
+    deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True
+) -> tuple[Steady | None, Waits]:
+    """The steady part of a run, and the run that has it: where this one is too short, a longer one of the same traffic.
+
+    A trace is no longer than it is, and requests that are all sent at once have no steady part.
+    """
+    bounds = traffic.bounds(deployment.question.scenario.workload.model)
+    rate = rate_of(traffic)
+    found = steady_of(waits, bounds, rate)
+    for _ in range(MOST_LONGER if longer else 0):
+        wanted = longer_by(traffic, waits)
+        if found is not None or wanted is None:
+            break
+        if rate is not None and served_rate(waits, rate) is not None:
+            # A queue that grows has nothing steady; in a short run it may only look so.
+            wanted = min(wanted, ENOUGH_TO_GROW)
+            if wanted <= len(waits):
+                break
+        waits = whole(deployment, traffic.model_copy(update={"requests": wanted}))
+        found = steady_of(waits, bounds, rate)
+    return found, waits
+
+
+def longer_by(traffic: Traffic, waits: Waits) -> int | None:
+    """Requests of a run that is long enough; None where there are no more, or more of them would change nothing."""
+    trace = traffic.arrivals.trace()
+    most = MOST_REQUESTS if trace is None else min(MOST_REQUESTS, len(trace))
+    at_once = waits.last_sent_s <= waits.first_s
+    if at_once or len(waits) >= most:
+        return None
+    return min(most, max(2 * len(waits), enough(waits)))
+
+
+def rate_of(traffic: Traffic) -> float | None:
+    """Requests/s that come at times of their own, each of them alone; None of others."""
+    arrivals = traffic.arrivals
+    if arrivals.closed or arrivals.searches or arrivals.most is not None or traffic.prefix.turns_each > 1:
+        return None
+    return arrivals.mean_rate or None
 
 
 def engine_s(typical: Typical, waits: Waits, outcome: Outcome) -> dict[str, float]:
@@ -209,9 +266,6 @@ def _means_of(waits: Waits) -> dict[str, float]:
     return found | {"output_tokens_per_s": float(waits.output_tokens.sum()) / wall_s if wall_s else 0.0}
 
 
-# --- rates --------------------------------------------------------------------------------------------------------
-
-
 def served_rate(waits: Waits, rate: float) -> float | None:
     """The rate that is served where requests come faster, so that waits grow as long as they come; None where not.
 
@@ -226,88 +280,3 @@ def served_rate(waits: Waits, rate: float) -> float | None:
         return None
     growth = float(np.median(last.ttft_s) - np.median(first.ttft_s)) / span_s
     return rate / (1.0 + growth) if growth > GROWS else None
-
-
-def most_served(deployment: Deployment, traffic: Traffic, waits: Waits, rate: float) -> float | None:
-    """The rate that is served at most where requests come faster; None where they do not.
-
-    In a short run few answers are written yet beside the prompts, so that what it serves is looked at again, of enough
-    requests at that rate, until they no longer queue.
-    """
-    most = found = served_rate(waits, rate)
-    while found is not None and most is not None:
-        most = min(most, found)
-        count = steady(waits, most, REQUESTS_TO_FIND)
-        waits = whole(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
-        found = served_rate(waits, most)
-    return most
-
-
-def steady(waits: Waits, rate: float, least: int) -> int:
-    """Requests that a run at a rate needs for a steady part, from what they wait: under way are rate · E2E (Little)."""
-    return max(least, min(MOST_TO_FIND, math.ceil(A_CLIENT * rate * float(waits.e2e_s.mean()))))
-
-
-@dataclass(frozen=True)
-class Found:
-    """The highest rate that keeps the bounds (None where none does), of so many requests, and what requests that are
-    nearly alone wait."""
-
-    rate: float | None
-    requests: int
-    runs: int
-    alone: Mapping[str, Any]
-
-
-def highest_rate(
-    deployment: Deployment, traffic: Traffic, *, least: int = REQUESTS_TO_FIND, progress: Progress | None = None
-) -> Found:
-    """The highest rate at which the stated share of requests keeps the bounds, by bisection to two per cent.
-
-    The same requests come at every rate, closer together or farther apart: as many as are stated, else ``least`` and
-    more where so many are under way at once that those would end in the ramp.
-    """
-    bounds = traffic.bounds(deployment.question.scenario.workload.model)
-    trace = traffic.arrivals.trace()
-    most = traffic.requests or (len(trace) if trace is not None else MOST_TO_FIND)
-    requests, runs = min(traffic.requests or least, most), 0
-
-    def keeps(rate: float) -> bool:
-        nonlocal runs, requests
-        runs += 1
-        if progress is not None:
-            progress(min(0.99, runs / MOST_RUNS))
-        waits = whole(deployment, traffic.at_rate(rate).model_copy(update={"requests": requests}))
-        good = kept_share(waits, bounds, traffic.protocol.apart)
-        if good < traffic.share or served_rate(waits, rate) is not None:
-            return False
-        needed = min(most, steady(waits, rate, requests))
-        if needed <= ENOUGH * requests:
-            return True
-        requests = needed
-        return keeps(rate)
-
-    waits = whole(deployment, traffic.model_copy(update={"requests": min(64, requests)}).at_rate(1e-3))
-    alone = {"ttft_s": float(waits.ttft_s.mean()), "e2e_s": float(waits.e2e_s.mean())}
-    if kept_share(waits, bounds, traffic.protocol.apart) < traffic.share:
-        return Found(None, requests, 1, alone)
-    low, high = 0.0, four_digits(1.0 / alone["e2e_s"])
-    while keeps(high) and runs < MOST_RUNS:
-        low, high = high, 2.0 * high
-    if not low:
-        low = four_digits(high / 2.0)
-        while not keeps(low) and runs < MOST_RUNS:
-            low, high = four_digits(low / 2.0), low
-    while high / low > 1.0 + CLOSE and runs < MOST_RUNS:
-        middle = four_digits((low * high) ** 0.5)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return Found(low, requests, runs, alone)
-
-
-def four_digits(rate: float) -> float:
-    """A rate that people can write down.
-
-    >>> four_digits(12.34567), four_digits(0.00123456)
-    (12.35, 0.001235)
-    """
-    return float(f"{rate:.4g}")

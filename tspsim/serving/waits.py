@@ -69,6 +69,10 @@ class Waits:
         """Some of them."""
         return Waits(*(getattr(self, each.name)[chosen] for each in fields(Waits)))
 
+    def where(self, chosen: NDArray[np.bool_]) -> Waits:
+        """Those that are chosen."""
+        return Waits(*(getattr(self, each.name)[chosen] for each in fields(Waits)))
+
     def __len__(self) -> int:
         return len(self.sent_s)
 
@@ -88,6 +92,16 @@ class Waits:
     def first_s(self) -> float:
         """When the first was sent; there is one."""
         return min(float(piece.sent_s.min()) for piece in self.pieces() if len(piece))
+
+    @property
+    def last_sent_s(self) -> float:
+        """When the last was sent; there is one."""
+        return max(float(piece.sent_s.max()) for piece in self.pieces() if len(piece))
+
+    @property
+    def first_end_s(self) -> float:
+        """When the first of them ended; there is one."""
+        return min(float(piece.end_s.min()) for piece in self.pieces() if len(piece))
 
     @property
     def last_s(self) -> float:

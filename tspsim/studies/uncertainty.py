@@ -94,6 +94,9 @@ class Offer:
     #: What comes on top of the price (the fabric), and the name of its factor.
     added_usd_per_gpu_hour: float = 0.0
     added: str | None = None
+    #: Half the interval of its rate over the rate, of what was drawn for it: a longer run may change so much. It counts
+    #: for whether two offers tie, and for nothing else.
+    drawn: float = 0.0
 
     def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
         """Seconds or dollars a token, the factors named in ``normals`` at these, the others at their medians."""
@@ -160,6 +163,13 @@ class Verdict:
     tornado: tuple[Swing, ...]
     #: What would change the verdict, the most likely first.
     changes: tuple[Change, ...]
+    #: Half the interval of ``ratio`` by what was drawn for both; 0 where nothing was.
+    drawn: float = 0.0
+
+    @property
+    def tie(self) -> bool:
+        """Whether the two differ by no more than what was drawn for them allows."""
+        return abs(self.ratio - 1.0) <= self.drawn * self.ratio if self.drawn else False
 
 
 def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int = 20_000, seed: int = 0) -> Verdict:
@@ -192,6 +202,7 @@ def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int
         float(break_high),
         tornado(a, b, measure),
         changes(a, b, measure),
+        math.hypot(a.drawn, b.drawn),
     )
 
 
@@ -324,12 +335,28 @@ def likely_ratio(a: Offer, b: Offer) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def offer_served(question: simulation.Question, answer: PlanResult, *, name: str, basis: str = "neocloud") -> Offer:
-    """A plan that served requests: all steps faster or slower together, by the range of its rate."""
-    steps, rate, spread = f"{question.device.name} steps", answer.tokens_per_s, answer.range
-    assert spread is not None
-    parts, factors = {steps: answer.step_time_s}, {steps: Factor(rate / spread.high, rate / spread.low)}
-    return _priced(Offer(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
+def offer_served(
+    question: simulation.Question,
+    *,
+    name: str,
+    tokens_per_s: float,
+    spread: tuple[float, float],
+    drawn: float,
+    basis: str = "neocloud",
+) -> Offer:
+    """A plan that served requests at a rate that lasts: all steps faster or slower together.
+
+    Parameters
+    ----------
+    spread
+        Low and high of the rate over the rate, nine times of ten.
+    drawn
+        Half the interval of the rate over the rate, by the requests that were drawn.
+    """
+    steps = f"{question.device.name} steps"
+    low, high = spread
+    parts, factors = {steps: 1.0}, {steps: Factor(1.0 / high, 1.0 / low)}
+    return replace(_priced(Offer(name, tokens_per_s, 1.0, parts, factors), question, basis), drawn=drawn)
 
 
 def _priced(offer: Offer, question: simulation.Question, basis: str) -> Offer:

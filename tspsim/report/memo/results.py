@@ -22,7 +22,9 @@ def memo_of(results: Sequence[Result], title: str = "", description: str = "") -
     """The sheet of one result, or of several side by side."""
     several = len(results) > 1
     ran = sorted(
-        ((result, plan) for result in results for plan in result.plans if plan.ran), key=lambda pair: -pair[1].merit
+        ((result, plan) for result in results for plan in result.plans if plan.ran),
+        key=lambda pair: pair[1].merit,
+        reverse=True,
     )
     refused = [plan for result in results for plan in result.plans if not plan.ran]
     first = ran[0] if ran else None

@@ -11,6 +11,7 @@ import numpy as np
 from tspsim.report.numbers import seconds
 from tspsim.report.page import render_sections
 from tspsim.report.sections import answer as step_answer
+from tspsim.serving.steady import tied
 from tspsim.units import compact, digits
 
 from . import words
@@ -83,6 +84,9 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
     if not view.served:
         return told | {"headline": "No plan fits or can run.", "sentences": refusals}
     best = cheapest(view)
+    misses = sorted({served.offer for served in view.served} - {served.offer for _, served, _ in best})
+    if view.slo:
+        refusals += [f"{offer} keeps the limits at no load." for offer in misses]
     if not best:
         return told | {
             "headline": words.headline(view), "ratios": words.ratios(view), "tiles": words.tiles(view),
@@ -94,9 +98,14 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
     basis = next(iter(run.prices("usd_per_million_output_tokens")), "")
     told["spread"] = f"price basis {basis}" if basis else ""
     told["ratios"] = [
-        {"name": f"{other.offer} ({other.plan.name})", "times": f"{usd_other / usd:.2f}×"}
-        for usd_other, other, _ in best[1:]
+        {
+            "name": f"{other.offer} ({other.plan.name})",
+            "times": f"{usd_other / usd:.2f}×" + (", a tie" if even(run, rival) else ""),
+        }
+        for usd_other, other, rival in best[1:]
     ]
+    if any(even(run, rival) for _, _, rival in best[1:2]):
+        told["headline"] = f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} a million output tokens{at}"
     lead = [sure, f"That is {words.dollars(run)} a million output tokens." if basis else ""]
     return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
@@ -105,11 +114,11 @@ def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
     """Of every offer its plan and load that cost least a million output tokens by the basis that ranks, the cheapest
     offer first.
 
-    Under bounds the load counts at which a plan serves most within them; without, any load.
+    Under bounds the loads count at which a plan keeps them; without, any load.
     """
     found: dict[str, tuple[float, Served, Run]] = {}
     for served in view.served:
-        runs = [served.best] if view.slo else served.runs
+        runs = [run for run in served.runs if run.kept]
         for run in runs:
             usd = run.price()
             if np.isnan(usd):
@@ -119,6 +128,19 @@ def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
     return sorted(found.values(), key=lambda entry: entry[0])
 
 
+def even(a: Run, b: Run) -> bool:
+    """Whether two prices differ by no more than the requests that were drawn allow."""
+    if not all(run.metrics.get("steady") for run in (a, b)):
+        return False
+
+    def dollars(run: Run) -> tuple[float, float, float]:
+        value, low, high = run.between("output_tokens_per_s")
+        usd = run.price()
+        return usd, usd * value / high if high else usd, usd * value / low if low else usd
+
+    return tied(dollars(a), dollars(b))
+
+
 def sentences(view: ServingView, run: Run) -> Iterator[str]:
     """What users see there, who does most, who is quickest, and how that changes with the load."""
     yield words.users(run)
@@ -126,7 +148,7 @@ def sentences(view: ServingView, run: Run) -> Iterator[str]:
     most = view.ranked[0]
     what = "within the limits" if view.slo else "a GPU"
     value = f"{digits(most.best.goodput)} requests/s" if view.slo else compact(
-        most.best.rate("output_tokens_per_s_per_gpu"), "output tokens/s"
+        most.best.lasting("output_tokens_per_s_per_gpu"), "output tokens/s"
     )  # fmt: skip
     yield f"Most {what}: {most.name}, {value} ({view.load_in_words(most.best.load)})."
     yield from quickest(view)
@@ -151,7 +173,7 @@ def by_load(view: ServingView) -> Iterator[str]:
         known = [
             (run.price(), each.offer)
             for each in view.served
-            if (run := each.at(load)) is not None and not np.isnan(run.price())
+            if (run := each.at(load)) is not None and run.kept and not np.isnan(run.price())
         ]
         if len({offer for _, offer in known}) > 1:
             firsts.append((min(known)[1], load))
@@ -167,7 +189,7 @@ def tiles(view: ServingView, best: Sequence[tuple[float, Served, Run]]) -> list[
             "what": served.offer,
             "value": f"${digits(usd)}",
             "more": f"a million output tokens; {served.plan.name}, {view.load_in_words(run.load)}: "
-            f"{compact(run.rate('output_tokens_per_s_per_gpu'))} tokens/s a GPU",
+            f"{compact(run.lasting('output_tokens_per_s_per_gpu'))} tokens/s a GPU",
         }
         for usd, served, run in best
     ]

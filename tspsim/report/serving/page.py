@@ -11,6 +11,7 @@ from tspsim.report.sections import answer as step_answer
 from tspsim.report.sections import assumptions, memory, unexplained
 from tspsim.report.view import View
 from tspsim.result import Result
+from tspsim.studies.purchase.machines import machines_in_words
 
 from . import curves, engines, life, plans, shares, waits, ways, words
 from .adapter import kicker, view_of
@@ -103,6 +104,6 @@ def answer(view: ServingView, result: Result, kicker: str) -> dict[str, Any]:
         "headline": words.headline(view),
         "spread": words.spread(view.ranked[0].best),
         "ratios": words.ratios(view),
-        "sentences": [*words.sentences(view), *refusals],
+        "sentences": [*machines_in_words(result), *words.sentences(view), *refusals],
         "tiles": words.tiles(view),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tspsim.report.numbers import seconds
-from tspsim.units import compact, digits, gib, percent
+from tspsim.units import compact, digits, gib, percent, share_beside
 
 from .view import Run, Served, ServingView
 
@@ -55,6 +55,13 @@ def _rate(_: Served, run: Run) -> tuple[str, str]:
     return compact(run.rate("output_tokens_per_s")), spread
 
 
+def _lasting(_: Served, run: Run) -> tuple[str, str]:
+    if not run.metrics.get("steady"):
+        return "–", ""
+    value, low, high = run.between("output_tokens_per_s")
+    return compact(value), f"± {percent((high - low) / 2 / value)}" if value else ""
+
+
 def _each(served: Served, run: Run) -> tuple[str, str]:
     return compact(run.rate("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
 
@@ -65,11 +72,14 @@ def _user(_: Served, run: Run) -> tuple[str, str]:
 
 
 def _goodput(_: Served, run: Run) -> tuple[str, str]:
-    asked = run.rate("requests_per_s")
     if np.isnan(run.goodput):
         return "–", ""
-    share = percent(run.goodput / asked, decimals=0) if asked > 0 else ""
-    return digits(run.goodput), f"{share} of those served" if share else ""
+    told = run.metrics.get("bounds")
+    if not told:
+        served = run.lasting("requests_per_s")
+        return digits(run.goodput), f"{percent(run.goodput / served, decimals=0)} of those served" if served else ""
+    share = share_beside(told["share"], told["wanted"])
+    return digits(run.goodput), f"{share} of requests{'' if run.kept else ': misses the limits'}"
 
 
 def _price(_: Served, run: Run) -> tuple[str, str]:
@@ -115,6 +125,7 @@ def _memory(served: Served, _: Run) -> tuple[str, str]:
 COLUMNS = (
     Column("Within the limits, requests/s", _goodput),
     Column("Output tokens/s", _rate),
+    Column("in the steady part", _lasting),
     Column("a GPU", _each),
     Column("First token", _wait("ttft_s")),
     Column("Output token", _wait("tpot_s")),

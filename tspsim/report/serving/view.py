@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tspsim.result import PlanResult
+from tspsim.serving.steady import figures, interval
 from tspsim.serving.waits import Waits
 
 Floats = NDArray[np.float64]
@@ -123,7 +124,7 @@ class Run:
 
     def prices(self, key: str) -> dict[str, float]:
         """Dollars by price basis, the one that ranks first; the only price has no name; empty without prices."""
-        value: Any = self.metrics.get(key)
+        value: Any = self.figures.get(key)
         stated: Mapping[str, Any] = {"": value} if isinstance(value, int | float) else value or {}
         known = [(str(basis), float(price)) for basis, price in stated.items() if isinstance(price, int | float)]
         return dict(sorted(known, key=lambda item: (item[0] != self.basis, item[1])))
@@ -162,9 +163,28 @@ class Run:
         return float(value) if isinstance(value, int | float) else float("nan")
 
     @property
+    def figures(self) -> Mapping[str, Any]:
+        """Rates, shares and dollars of the steady part, where it has one (:func:`tspsim.serving.steady.figures`)."""
+        return figures(self.metrics)
+
+    def lasting(self, key: str) -> float:
+        """A figure of the steady part; nan where there is none."""
+        value = self.figures.get(key)
+        return float(value) if isinstance(value, int | float) else float("nan")
+
+    def between(self, key: str) -> tuple[float, float, float]:
+        """The same, with its interval."""
+        return self.lasting(key), *interval(self.metrics, key)
+
+    @property
     def goodput(self) -> float:
         """Requests/s within the stated limits; nan without limits."""
-        return self.rate("goodput_requests_per_s")
+        return self.lasting("goodput_requests_per_s")
+
+    @property
+    def kept(self) -> bool:
+        """Whether the stated limits are kept, where there are some (:mod:`tspsim.serving.bounds`)."""
+        return bool((self.metrics.get("bounds") or {}).get("kept", True))
 
     @property
     def end_s(self) -> float:
@@ -226,15 +246,16 @@ class Served:
 
 @dataclass(frozen=True, order=True)
 class Merit:
-    """What runs are ranked by: requests/s within limits, then output tokens/s a GPU."""
+    """What runs are ranked by: that they keep the limits, requests/s within them, then output tokens/s a GPU."""
 
+    kept: bool
     goodput: float
     per_gpu: float
 
     @classmethod
     def of(cls, run: Run) -> Merit:
         goodput = run.goodput
-        return cls(0.0 if np.isnan(goodput) else goodput, run.rate("output_tokens_per_s_per_gpu"))
+        return cls(run.kept, 0.0 if np.isnan(goodput) else goodput, run.lasting("output_tokens_per_s_per_gpu"))
 
 
 @dataclass(frozen=True)
@@ -273,5 +294,4 @@ class ServingView:
     @cached_property
     def ranked(self) -> tuple[Served, ...]:
         """Plans, the best first (of equals the first)."""
-        merits = [(Merit.of(each.best), each) for each in self.served]
-        return tuple(each for _, each in sorted(merits, key=lambda one: (-one[0].goodput, -one[0].per_gpu)))
+        return tuple(sorted(self.served, key=lambda each: Merit.of(each.best), reverse=True))

@@ -8,6 +8,8 @@ from itertools import groupby
 import numpy as np
 
 from tspsim.report.numbers import seconds
+from tspsim.serving.bounds import kept_in_words
+from tspsim.serving.steady import tied
 from tspsim.units import compact, digits, percent
 
 from .engines import busy
@@ -29,10 +31,25 @@ def headline(view: ServingView) -> str:
     lead = "is the only plan that runs" if alone and view.refused else "serves" if alone else "serves most"
     load = view.load_in_words(run.load)
     at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" when {load} are sent"
+    level = [f" (a tie with {rival.name})" for rival in view.ranked[1:2] if ties(run, rival.best)]
+    lead += "".join(level)
+    if not run.kept:
+        misses = kept_in_words(run.metrics["bounds"])
+        return f"No plan keeps the limits at any load; {best.name} comes nearest{at}: {misses}"
     if not np.isnan(run.goodput):
         return f"{best.name} {lead}: {digits(run.goodput)} requests/s within the limits{at}"
-    each = compact(run.rate("output_tokens_per_s_per_gpu"))
-    return f"{best.name} {lead}: {compact(run.rate('output_tokens_per_s'))} tokens/s ({each} a GPU){at}"
+    each = compact(run.lasting("output_tokens_per_s_per_gpu"))
+    return f"{best.name} {lead}: {compact(run.lasting('output_tokens_per_s'))} tokens/s ({each} a GPU){at}"
+
+
+def ties(a: Run, b: Run) -> bool:
+    """Whether two runs differ by no more than the requests that were drawn allow, in what they are ranked by."""
+    if a.kept != b.kept:
+        return False
+    bounded = not np.isnan(a.goodput) and a.goodput > 0 and not np.isnan(b.goodput)
+    key = "goodput_requests_per_s" if bounded else "output_tokens_per_s"
+    known = all(run.metrics.get("steady") for run in (a, b))
+    return known and tied(a.between(key), b.between(key))
 
 
 def spread(run: Run) -> str:
@@ -49,7 +66,10 @@ def ratios(view: ServingView) -> list[dict[str, str]]:
     found = []
     for rival in view.ranked[1:]:
         mine, other = comparable(best, rival.best)
-        found.append({"name": rival.name, "times": f"{mine / other:.2f}×" if other > 0 else "∞"})
+        times = f"{mine / other:.2f}×" if other > 0 else "∞"
+        if not rival.best.kept and best.kept:
+            times = "misses the limits"
+        found.append({"name": rival.name, "times": f"{times}, a tie" if ties(best, rival.best) else times})
     return found
 
 
@@ -57,7 +77,7 @@ def comparable(a: Run, b: Run) -> tuple[float, float]:
     """Both runs in what they are ranked by."""
     if not np.isnan(a.goodput) and a.goodput > 0 and not np.isnan(b.goodput):
         return a.goodput, b.goodput
-    return a.rate("output_tokens_per_s_per_gpu"), b.rate("output_tokens_per_s_per_gpu")
+    return a.lasting("output_tokens_per_s_per_gpu"), b.lasting("output_tokens_per_s_per_gpu")
 
 
 def sentences(view: ServingView) -> Iterator[str]:
@@ -154,6 +174,7 @@ def cheapest(view: ServingView) -> Iterator[str]:
     priced = [(each.best.price(), each) for each in view.served if not np.isnan(each.best.price())]
     if len(priced) < 2:
         return
+    priced = [(usd, each) for usd, each in priced if each.best.kept] or priced
     least, cheap = min(priced, key=lambda pair: pair[0])
     best = view.ranked[0]
     mine = best.best.price()
@@ -228,7 +249,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     if not np.isnan(run.mean("tpot_s")):
         tile("Output token", seconds(run.mean("tpot_s")), _tail(run, "tpot_s"))
         tile("A user", digits(run.rate("tokens_per_s_per_user")), "tokens/s")
-    tile("A GPU", compact(run.rate("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
+    tile("A GPU", compact(run.lasting("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
     if not np.isnan(run.goodput):
         tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
     prices = run.prices("usd_per_million_output_tokens")

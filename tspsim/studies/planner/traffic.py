@@ -21,7 +21,8 @@ from ...scenario import Scenario
 from ...scenario.traffic import Traffic
 from ...serving.answer import notes_of_runs, result_of
 from ...serving.deployment import Deployment
-from ...serving.points import highest_rate, point
+from ...serving.highest import highest_rate
+from ...serving.points import point
 from ...serving.policies import POLICIES
 from ..front import front_of
 from ..purchase.offers import expand
@@ -298,7 +299,7 @@ class TrafficPlanner:
         if not arrivals.closed:
             points = self.traffic.points()
             if self.bounds and (arrivals.searches or (arrivals.mean_rate and arrivals.trace() is None)):
-                found = highest_rate(deployment, self.traffic, least=REQUESTS_TO_FIND)
+                found = highest_rate(deployment, self.traffic)
                 asked = self.traffic.model_copy(update={"requests": found.requests})
                 yield asked.at_rate(float(f"{found.rate or points[0].arrivals.mean_rate or 0.01:.4g}"))
             else:

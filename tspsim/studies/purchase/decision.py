@@ -23,7 +23,7 @@ from .needs import Need, need
 from .outcome import Outcome, outcome_of
 from .row import MEASURES, Row
 from .scaling import Trial, curve, trials_of
-from .service import service_of
+from .service import load_of, nearest_of, service_of
 from .verdict import price_ratio, sentences
 
 Progress = Callable[[str, float], None]
@@ -61,8 +61,11 @@ class Decision:
             "project": self.project.model_dump(mode="json") if self.project else None,
             "measure": self.measure,
             "winner": self.winner.name if self.winner else None,
+            "tied": [each.b for each in self.verdicts if each.tie],
             "offers": [_row_json(row) for row in self.rows],
-            "verdicts": [asdict(each) | {"price_ratio_today": self.price_ratio(each)} for each in self.verdicts],
+            "verdicts": [
+                asdict(each) | {"tie": each.tie, "price_ratio_today": self.price_ratio(each)} for each in self.verdicts
+            ],
         }
 
 
@@ -70,12 +73,14 @@ def _row_json(row: Row) -> dict[str, Any]:
     rates = asdict(row.rates)
     return {
         "name": row.name,
-        "plan": row.best.name if row.best else None,
+        "plan": row.plan.name if row.plan else None,
         "device": row.device,
         "gpus": row.gpus,
         **{name: row.measure(name) for name in MEASURES},
         "memory_headroom_bytes": row.headroom_bytes,
         "limit": row.best.bottleneck if row.best else None,
+        **({"load": row.load.label} if row.load else {}),
+        **({"misses": row.misses} if row.misses else {}),
         **({"searched": row.searched.to_json()} if row.searched else {}),
         "rates": rates,
         "need": _need_json(row.need) if row.need else None,
@@ -144,10 +149,7 @@ def decide(
     if (curves if needs is None else needs) and steps:
         rows = _with_needs(scenarios, rows, library, tell)
     found = searched or [None] * len(rows)
-    rows = [
-        replace(row, service=service_of(scenario, row.result, row.rates), searched=each)
-        for scenario, row, each in zip(scenarios, rows, found, strict=True)
-    ]
+    rows = [replace(row, searched=each) for row, each in zip(rows, found, strict=True)]
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
     winner, verdicts = _verdicts(rows, measure)
@@ -216,23 +218,46 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     rates = rates_of(scenario, question.cluster, question.device)
     if best is None:
         return Row(scenario.name, result, None, rates)
+    load, misses, service = None, "", None
+    if scenario.traffic is not None:
+        load, service = load_of(scenario, result), service_of(scenario, result, rates)
+        misses = "" if load is not None else nearest_of(scenario, result)
     basis = scenario.project.price if scenario.project else "neocloud"
     if rates.basis == OWNED:  # stated terms, which have no doubt
         prices = scenario.prices.model_copy(update={"gpu_hour": rates.usd})
         scenario = scenario.model_copy(update={"prices": prices})
         question = library.look_up(scenario)
-    if scenario.traffic is not None:
-        offer = uncertainty.offer_served(question, best, basis=basis, name=scenario.name)
-    else:
+    offer: uncertainty.Offer | None = None
+    if load is not None:
+        offer = uncertainty.offer_served(
+            question,
+            name=scenario.name,
+            tokens_per_s=load.tokens_per_s if service is None else 1.0 / service.share,
+            spread=load.spread,
+            drawn=load.doubt if service is None else service.share_doubt,
+            basis=basis,
+        )
+    elif scenario.traffic is None:
         offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = likely = None
-    offer = _with_fabric(offer, scenario, rates)
+    offer = _with_fabric(offer, scenario, rates) if offer is not None else None
     if scenario.project is not None and scenario.project.tokens is not None:
         cost = Cost.of(best, scenario.project.failures)
         run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
-        likely = likely_of(outcome, rates, offer, scenario.project)
-    return Row(scenario.name, result, best, rates, outcome=outcome, likely=likely, uncertainty=offer)
+        likely = likely_of(outcome, rates, offer, scenario.project) if offer is not None else None
+    return Row(
+        scenario.name,
+        result,
+        best,
+        rates,
+        service=service,
+        load=load,
+        misses=misses,
+        outcome=outcome,
+        likely=likely,
+        uncertainty=offer,
+    )
 
 
 def _with_fabric(offer: uncertainty.Offer, scenario: Scenario, rates: Rates) -> uncertainty.Offer:
@@ -253,9 +278,8 @@ def _with_fabric(offer: uncertainty.Offer, scenario: Scenario, rates: Rates) -> 
 
 def _verdicts(rows: Sequence[Row], measure: uncertainty.Measure) -> tuple[Row | None, tuple[uncertainty.Verdict, ...]]:
     """The winner against every other offer, the nearest first."""
-    key = "tokens_per_usd" if measure == "tokens_per_dollar" else "tokens_per_s"
-    able = [row for row in rows if row.uncertainty is not None and row.measure(key)]
-    winner = max(able, key=lambda row: row.measure(key) or 0.0, default=None)
+    able = [row for row in rows if row.uncertainty is not None and row.judged(measure)]
+    winner = max(able, key=lambda row: row.judged(measure) or 0.0, default=None)
     if winner is None or winner.uncertainty is None:
         return None, ()
     verdicts = [

@@ -8,12 +8,13 @@ from ...errors import UnknownNameError
 from ...result import PlanResult, Result
 from .. import uncertainty
 from ..searched import Searched
+from ..uncertainty import Measure
 from .costs import Rates
 from .likely import Likely
 from .needs import Need
 from .outcome import Outcome
 from .scaling import Point
-from .service import Service
+from .service import Load, Service
 
 #: Measures that offers are ranked by, and how people call them.
 MEASURES = {
@@ -34,6 +35,10 @@ class Row:
     rates: Rates
     need: Need | None = None
     service: Service | None = None
+    #: Where requests are served: the plan and load that it is judged by; None where none keeps the bounds.
+    load: Load | None = None
+    #: Then: what comes nearest, in words.
+    misses: str = ""
     outcome: Outcome | None = None
     #: Where days and dollars of ``outcome`` lie nine times of ten.
     likely: Likely | None = None
@@ -51,12 +56,14 @@ class Row:
         return str(self.result.cluster["device"]["name"])
 
     def measure(self, name: str) -> float | None:
-        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power."""
-        if self.best is None:
+        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power, or keeps the bounds at no
+        load."""
+        if self.best is None or self.misses:
             return None
+        rate = self.load.tokens_per_s if self.load is not None else self.best.tokens_per_s
         if name == "tokens_per_s":
-            return self.best.tokens_per_s
-        each = self.best.tokens_per_s_per_gpu
+            return rate
+        each = rate / self.best.gpus
         if name == "tokens_per_s_per_gpu":
             return each
         if name == "tokens_per_usd":
@@ -64,6 +71,19 @@ class Row:
         if name == "tokens_per_joule":
             return each / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
         raise UnknownNameError("measure", name, MEASURES)
+
+    def judged(self, measure: Measure) -> float | None:
+        """What the verdict is by: the project's users or requests an hour's dollar where it has some (the inverse of
+        what they cost), else tokens a dollar, or tokens/s; None where the offer cannot be judged."""
+        if self.service is None:
+            return self.measure("tokens_per_usd" if measure == "tokens_per_dollar" else "tokens_per_s")
+        each = self.rates.usd if measure == "tokens_per_dollar" else 1.0
+        return 1.0 / (self.service.share * self.gpus * each) if each and self.service.share else None
+
+    @property
+    def plan(self) -> PlanResult | None:
+        """That it is judged by."""
+        return self.load.plan if self.load is not None else self.best
 
     @property
     def headroom_bytes(self) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...units import chance, compact
+from ...units import chance, compact, digits
 from ..uncertainty import Measure, Verdict
 from .row import Row
 
@@ -16,18 +16,41 @@ def price_ratio(a: Row, b: Row) -> float | None:
 
 def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure) -> Iterator[str]:
     """Who gives most, by how much, how likely, and what turns it."""
+    yield from (f"{row.name} keeps the bounds at no load ({row.misses})." for row in rows if row.misses)
     if winner is None or winner.best is None:
         return
     per_dollar = measure == "tokens_per_dollar"
     name, words = ("tokens_per_usd", "tokens a dollar") if per_dollar else ("tokens_per_s", "tokens/s")
     basis = f" (basis {winner.rates.basis})" if per_dollar else ""
-    yield f"{winner.name} gives most {words}{basis}: {compact(winner.measure(name) or 0.0)}, with {winner.best.name}."
+    assert winner.plan is not None
+    level = [each.b for each in verdicts if each.tie]
+    lead = f"{winner.name} and {' and '.join(level)} tie: {winner.name}" if level else winner.name
+    if winner.service is not None:
+        yield f"{lead} serves the project for least{basis}: {_demand(winner)}, with {winner.plan.name}."
+    else:
+        yield f"{lead} gives most {words}{basis}: {compact(winner.measure(name) or 0.0)}, with {winner.plan.name}."
     others = {row.name: row for row in rows}
     yield from (f"{against(each)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
+def _demand(winner: Row) -> str:
+    """What the project's users and requests take of it."""
+    service = winner.service
+    assert service is not None
+    nodes = f"{service.nodes:,} node{'s' * (service.nodes > 1)}"
+    usd = service.usd_per_hour.get(winner.rates.basis or "")
+    each = service.share * winner.gpus * (winner.rates.usd or 0.0)
+    exact = f" (${digits(each)} before nodes are whole)" if usd is not None else ""
+    return nodes if usd is None else f"{nodes} at ${digits(usd)} an hour{exact}"
+
+
 def against(each: Verdict) -> str:
-    """One rival: how far behind, and how surely."""
+    """One rival: how far behind, and how surely; a tie where what was drawn does not tell them apart."""
+    if each.tie:
+        return (
+            f"Against {each.b}: a tie, {each.ratio:.2f} times and ±{100 * each.drawn:.1f} % by the requests that were "
+            f"drawn; with what kernels and prices may be off {each.low:.2f} to {each.high:.2f}."
+        )
     return (
         f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
         f"probability of {chance(each.probability)}."

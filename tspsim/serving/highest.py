@@ -1,0 +1,169 @@
+"""The highest rate at which requests keep their bounds, and the rate that is served at most."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+
+from ..scenario.traffic import Traffic
+from .bounds import kept_of, misses_in_words
+from .deployment import Deployment
+from .points import MOST_REQUESTS, longer_by, rate_of, served_rate, whole
+from .steady import enough, steady_of
+from .waits import Waits, kept_share
+
+Progress = Callable[[float], None]
+#: A rate is found to this share of itself, in so many runs at most.
+CLOSE, MOST_RUNS = 0.02, 24
+#: Requests of a run that looks for a rate, at least: more where its steady part would be too short.
+REQUESTS_TO_FIND = 2000
+#: Requests of runs that look where to begin, and how near they come.
+REQUESTS_TO_BEGIN, NEAR = 250, 0.25
+#: Steps from there until a rate keeps the bounds and the next does not: the first, which is squared each time.
+STEP = 1.06
+#: Requests/s that hardly ever meet.
+ALONE_RATE = 1e-3
+#: Requests that are served alone: as many, and so many beyond the share that may miss a bound.
+ALONE, BEYOND = 64, 10
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search for the highest rate has found."""
+
+    #: None where no rate keeps the bounds.
+    rate: float | None
+    #: The least rate that was looked at and does not keep them.
+    over: float
+    #: Of the run at that rate.
+    requests: int
+    runs: int
+    #: Where no rate keeps the bounds: which is missed by requests that are alone, and by how much.
+    missed: str = ""
+
+
+def highest_rate(
+    deployment: Deployment,
+    traffic: Traffic,
+    *,
+    rough: bool = False,
+    start: float | None = None,
+    progress: Progress | None = None,
+) -> Found:
+    """The highest rate at which the wanted share of requests keeps the bounds, by bisection.
+
+    The same requests come at every rate, closer together or farther apart. How many there are does not depend on how
+    many a scenario states: enough for a steady part. Where a scenario states more, the rate is then lowered until as
+    many of them keep the bounds.
+
+    Parameters
+    ----------
+    rough
+        Few requests, and a rate to :data:`NEAR` of itself: for a search that has many to look at.
+    start
+        A rate to begin with; None: that of one request after the other.
+    """
+    search = _Search(deployment, traffic, progress)
+    alone = search.alone()
+    if kept_share(alone, search.bounds, traffic.protocol.apart) < traffic.share:
+        return Found(None, ALONE_RATE, len(alone), 1, misses_in_words(alone, search.bounds, traffic.share))
+    first = start or 1.0 / float(alone.e2e_s.mean())
+    few = min(REQUESTS_TO_BEGIN, search.requests)
+    low, high = search.closer(*search.around(first, 2.0, few, longer=False), NEAR, few, longer=False)
+    if rough:
+        return Found(low, high, few, search.runs)
+    low, high = search.closer(*search.around(low, STEP, search.requests), CLOSE, search.requests)
+    trace = traffic.arrivals.trace()
+    stated = min(search.most, traffic.requests or (len(trace) if trace is not None else 0))
+    while stated > search.used[low] and not search.kept_at(low, stated):
+        low, high = four_digits(low / (1.0 + CLOSE)), low
+        search.used.setdefault(low, 0)
+    return Found(low, high, max(search.used[low], stated), search.runs)
+
+
+class _Search:
+    """Runs of one deployment at rates, and how many there were."""
+
+    def __init__(self, deployment: Deployment, traffic: Traffic, progress: Progress | None) -> None:
+        self.deployment, self.traffic, self.progress = deployment, traffic, progress
+        self.bounds = traffic.bounds(deployment.question.scenario.workload.model)
+        trace = traffic.arrivals.trace()
+        self.most = len(trace) if trace is not None else max(MOST_REQUESTS, traffic.requests or 0)
+        self.requests, self.runs = min(REQUESTS_TO_FIND, self.most), 0
+        #: Rate → requests of the longest run at it.
+        self.used: dict[float, int] = {}
+
+    def served(self, rate: float, count: int) -> Waits:
+        """What came of so many requests at a rate."""
+        self.runs += 1
+        if self.progress is not None:
+            self.progress(min(0.99, self.runs / MOST_RUNS))
+        return whole(self.deployment, self.asked(rate, count))
+
+    def asked(self, rate: float, count: int) -> Traffic:
+        return self.traffic.at_rate(rate).model_copy(update={"requests": count})
+
+    def alone(self) -> Waits:
+        """Requests that hardly ever meet: as many as show whether the wanted share of them keeps the bounds."""
+        few = max(ALONE, ceil(BEYOND / max(1e-9, 1.0 - self.traffic.share)))
+        return self.served(ALONE_RATE, min(few, self.requests))
+
+    def kept_at(self, rate: float, count: int, longer: bool = True) -> bool:
+        """Whether the bounds are kept at a rate, of so many requests or of more for a steady part."""
+        waits, asked = self.served(rate, count), self.asked(rate, count)
+        found = steady_of(waits, self.bounds, rate_of(asked))
+        grows = served_rate(waits, rate) is not None
+        self.used[rate] = max(count, self.used.get(rate, 0))
+        kept = kept_of(waits, found, self.bounds, self.traffic.share, self.traffic.protocol.apart, grows).kept
+        more = longer_by(asked, waits)
+        # Ramp and drain only flatter: what does not keep the bounds with them does not without.
+        if not longer or not kept or found is not None or more is None:
+            return kept
+        return self.kept_at(rate, more)
+
+    def around(self, rate: float, step: float, count: int, longer: bool = True) -> tuple[float, float]:
+        """A rate that keeps the bounds and one that does not, from ``rate`` on in steps that grow."""
+        low = high = four_digits(rate)
+        if self.kept_at(low, count, longer):
+            while True:
+                low, high = high, four_digits(high * step)
+                if self.runs >= MOST_RUNS or not self.kept_at(high, count, longer):
+                    return low, high
+                step *= step
+        while True:
+            low, high = four_digits(low / step), low
+            if self.runs >= MOST_RUNS or self.kept_at(low, count, longer):
+                return low, high
+            step *= step
+
+    def closer(self, low: float, high: float, close: float, count: int, longer: bool = True) -> tuple[float, float]:
+        """The two of :meth:`around`, until they differ by no more than a share."""
+        while high / low > 1.0 + close and self.runs < 2 * MOST_RUNS:
+            middle = four_digits((low * high) ** 0.5)
+            low, high = (middle, high) if self.kept_at(middle, count, longer) else (low, middle)
+        return low, high
+
+
+def most_served(deployment: Deployment, traffic: Traffic, waits: Waits, rate: float) -> float | None:
+    """The rate that is served at most where requests come faster; None where they do not.
+
+    In a short run few answers are written yet beside the prompts, so that what it serves is looked at again, of enough
+    requests at that rate, until they no longer queue.
+    """
+    most = found = served_rate(waits, rate)
+    while found is not None and most is not None:
+        most = min(most, found)
+        count = max(REQUESTS_TO_FIND, min(MOST_REQUESTS, enough(waits)))
+        waits = whole(deployment, traffic.at_rate(most).model_copy(update={"requests": count}))
+        found = served_rate(waits, most)
+    return most
+
+
+def four_digits(rate: float) -> float:
+    """A rate that people can write down.
+
+    >>> four_digits(12.34567), four_digits(0.00123456)
+    (12.35, 0.001235)
+    """
+    return float(f"{rate:.4g}")

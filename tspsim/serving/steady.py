@@ -1,0 +1,316 @@
+"""The steady part of a run: what verdicts rest on, so that they do not depend on how long the run was.
+
+A benchmark's wall has the ramp and the drain of its run in it (:mod:`.metrics`). Capacity, dollars, goodput and the
+highest rate are those of the steady part instead:
+
+- Warm-up: it begins when twice as many requests have been answered as were sent before the first answer. Of a closed
+  loop that is twice the clients, so that the opening burst is over.
+- Tail: it ends when the last request is sent. From then on clients are no longer replaced.
+- A request counts by the share of its answer that is written within it: tokens come evenly from f to e. Of requests
+  that end at the same time, whole waves count.
+- Where requests come at a known rate, counts are scaled by that rate over the rate drawn within the window (a control
+  variate: over time as many are answered as come).
+- Intervals hold nine times of ten, from means of batches that are at least one mean answer long each, about twenty of
+  them, by Student's distribution (batch means; Law and Kelton, Simulation Modeling and Analysis, §9.5). Of shares the
+  residuals of the ratio are taken. At a known rate as many are answered as come but for what is left at both ends.
+
+A run whose steady part is shorter than :data:`A_FEW` mean answers, or has fewer than five requests a batch, has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, floor, hypot
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..traffic.kind import Floats
+from .streams import reached
+from .waits import Waits
+
+if TYPE_CHECKING:
+    from .metrics import Bill
+
+#: Mean answers that a steady part is at least long, and requests of a batch.
+A_FEW, A_BATCH = 5, 5
+#: Batches, about.
+BATCHES = 20
+#: Requests that were sent before the first answer, so often, are answered before the steady part begins.
+WARM = 2
+#: Requests of a run, for each that is under way at once, so that its steady part is long enough.
+A_CLIENT = 10
+#: 95 % of a normal distribution lie below: nine of ten lie within.
+NORMAL = 1.6448536269514722
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, and half the width of its interval, nine times of ten."""
+
+    value: float
+    half: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"low": max(0.0, self.value - self.half), "high": self.value + self.half}
+
+
+@dataclass(frozen=True)
+class Steady:
+    """The steady part of a run of ``run_requests``; seconds, and requests or tokens a second."""
+
+    run_requests: int
+    from_s: float
+    to_s: float
+    #: Its length over the mean E2E.
+    answers: float
+    batches: int
+    #: Under way at once, mean.
+    users: float
+    ttft_s: float
+    #: nan where every answer is one token.
+    tpot_s: float
+    e2e_s: float
+    requests_per_s: Estimate
+    output_tokens_per_s: Estimate
+    prompt_tokens_per_s: Estimate
+    #: Of requests that keep all bounds; None where there are none.
+    goodput_requests_per_s: Estimate | None = None
+    good_share: Estimate | None = None
+    #: Of requests that keep the bound that fewest keep, each by itself.
+    apart_share: Estimate | None = None
+
+    def to_json(self, gpus: int, bill: Bill) -> dict[str, Any]:
+        """The entry ``steady`` of ``serving`` (docs/json.md)."""
+        outputs, prompts = self.output_tokens_per_s.value, self.prompt_tokens_per_s.value
+        intervals = {
+            name: found.to_json()
+            for name in ("output_tokens_per_s", "requests_per_s", "goodput_requests_per_s", "good_share")
+            if isinstance(found := getattr(self, name), Estimate)
+        }
+        return {
+            "run_requests": self.run_requests,
+            "from_s": self.from_s,
+            "to_s": self.to_s,
+            "answers": self.answers,
+            "batches": self.batches,
+            "users": self.users,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s if np.isfinite(self.tpot_s) else None,
+            "e2e_s": self.e2e_s,
+            "output_tokens_per_s": outputs,
+            "output_tokens_per_s_per_gpu": outputs / gpus,
+            "total_tokens_per_s": outputs + prompts,
+            "requests_per_s": self.requests_per_s.value,
+            "goodput_requests_per_s": self.goodput_requests_per_s and self.goodput_requests_per_s.value,
+            "good_share": self.good_share and self.good_share.value,
+            "usd_per_million_output_tokens": bill.usd_per_million(gpus, 1.0, outputs),
+            "usd_per_million_input_tokens": bill.usd_per_million(gpus, 1.0, prompts),
+            "usd_per_million_tokens": bill.usd_per_million(gpus, 1.0, outputs + prompts),
+            "interval": intervals,
+        }
+
+
+def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = None) -> Steady | None:
+    """The steady part of a run; None where it is too short, or has none.
+
+    Parameters
+    ----------
+    waits
+        Requests that count and ended.
+    bounds
+        Seconds of ``ttft``, ``tpot``, ``e2e`` that a good request keeps; empty: there are none.
+    rate
+        Requests/s that come at times of their own; None of a closed loop.
+    """
+    if len(waits) < A_FEW * A_BATCH:
+        return None
+    from_s, to_s = window(waits)
+    mean_s = waits.stream(lambda piece: piece.e2e_s).mean()
+    answers = (to_s - from_s) / mean_s if mean_s > 0.0 else 0.0
+    if answers < A_FEW:
+        return None
+    each = max(1, round(answers / BATCHES))
+    inside = _Counts.of(waits, np.array([from_s, to_s]), bounds).sums["requests"].sum()
+    batches = min(floor(answers / each + 1e-9), int(inside) // A_BATCH)
+    if batches < A_FEW:
+        return None
+    counts = _Counts.of(waits, np.linspace(from_s, to_s, batches + 1), bounds)
+    length_s, sums = to_s - from_s, counts.sums
+
+    def a_second(name: str) -> Estimate:
+        """Scaled to the known rate, where there is one."""
+        if rate is None or not counts.arrivals.any():
+            return _mean(sums[name] * (batches / length_s))
+        value = rate * float(sums[name].sum() / counts.arrivals.sum())
+        served = rate * float(sums["requests"].sum() / counts.arrivals.sum())
+        other = ratio(sums[name], sums["requests"])
+        doubts = counts.ends_half / length_s / served, other.half / other.value if other.value else 0.0
+        return Estimate(value, value * hypot(*doubts))
+
+    good = [ratio(sums[name], sums["requests"]) for name in bounds]
+    return Steady(
+        run_requests=len(waits),
+        from_s=from_s,
+        to_s=to_s,
+        answers=answers,
+        batches=batches,
+        users=counts.seconds / length_s,
+        ttft_s=counts.mean("ttft_s"),
+        tpot_s=counts.mean("tpot_s"),
+        e2e_s=counts.mean("e2e_s"),
+        requests_per_s=a_second("requests"),
+        output_tokens_per_s=a_second("outputs"),
+        prompt_tokens_per_s=a_second("prompts"),
+        goodput_requests_per_s=a_second("good") if bounds else None,
+        good_share=ratio(sums["good"], sums["requests"]) if bounds else None,
+        apart_share=min(good, key=lambda each: each.value, default=None),
+    )
+
+
+def window(waits: Waits) -> tuple[float, float]:
+    """From the end of the warm-up to the last send; of a run whose requests were all sent at once it is empty."""
+    first_end_s, to_s = waits.first_end_s, waits.last_sent_s
+    opening = waits.total(lambda piece: piece.sent_s < first_end_s)
+    rank = min(len(waits), WARM * opening)
+    (from_s,) = reached(lambda: ((piece.end_s, None) for piece in waits.pieces()), [rank])
+    return from_s, max(from_s, to_s)
+
+
+@dataclass
+class _Counts:
+    """What was answered in each of several batches of time, and means of the requests sent in all of them."""
+
+    #: ``requests``, ``good``, ``outputs``, ``prompts``, and of each bound those that keep it: one a batch.
+    sums: dict[str, Floats]
+    #: Requests that were sent in each.
+    arrivals: Floats
+    #: What is left to write at each edge, in requests.
+    left: Floats
+    #: That requests were under way, together.
+    seconds: float
+    totals: dict[str, tuple[float, int]]
+
+    @classmethod
+    def of(cls, waits: Waits, edges: Floats, bounds: Mapping[str, float]) -> _Counts:
+        names = ("requests", "outputs", "prompts", *(("good", *bounds) if bounds else ()))
+        sums = {name: np.zeros(len(edges) - 1) for name in names}
+        arrivals, left, seconds = np.zeros(len(edges) - 1), np.zeros(len(edges)), 0.0
+        totals = dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), (0.0, 0))
+        for piece in waits.pieces():
+            part = _near(piece, edges)
+            if not len(part):
+                continue
+            done = _written(part, edges)
+            left += (part.sent_s[:, None] <= edges[None, :]).sum(axis=0) - done.sum(axis=0)
+            written = np.diff(done, axis=1)
+            ones = np.ones(len(part))
+            weights: dict[str, NDArray[Any]] = {
+                "requests": ones, "outputs": part.output_tokens, "prompts": part.prompt_tokens
+            }  # fmt: skip
+            if bounds:
+                weights["good"] = part.good(bounds)
+                weights |= {name: part.good({name: bounds[name]}) for name in bounds}
+            for name, weight in weights.items():
+                sums[name] += weight @ written
+            arrivals += np.histogram(part.sent_s, edges)[0]
+            under_way = np.clip(part.end_s, edges[0], edges[-1]) - np.clip(part.sent_s, edges[0], edges[-1])
+            seconds += float(under_way.sum())
+            sent = (part.sent_s >= edges[0]) & (part.sent_s <= edges[-1])
+            for name, (total, count) in totals.items():
+                values = getattr(part, name)[sent]
+                values = values[np.isfinite(values)]
+                totals[name] = total + float(values.sum()), count + len(values)
+        return cls(sums, arrivals, left, seconds, totals)
+
+    @property
+    def ends_half(self) -> float:
+        """Half the interval, nine times of ten, by which as many more or fewer are answered than come: what is left at
+        one end less what is left at the other."""
+        return student(len(self.left) - 1) * float(np.sqrt(2.0) * self.left.std(ddof=1))
+
+    def mean(self, name: str) -> float:
+        total, count = self.totals[name]
+        return total / count if count else float("nan")
+
+
+def _near(piece: Waits, edges: Floats) -> Waits:
+    """Those that are under way at some time between the first edge and the last."""
+    chosen = (piece.end_s >= edges[0]) & (piece.sent_s <= edges[-1])
+    return piece if chosen.all() else piece.where(chosen)
+
+
+def _written(waits: Waits, edges: Floats) -> Floats:
+    """Share of each answer that is written at each moment: (requests, edges). An answer of one token comes at once."""
+    span = (waits.end_s - waits.first_token_s)[:, None]
+    since = edges[None, :] - waits.first_token_s[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.clip(since / span, 0.0, 1.0)
+    done: Floats = np.where(span > 0.0, share, since >= 0.0)
+    return done
+
+
+def _mean(values: Floats) -> Estimate:
+    """Of batches, with the interval of their mean."""
+    return Estimate(float(values.mean()), _half(values - values.mean()))
+
+
+def ratio(over: Floats, under: Floats) -> Estimate:
+    """Σ over / Σ under of batches, with the interval that the residuals give."""
+    whole = float(under.sum())
+    if whole <= 0.0:
+        return Estimate(0.0, 0.0)
+    value = float(over.sum()) / whole
+    return Estimate(value, _half(over - value * under) * len(under) / whole)
+
+
+def _half(residuals: Floats) -> float:
+    """Half an interval of the mean of as many independent values with these residuals, nine times of ten."""
+    count = len(residuals)
+    return student(count - 1) * float(np.sqrt((residuals**2).sum() / (count * (count - 1))))
+
+
+def student(freedom: int) -> float:
+    """Student's distribution: 95 % lie below (Cornish and Fisher's expansion, within 0.1 % from four degrees on).
+
+    >>> [round(student(freedom), 2) for freedom in (4, 9, 19)]
+    [2.13, 1.83, 1.73]
+    """
+    z, v = NORMAL, float(freedom)
+    first = (z**3 + z) / (4 * v)
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    return z + first + second + third
+
+
+def enough(waits: Waits) -> int:
+    """Requests of a run like this one whose steady part is long enough: :data:`A_CLIENT` for each that is under way."""
+    first_end_s, span_s = waits.first_end_s, waits.last_sent_s - waits.first_s
+    opening = waits.total(lambda piece: piece.sent_s < first_end_s)
+    under_way = waits.stream(lambda piece: piece.e2e_s).total(len(waits)) / max(span_s, waits.wall_s / 2.0, 1e-12)
+    return max(2 * A_FEW * A_BATCH, ceil(A_CLIENT * max(opening, under_way)))
+
+
+# --- of answers as they stand in JSON ------------------------------------------------------------------------------
+
+
+def figures(serving: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a verdict rests on: the steady part's figures, or where there is none those of the whole run."""
+    return serving.get("steady") or serving
+
+
+def interval(serving: Mapping[str, Any], name: str) -> tuple[float, float]:
+    """(low, high) of a figure of :func:`figures`; the figure itself twice where no interval is known."""
+    told = figures(serving)
+    found = told.get("interval", {}).get(name)
+    value = float(told[name])
+    return (float(found["low"]), float(found["high"])) if found else (value, value)
+
+
+def tied(mine: tuple[float, float, float], other: tuple[float, float, float]) -> bool:
+    """Whether two values, each (value, low, high), differ by no more than their intervals allow."""
+    half = hypot((mine[2] - mine[1]) / 2.0, (other[2] - other[1]) / 2.0)
+    return abs(mine[0] - other[0]) <= half
+
