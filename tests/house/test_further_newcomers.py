@@ -28,6 +28,7 @@ from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
 from tspsim.parallel.pipeline import ORDERS, PipelineOrder
 from tspsim.registry import Registry
 from tspsim.serving.routers import ROUTERS
+from tspsim.studies import contract
 from tspsim.traffic import ARRIVALS, LENGTHS, Arrivals, Lengths
 
 
@@ -55,6 +56,7 @@ def test_there_is_one_of_every_kind_that_is_open(strangers: dict[str, Registry[A
     elsewhere = {"tspsim.schemes", "tspsim.context_methods", *serving_newcomers.ENTRY_POINTS}
     assert {*strangers} == {*further_newcomers.BROUGHT, *elsewhere}
     assert all(each.of is not None for each in strangers.values())
+    assert contract.registries() == strangers, "check-plugin knows all of them"
 
 
 def test_the_documents_name_every_group_of_entry_points(strangers: dict[str, Registry[Any]]) -> None:

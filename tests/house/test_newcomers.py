@@ -19,17 +19,16 @@ import tspsim
 from tspsim import schema
 from tspsim.bound import bounds
 from tspsim.cli import main
-from tspsim.costs import Costs
 from tspsim.engine.assignment import counted
 from tspsim.errors import InputError
 from tspsim.operators import Operator
-from tspsim.parallel import CONTEXT_METHODS, SCHEMES, build_mesh, peak_memory, scheme_of
+from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.step import Writer
-from tspsim.paths import Division, LowerBound
 from tspsim.program import Compute
 from tspsim.question import look_up
-from tspsim.simulation import run_plan, scheduled
+from tspsim.simulation import scheduled
 from tspsim.steps import FORWARD, Task
+from tspsim.studies.contract import steps
 from tspsim.studies.planner.candidate import plan_keys
 from tspsim.studies.planner.space import RECOMPUTATION, Space
 
@@ -149,25 +148,13 @@ def test_a_search_goes_through_them(model: str) -> None:
 @pytest.mark.parametrize("pass_", ["forward", "training"])
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)
 def test_everything_registered_keeps_the_contract(model: str, keys: dict[str, Any], pass_: str) -> None:
-    """Bytes received in closed form are those of the written program, no lower bound lies above the engine's answer,
-    and memory has a name for what other ranks hold."""
-    asked = look_up(tspsim.load(question(model, keys, pass_=pass_)))
-    job = scheduled(asked, asked.plans[0])
-    answer = run_plan(asked, job.plan)
-    scheme, device, cluster = scheme_of(job.plan), asked.device, asked.cluster
-    bound = LowerBound(cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
-    mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
-    own = [Division(job.plan.zero, job.plan.shard_group, mesh)]
-    least_s = [bound.floor_s(job), bound.compute_s(job), bound.rough_s(job, mesh), bound.step_s(job, mesh)]
-    least_s += [bound.even_s(job, mesh, own), bound.rough_s(job, mesh, own), bound.outline_s(job, mesh, own)]
-    assert max(least_s) <= answer.step_time_s * (1 + 1e-9)
-    if pass_ == "forward":
-        received = sum(each.bytes for each in scheme.received(job, False))
-        assert received == pytest.approx(answer.communication_bytes_per_layer["total"], rel=1e-12)
-    parts = peak_memory(job, scheme.residency)
-    assert all(name.isidentifier() and size > 0.0 for name, size in parts.items())
-    assert ("gathered_context" in parts) == (job.plan.token_shards > 1)
-    assert scheme.summary and all(each.summary for each in CONTEXT_METHODS.values())
+    """The laws of `tspsim check-plugin`: bytes, work, bounds, memory, folding."""
+    held = list(steps.hold(question(model, keys, pass_=pass_), pass_))
+    assert [each for each in held if each.outcome == "broken"] == []
+    assert {"it runs", "memory names what is kept", "folded ranks are what every rank is"} <= {
+        each.law for each in held if each.outcome == "kept"
+    }
+    assert all(each.summary for each in (*SCHEMES.values(), *CONTEXT_METHODS.values()))
 
 
 @pytest.mark.parametrize("keys", [*METHODS, *ALONE], ids=str)

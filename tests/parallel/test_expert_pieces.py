@@ -15,26 +15,14 @@ from tspsim.errors import InputError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.parallel import Routing, peak_memory, scheme_of, write_program
-from tspsim.parallel.expert_shards import copies, gathering, tokens_travel, weights
-from tspsim.parallel.job import Job
 from tspsim.program import Collective, Compute, Instruction
+from tspsim.studies.contract.steps import experts_bytes
 
 MIB = 2**20
 #: Two experts of four choices on eight ranks: four slices each.
 FEW = moe(512, count=2, topk=1, width=1024)
 MANY = moe(1024, count=16, topk=4)
 SERVING = moe(4096, layers=2, heads=32, kv_heads=4, count=64, topk=8, width=1536)
-
-
-def received(job: Job) -> float:
-    """Bytes that a rank receives of one layer's forward in closed form, of weights and of tokens there and back."""
-    experts, plan = job.model.experts, job.plan
-    assert experts is not None
-    size = weights(job) * job.weight_bytes * (1.0 - 1.0 / gathering(job)[1]) if weights(job) else 0.0
-    if tokens_travel(job):
-        rows = job.tokens // (plan.tp if plan.sequence_regions else 1) * copies(job, experts)
-        size += 2.0 * rows * job.model.hidden * job.activation_bytes * (1.0 - 1.0 / plan.ep)
-    return size
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 4, 8])
@@ -96,7 +84,7 @@ def test_bytes_of_sliced_and_gathered_experts_are_their_closed_form(tmp_path: Pa
     (plan,) = simulated_below_bounds(model_file(tmp_path, model), {"ep": 8, "expert_shards": shards}, sequence=4096)
     job = job_of(model, sequence=4096, dp=8, ep=8, expert_shards=shards, expert_owners=max(1, 8 // model.experts.count))
     if model is FEW or shards == 0:
-        assert plan.communication_bytes_per_layer["mlp"] == pytest.approx(received(job), rel=1e-9)
+        assert plan.communication_bytes_per_layer["mlp"] == pytest.approx(experts_bytes(job), rel=1e-9)
     expert = 3 * model.hidden * model.experts.width
     owned = 2.0 * model.experts.count * expert / 8
     all_here = 2.0 * model.experts.count * expert if shards == 0 else 2.0 * expert / shards

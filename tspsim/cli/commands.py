@@ -9,6 +9,7 @@ from .bound import bound
 from .calibrate import calibrate
 from .catalog import catalog
 from .check import check
+from .check_plugin import check_plugin
 from .compare import compare
 from .completion import completion
 from .docs import docs
@@ -32,5 +33,9 @@ def cli() -> None:
     """
 
 
-for command in (init, check, run, compare, plan, bound, catalog, validate, calibrate, trace, sweep, docs, completion):
+COMMANDS = (
+    *(init, check, run, compare, plan, bound, sweep, catalog, validate, calibrate, trace),
+    *(check_plugin, docs, completion),
+)
+for command in COMMANDS:
     cli.add_command(command)

@@ -1,0 +1,55 @@
+"""Every registry that an entry point may add to, and which object a name means."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+from ...errors import InputError, UnknownNameError
+from ...registry import Registry
+
+#: Rooms whose modules hold registries.
+ROOMS = ("model", "network", "parallel", "steps", "traffic", "serving", "traces", "studies.launch")
+
+
+@cache
+def registries() -> dict[str, Registry[Any]]:
+    """All of the package, by their groups of entry points."""
+    found: dict[str, Registry[Any]] = {}
+    for room in ROOMS:
+        package = importlib.import_module(f"tspsim.{room}")
+        names = [package.__name__]
+        names += [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        for name in names:
+            for thing in vars(importlib.import_module(name)).values():
+                if isinstance(thing, Registry):
+                    found[thing.group] = thing
+    return found
+
+
+def found(name: str) -> tuple[str, Any]:
+    """The group and the object of a name, or of ``GROUP/NAME`` where several kinds have it.
+
+    Raises
+    ------
+    UnknownNameError
+        Nothing is registered under it.
+    InputError
+        Several kinds have one of this name.
+    """
+    group, slash, rest = name.rpartition("/")
+    every = registries()
+    if slash:
+        full = group if group.startswith("tspsim.") else f"tspsim.{group}"
+        if full not in every:
+            raise UnknownNameError("kind of plug-in", group, [each.removeprefix("tspsim.") for each in every])
+        return full, every[full].get(rest)
+    holding = [group for group, registry in every.items() if name in registry]
+    if not holding:
+        raise UnknownNameError("plug-in", name, {each for registry in every.values() for each in registry})
+    if len(holding) > 1:
+        forms = " or ".join(f"{group.removeprefix('tspsim.')}/{name}" for group in holding)
+        raise InputError(f"'{name}' is the name of {len(holding)} objects; write {forms}")
+    return holding[0], every[holding[0]].get(name)
