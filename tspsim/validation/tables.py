@@ -228,6 +228,12 @@ TABLES: dict[str, Table] = {
             ),
             further=("silicon_ttft_ms",), pieces=served.plan_by_plan, mend=served.mend_silicon,
         ),
+        Table(
+            "published/serving_cookbook.csv", "published", served.predict_cookbook,
+            texts=("group", "metric", "note"),
+            groups=(("gpu",), ("metric",), ("group", "metric"), ("group", "model", "metric")),
+            pieces=served.plan_by_plan, mend=served.mend_cookbook,
+        ),
         *(
             Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())
             for name in (

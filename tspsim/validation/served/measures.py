@@ -18,5 +18,6 @@ class Measures:
     median_tpot_s: float
     output_tokens_per_s: float
     tokens_per_s: float
+    e2e_s: float = float("nan")
     preemptions: int = 0
     kv_tokens: int | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 
-from . import published, silicon
+from . import cookbook, published, silicon
 from .bands import Band, band_of
 from .groups import fitted, group_of
 from .measures import Measures
@@ -45,6 +45,7 @@ def with_runs(
 
 mend_silicon = with_runs(silicon.mend)
 mend_published = with_runs(published.mend)
+mend_cookbook = with_runs(cookbook.mend)
 
 
 def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
@@ -79,11 +80,20 @@ def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
 def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
     """The metric of a row, in its unit."""
     _label(frame, answers)
+    _metric_by_metric(frame, answers, published.METRICS)
+
+
+def predict_cookbook(frame: pd.DataFrame, answers: Answers) -> None:
+    """The same of rows that stand in groups of their own."""
+    _metric_by_metric(frame, answers, cookbook.METRICS)
+
+
+def _metric_by_metric(frame: pd.DataFrame, answers: Answers, metrics: Mapping[str, published.Metric]) -> None:
     for position, (run, name) in enumerate(zip(frame[RUN], frame["metric"], strict=True)):
         measures = _measures(run, position, answers)
         if measures is None:
             continue
-        metric = published.METRICS[str(name)]
+        metric = metrics[str(name)]
         value = metric.of(measures, run.gpus)
         low, high = _ends(metric, band_of(run))
         answers.predict(position, value, value * low, value * high)

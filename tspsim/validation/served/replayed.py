@@ -115,6 +115,7 @@ def measured(waits: Waits, run: ServedRun) -> Measures:
         median_tpot_s=_median(tpot, weights),
         output_tokens_per_s=outputs / wall_s,
         tokens_per_s=(outputs + prompts) / wall_s,
+        e2e_s=float(np.average(waits.e2e_s, weights=weights)),
         preemptions=int(waits.preemptions.sum()),
     )
 

@@ -1,0 +1,64 @@
+"""Rows of SGLang's cookbook and others become runs, from their columns or from their notes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tspsim.errors import InputError
+from tspsim.validation.served.cookbook import cookbook_run
+
+ROW = {
+    "group": "SGLang cookbook b200", "source": "a page", "gpu": "B200", "model": "DeepSeek-R1", "engine": "sglang",
+    "version": "0.5.6.post1", "input": "1000", "output": "8000", "concurrency": "16",
+    "plan": '{"name": "p", "tp": 8}', "note": "DeepSeek-R1", "metric": "tpot_ms", "published": "17.56",
+}  # fmt: skip
+NOTED = dict.fromkeys(("model", "engine", "version", "input", "output", "concurrency", "plan"), "")
+
+
+def test_columns_say_what_sglangs_client_asked() -> None:
+    run = cookbook_run(ROW)
+    assert (run.plan.model, run.plan.device, run.plan.tp, run.plan.stack) == ("deepseek-r1", "b200", 8, "sglang@0.5.6")
+    assert (run.prompt, run.output, run.concurrency, run.requests) == (1000, 8000, 16, 80)
+    assert round(run.least * run.prompt) == 1  # lengths from one token on: 39,668 in 80 prompts on the page
+
+
+@pytest.mark.parametrize(
+    ("group", "gpu", "note", "expected"),
+    [
+        (
+            "ROCm vLLM 0.10 MI300X latency", "MI300X", "llama-3.1-70b fp8 TP8 batch 16 2048/2048",
+            ("llama-3.1-70b", "mi300x", 8, 2048, 2048, 16, 16),
+        ),
+        (
+            "ROCm vLLM 0.10 MI300X throughput", "MI300X", "llama-3.1-405b fp8 TP8 1500 x 128/4096",
+            ("llama-3.1-405b", "mi300x", 8, 128, 4096, None, 1500),
+        ),
+        ("NIM TRT-LLM H100", "H100", "c1 5000/500", ("llama-3.3-70b", "h100", 2, 5000, 500, 1, 10)),
+        ("Vultr vLLM B200", "B200", "glm-5 TP8 2048/512 c128", ("glm-5", "b200", 8, 2048, 512, 128, 640)),
+        (
+            "MLPerf v5.1 offline", "", "llama-3.1-405b h200 {'name': 'p', 'tp': 8} (lengths assumed)",
+            ("llama-3.1-405b", "h200", 8, 9428, 684, None, 2000),
+        ),
+    ],
+)  # fmt: skip
+def test_notes_say_what_the_others_ran(group: str, gpu: str, note: str, expected: tuple[object, ...]) -> None:
+    run = cookbook_run(ROW | NOTED | {"group": group, "gpu": gpu, "note": note})
+    plan = run.plan
+    assert expected == (plan.model, plan.device, plan.tp, run.prompt, run.output, run.concurrency, run.requests)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": "Unknown-1T"}, "no model 'Unknown-1T'"),
+        ({"engine": "somebody's"}, "engine 'somebody's' is not modelled"),
+        ({"plan": "tp 8"}, "plan is not JSON"),
+        ({"concurrency": ""}, "how many requests at once"),
+        ({"gpu": "GB900"}, "no device 'GB900'"),
+        (NOTED | {"group": "another", "note": "fast"}, "stands in no column"),
+        (NOTED | {"group": "gist SGLang 0.5.8 B200", "note": "glm-5 TP8 acc 3.52"}, "tokens were drafted"),
+    ],
+)
+def test_rows_that_do_not_say_enough_have_a_reason(change: dict[str, str], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        cookbook_run(ROW | change)

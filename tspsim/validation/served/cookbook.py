@@ -1,0 +1,243 @@
+"""Rows of published/serving_cookbook.csv: SGLang's cookbook, NIM, ROCm's vLLM, MLPerf and others; none was fitted on.
+
+Some rows have columns for model, engine, lengths and plan, the others say all of it in ``note``. What a source leaves
+out is assumed here, once and for all its rows: SGLang's ``bench_serving`` draws lengths uniformly from one token to the
+nominal (``--random-range-ratio`` 0), and its pages send 10, 80, 320 and 500 requests to 1, 16, 64 and 100 clients.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from tspsim.errors import InputError
+
+from ..cells import Row, count_of, number_of
+from ..devices import named_device
+from .published import Metric, weights_of
+from .run import Options, ServedPlan, ServedRun
+from .scripts import BESIDE
+from .silicon import Mended, activations_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: How a page's name begins → the catalog's model. The cookbook's pages are of families: the member is that of the
+#: launch command on the page.
+MODELS = {
+    "deepseek-r1": "deepseek-r1",
+    "deepseek-v3_1": "deepseek-v3",
+    "deepseek-v3_2": "deepseek-v3.2",
+    "deepseek-v3": "deepseek-v3",
+    "glm-4.6": "glm-4.7",  # the same architecture
+    "glm-5": "glm-5",
+    "gpt-oss-20b": "gpt-oss-20b",
+    "gpt-oss": "gpt-oss-120b",
+    "kimi-k2.5": "kimi-k2.5",
+    "kimi-k2": "kimi-k2",
+    "kimi-linear": "kimi-linear-48b",
+    "llama-3.1-405b": "llama-3.1-405b",
+    "llama-3.1-70b": "llama-3.1-70b",
+    "llama-3.3-70b": "llama-3.3-70b",
+    "llama3.1": "llama-3.1-70b",
+    "minimax-m2": "minimax-m2.5",  # the same architecture
+    "qwen3-235b-a22b": "qwen3-235b-a22b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+    "qwen3-coder-next": "qwen3-next-80b-a3b",  # the same architecture
+    "qwen3-next": "qwen3-next-80b-a3b",
+    "qwen3.5": "qwen3.5-397b-a17b",
+    "qwen3": "qwen3-235b-a22b",
+}
+#: Models whose eight GPUs hold them in fp8 alone, though the catalog's checkpoint is wider.
+NARROW = ("glm-5",)
+#: Requests that the cookbook's pages send to so many clients; to another number five each.
+REQUESTS = {1: 10, 16: 80, 64: 320, 100: 500}
+EACH = 5
+#: Tokens where a page does not say.
+USUAL_LENGTH = 1000
+#: By the name in the table; an answer takes its first token and the others.
+METRICS: dict[str, Metric] = {
+    "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
+    "ttft_ms": Metric(lambda run, gpus: 1e3 * run.ttft_s, kind="TTFT"),
+    "out_tps": Metric(lambda run, gpus: run.output_tokens_per_s, True, "output tokens/s"),
+    "e2e_s": Metric(lambda run, gpus: run.e2e_s, kind="TPOT"),
+}
+#: MLPerf's offline runs of a model: mean prompt and output of its data set.
+OFFLINE = {"llama-3.1-405b": (9428, 684), "llama-3.1-70b": (294, 294), "llama-3.1-8b": (778, 73)}
+#: Samples of an offline run that are sent.
+SAMPLES = 2000
+
+
+def mend(frame: pd.DataFrame) -> Mended:
+    """Every row of the table as a run, or a reason."""
+    mended = Mended([])
+    for row in frame.to_dict("records"):
+        try:
+            if str(row["metric"]) not in METRICS:
+                raise InputError(f"metric '{row['metric']}' is not predicted")
+            if not number_of(row["published"]) > 0.0:
+                raise InputError("nothing was published")
+            mended.runs.append(cookbook_run(row))
+        except InputError as error:
+            mended.runs.append(error.message)
+    runs = [run for run in mended.runs if not isinstance(run, str)]
+    mended.notes = Counter({"rows that are scored": len(runs), "runs that they are metrics of": len(set(runs))})
+    return mended
+
+
+def cookbook_run(row: Row) -> ServedRun:
+    """The run of a row; raises InputError with why it is not predicted."""
+    group = str(row["group"]).lower()
+    reader = next((reads for words, reads in READERS.items() if words in group), None)
+    if reader is None and not str(row.get("model", "")).strip():
+        raise InputError("what was run stands in no column, and the note's form is not known")
+    return (reader or stated)(row)
+
+
+def stated(row: Row) -> ServedRun:
+    """A row whose columns say what was run, by SGLang's client."""
+    engine = str(row["engine"]).strip().lower()
+    if engine not in STACKS:
+        raise InputError(f"the engine '{engine}' is not modelled")
+    device, model = named_device(row["gpu"]), model_of(str(row["model"]))
+    degrees = keys(row)
+    concurrency = count_of(row, "concurrency")
+    if not concurrency:
+        raise InputError("incomplete: how many requests at once is not stated")
+    prompt, output = (count_of(row, column, USUAL_LENGTH) for column in ("input", "output"))
+    stack = sglang_of(str(row["version"])) if engine == "sglang" else STACKS[engine]
+    plan = ServedPlan(
+        model, device, int(degrees.get("tp", 1)), int(degrees.get("dp", 1)), int(degrees.get("ep", 1)), stack,
+        weights=narrow(model, device), activations=activations_of(model, device),
+    )  # fmt: skip
+    return ServedRun(
+        plan=plan, policy=engine, prompt=prompt, output=output, concurrency=concurrency,
+        requests=REQUESTS.get(concurrency, EACH * concurrency), least=1.0 / prompt, least_output=1.0 / output,
+    )  # fmt: skip
+
+
+#: Engine → stack, where the version does not matter.
+STACKS = {"sglang": "sglang", "vllm": "vllm", "trtllm": "trtllm"}
+
+
+def sglang_of(version: str) -> str:
+    """The stack of a version: those up to 0.5.6 have numbers of their own.
+
+    >>> sglang_of("0.5.6.post1"), sglang_of("0.5.7"), sglang_of("main")
+    ('sglang@0.5.6', 'sglang', 'sglang')
+    """
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
+    return "sglang@0.5.6" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang"
+
+
+def model_of(written: str) -> str:
+    """The catalog's model; raises InputError where there is none."""
+    word = written.strip().lower()
+    name = next((MODELS[name] for name in sorted(MODELS, key=len, reverse=True) if word.startswith(name)), None)
+    if name is None:
+        raise InputError(f"no model '{written}' in the catalog")
+    return name
+
+
+def narrow(model: str, device: str) -> Options:
+    """Types of the weights that fit; empty: as the checkpoint keeps them."""
+    return weights_of("fp8", model, device, model) if model in NARROW else ()
+
+
+def keys(row: Row) -> dict[str, Any]:
+    """The plan of a row; raises InputError where it is no JSON object."""
+    try:
+        found = json.loads(str(row.get("plan", "")).strip() or "{}")
+    except ValueError:
+        raise InputError("plan is not JSON") from None
+    if not isinstance(found, dict):
+        raise InputError("plan is not a JSON object")
+    return found
+
+
+def _noted(row: Row, pattern: str) -> re.Match[str]:
+    found = re.search(pattern, str(row["note"]).lower())
+    if found is None:
+        raise InputError("what was run stands in no column, and the note's form is not known")
+    return found
+
+
+def rocm(row: Row) -> ServedRun:
+    """ROCm's tables of vLLM: a batch that is sent at once, or requests at an infinite rate."""
+    found = _noted(row, r"(\S+) (fp8|bf16|fp16) tp(\d+) (?:batch (\d+)|(\d+) x) ?(\d+)/(\d+)")
+    model, device = model_of(found.group(1)), named_device(row["gpu"])
+    batch, samples, prompt, output = (int(text or 0) for text in found.groups()[3:])
+    plan = ServedPlan(
+        model, device, int(found.group(3)), stack="vllm", weights=weights_of(found.group(2), model, device, model),
+        kv="fp8" if found.group(2) == "fp8" else "",
+    )  # fmt: skip
+    options = (("max_num_seqs", max(batch, samples)),)
+    return ServedRun(
+        plan=plan, policy="vllm", prompt=prompt, output=output, concurrency=batch or None,
+        requests=batch or samples, options=options,
+    )  # fmt: skip
+
+
+def nim(row: Row) -> ServedRun:
+    """NVIDIA NIM 1.8 with Llama-3.3-70B in fp8 on two H100."""
+    found = _noted(row, r"c(\d+) (\d+)/(\d+)")
+    clients, prompt, output = map(int, found.groups())
+    plan = ServedPlan(
+        "llama-3.3-70b", named_device(row["gpu"]), 2, stack="trtllm",
+        weights=weights_of("fp8", "llama-3.3-70b", "h100", ""), kv="fp8",
+    )  # fmt: skip
+    return ServedRun(
+        plan=plan, policy="trtllm", prompt=prompt, output=output, concurrency=clients, requests=10 * clients
+    )
+
+
+def offline(row: Row) -> ServedRun:
+    """MLPerf's offline scenario, in the type of the closed division's submissions."""
+    found = _noted(row, r"(\S+) ([a-z]+\d+\w*) \{'name': 'p', 'tp': (\d+)\}")
+    model, device = model_of(found.group(1)), named_device(found.group(2))
+    if model not in OFFLINE:
+        raise InputError("the mean lengths of its data set are not known")
+    words = "nvfp4" if device.startswith(("b", "gb")) else "fp8"
+    prompt, output = OFFLINE[model]
+    plan = ServedPlan(
+        model, device, int(found.group(3)), stack="trtllm", weights=weights_of(words, model, device, model), kv="fp8"
+    )
+    return ServedRun(
+        plan=plan, policy="trtllm", prompt=prompt, output=output, concurrency=None, requests=SAMPLES,
+        options=(("max_num_tokens", max(8192, prompt + BESIDE)),),
+    )  # fmt: skip
+
+
+def vultr(row: Row) -> ServedRun:
+    """A cloud's post: vLLM on eight B200."""
+    found = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
+    model, device = model_of(found.group(1)), named_device(row["gpu"])
+    degree, prompt, output, clients = map(int, found.groups()[1:])
+    plan = ServedPlan(
+        model, device, degree, stack="vllm", weights=narrow(model, device),
+        activations=activations_of(model, device),
+    )  # fmt: skip
+    return ServedRun(
+        plan=plan, policy="vllm", prompt=prompt, output=output, concurrency=clients, requests=EACH * clients
+    )
+
+
+def gist(row: Row) -> ServedRun:
+    """A public gist of SGLang 0.5.8 at one client; runs with drafts state the accepted length alone."""
+    found = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
+    if found.group(3) != "none":
+        raise InputError("how many tokens were drafted is not stated")
+    model, device = model_of(found.group(1)), named_device(row["gpu"])
+    plan = ServedPlan(
+        model, device, int(found.group(2)), stack="sglang", weights=narrow(model, device),
+        activations=activations_of(model, device),
+    )  # fmt: skip
+    return ServedRun(
+        plan=plan, policy="sglang", prompt=USUAL_LENGTH, output=USUAL_LENGTH, concurrency=1, requests=REQUESTS[1]
+    )
+
+
+#: Words of a group whose rows say what was run in their note.
+READERS = {"rocm vllm": rocm, "nim ": nim, "mlperf": offline, "vultr": vultr, "gist ": gist}
