@@ -169,7 +169,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.multi_token,
         None if workload.document == workload.sequence else workload.document,
         Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
-        stack.stack().on(device.name),
+        stack.stack().on(device.name, model.attention_kind.name),
         workload.load(),
         formats,
         workload.unequal(),

@@ -20,8 +20,8 @@ ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)
 OPTION = re.compile(r"`(\w+)`(?: \(([^()]*)\))?(?:, |$)")
 #: ``engine: {…}`` of a YAML in the text, with what stands in braces inside it.
 INLINE = re.compile(r"\bengine: (\{(?:[^{}]|\{[^{}]*\})*\})")
-#: Options that are none until somebody states them.
-OWN = 8
+#: Of options that are none until somebody states them.
+OWN = {"max_running_requests": 8, "attention_backend": "flashinfer"}
 
 
 def documented() -> dict[str, dict[str, Any]]:
@@ -32,7 +32,7 @@ def documented() -> dict[str, dict[str, Any]]:
     for name, cell in ROW.findall(table):
         options = OPTION.findall(cell)
         assert ", ".join(f"`{option}`{f' ({value})' if value else ''}" for option, value in options) == cell
-        found[name] = {option: yaml.safe_load(value) if value else OWN for option, value in options}
+        found[name] = {option: yaml.safe_load(value) if value else OWN[option] for option, value in options}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import re
@@ -12,6 +13,7 @@ from helpers.serving_newcomers import SHORTEST
 
 import tspsim
 from tspsim.errors import InputError
+from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.serving import POLICIES, AffineCost, Engine, replay
 
@@ -108,6 +110,36 @@ def test_defaults_follow_memory_and_the_name_of_the_gpu(stack, device, memory, e
     engine = Engine.of_stack(load_stack(stack).stack().on(device).engine, memory * GIB)
     policy = engine.policy
     assert tuple(getattr(engine.options, name) for name in (policy.token_option, policy.sequence_option)) == expected
+
+
+@pytest.mark.parametrize(
+    ("stack", "device", "model", "block"),
+    [
+        ("sglang", "h200", "deepseek-v3", 1),
+        ("sglang", "b200", "deepseek-v3", 64),
+        ("sglang", "gb300", "kimi-k2", 64),
+        ("sglang", "h200", "deepseek-v3.2", 64),
+        ("sglang", "mi355x", "glm-5", 64),
+        ("sglang", "b200", "deepseek-v4-pro", 256),
+        ("sglang", "h100", "llama-3.1-8b", 1),
+        ("sglang", "b200", "llama-3.1-8b", 64),
+        ("sglang@0.5.6", "b200", "llama-3.1-8b", 1),
+        ("sglang@0.5.6", "b200", "deepseek-v3", 64),
+        ("vllm", "b200", "deepseek-v3", 16),
+    ],
+)
+def test_blocks_are_the_pages_of_the_attention_backend(stack, device, model, block):
+    kind = load_model(model).attention_kind.name
+    assert load_stack(stack).stack().on(device, kind).engine.block_tokens == block
+
+
+def test_a_stated_backend_or_page_goes_before_the_stack_s():
+    engine = load_stack("sglang").stack().on("b200", "mla").engine
+    of = functools.partial(Engine.of_stack, engine, 178 * GIB)
+    assert of().block_tokens == 64
+    assert of(attention_backend="fa4").block_tokens == 128
+    assert of(attention_backend="flashinfer").block_tokens == 1
+    assert of(attention_backend="fa4", page_size=32).block_tokens == 32
 
 
 def test_every_default_says_the_version_and_the_line_that_it_is_from():

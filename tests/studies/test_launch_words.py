@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "sglang": {
         "chunked_prefill_size": 4096, "max_prefill_tokens": 8192, "max_running_requests": 128, "page_size": 64,
+        "attention_backend": "flashmla",
         "disable_radix_cache": True, "schedule_policy": "lpm", "schedule_conservativeness": 0.5,
         "scheduler_recv_interval": 4, "enable_mixed_chunk": True, "disable_overlap_schedule": True,
         "load_balance_method": "total_requests", "mem_fraction_static": 0.8, "kv_tokens": 65536,

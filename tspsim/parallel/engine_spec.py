@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, StrictBool
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
-from .serving_engine import Graphs, Limits, MemoryRule, Prior, Scheduler, ServingEngine, Sizes
+from .serving_engine import Graphs, Limits, MemoryRule, Pages, Prior, Scheduler, ServingEngine, Sizes
 from .stated import Expected, Section, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -104,6 +104,16 @@ class LimitsSpec(Section):
     source: str = Field("", max_length=2000, description="version and line, where it is not that of all")
 
 
+class PagesSpec(Section):
+    """Tokens of a block where an attention backend of its own runs models of some kinds of attention."""
+
+    tokens: PositiveInt
+    attention: tuple[str, ...] = Field(min_length=1, description="kinds of attention, as models name them")
+    devices: tuple[str, ...] = Field((), description="words of names of GPUs; all when left out")
+    backend: str = Field("", max_length=200, description="as the engine calls it")
+    source: str = Field(min_length=3, max_length=2000)
+
+
 class EngineSpec(Section):
     """How a serving engine runs a model; what is left out costs nothing."""
 
@@ -133,6 +143,7 @@ class EngineSpec(Section):
     graph_memory: Expected[Bytes] | None = Field(None, description="memory of captured graphs")
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
+    pages: tuple[PagesSpec, ...] = Field((), description="where blocks have other tokens: the first that holds")
     context_workspace: Stated[PositiveCount] | None = Field(
         None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
     )
@@ -168,6 +179,7 @@ class EngineSpec(Section):
             "graph_bytes": _prior(self.graph_memory),
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
+            "pages": tuple(Pages(each.tokens, each.attention, each.devices) for each in self.pages),
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "few_tokens": _value(self.few_tokens),
@@ -191,6 +203,11 @@ class EngineSpec(Section):
             if isinstance(entry, dict):
                 for name, each in entry.items():
                     yield Provenance(f"{what} on {name}", _text(key, each), each.source, _basis(each))
+            elif isinstance(entry, tuple):
+                for each in entry:
+                    where = " and ".join(each.attention) + (f" on {', '.join(each.devices)}" if each.devices else "")
+                    pages = f"{each.tokens} tokens ({each.backend})" if each.backend else f"{each.tokens} tokens"
+                    yield Provenance(f"{what} of {where}", pages, each.source, "library")
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")

@@ -126,6 +126,21 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Pages:
+    """Tokens of a block where models of some kinds of attention run on some GPUs: the attention backend that an engine
+    takes there has pages of so many."""
+
+    tokens: int
+    #: Kinds of attention; and words of the names of GPUs (none: all).
+    kinds: tuple[str, ...]
+    devices: tuple[str, ...] = ()
+
+    def hold(self, kind: str, device: str) -> bool:
+        """Whether models of a kind have them on GPUs of a name."""
+        return kind in self.kinds and (not self.devices or any(word in device.lower() for word in self.devices))
+
+
+@dataclass(frozen=True)
 class Scheduler:
     """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
     from the defaults there, what the engine calls the ``share`` of memory (empty: it has no such option), and whether
@@ -216,8 +231,8 @@ class ServingEngine:
         Of the runtime, of communication with each other GPU of a replica, and of captured graphs.
     logit_bytes
         Bytes a logit while the largest pass samples for all sequences that may run.
-    block_tokens
-        Tokens of a block of the cache.
+    block_tokens, pages
+        Tokens of a block of the cache, and where they are others.
     context_workspace
         Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
@@ -254,6 +269,7 @@ class ServingEngine:
     graph_bytes: Prior = NONE
     logit_bytes: Prior = NONE
     block_tokens: int = 1
+    pages: tuple[Pages, ...] = ()
     context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     few_tokens: int = 0
@@ -349,14 +365,16 @@ class ServingEngine:
         """How much slower a device's host is than those that the times are of."""
         return self.hosts[device].value if device in self.hosts else 1.0
 
-    def on(self, device: str) -> ServingEngine:
-        """The engine beside a device's host, with its waits, and with the limits that it has there."""
+    def on(self, device: str, kind: str = "") -> ServingEngine:
+        """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of
+        models with a kind of attention."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
         limits = tuple(each for each in self.limits if each.holds_on(device))
-        if factor == 1.0 and skew == self.skew and limits == self.limits:
+        block = next((each.tokens for each in self.pages if each.hold(kind, device)), self.block_tokens)
+        if (factor, skew, limits, block) == (1.0, self.skew, self.limits, self.block_tokens):
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(self, skew=skew, limits=limits, **times)
+        return replace(self, skew=skew, limits=limits, block_tokens=block, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------
 

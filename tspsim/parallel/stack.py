@@ -154,9 +154,9 @@ class Stack:
         units = device.spec.compute_units.value
         return max(1.0, float(units / max(1.0, units - self.exchange_units)))
 
-    def on(self, device: str) -> Stack:
-        """The stack beside a device's host, with its engine's waits there."""
-        factor, engine = self.engine.slower_host(device), self.engine.on(device)
+    def on(self, device: str, kind: str = "") -> Stack:
+        """The stack beside a device's host, with its engine's waits there, and blocks for a kind of attention."""
+        factor, engine = self.engine.slower_host(device), self.engine.on(device, kind)
         if factor == 1.0:
             return self if engine is self.engine else replace(self, engine=engine)
         names = ("kernel_s", "collective_s", "collective_s_per_rank", "message_s", "expert_s")

@@ -224,7 +224,8 @@ class ProgramCosts:
 def capturing_nothing(question: Question) -> Question:
     """The question of an engine without graphs; what is left of it are times of the host."""
     stack = question.work.stack
-    engine = replace(stack.engine, graphs=Graphs(), slots=None, limits=(), memory=MemoryRule(), block_tokens=1)
+    engine = replace(stack.engine, graphs=Graphs(), slots=None, limits=(), memory=MemoryRule())
+    engine = replace(engine, block_tokens=1, pages=())
     return replace(question, work=replace(question.work, stack=replace(stack, engine=engine)))
 
 

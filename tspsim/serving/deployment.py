@@ -294,6 +294,9 @@ def configured(
             Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
         )
         engine = replace(engine, limits=limits)
+    block = policy.block_of(options)
+    if block is not None:
+        engine = replace(engine, block_tokens=block)
     if engine.scheduler.shares_tokens != policy.shares_tokens:
         engine = replace(engine, scheduler=replace(engine.scheduler, shares_tokens=policy.shares_tokens))
     if share is not None:

@@ -62,6 +62,7 @@ class Engine(Settings):
             raise UnknownNameError(f"option of {scheduler}", unknown, policy.options.model_fields)
         for name, value in options.items():
             _check_number(name, value, policy.options.model_fields[name].annotation)
+        block_tokens = policy.block_of(options) or block_tokens
         if block_tokens is not None:
             options.setdefault(policy.block_option, block_tokens)
         object.__setattr__(self, "scheduler", scheduler)

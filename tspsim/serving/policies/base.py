@@ -65,6 +65,11 @@ class Policy:
     group: type[Group] = Group
     shares_tokens: bool = False
 
+    def block_of(self, options: Mapping[str, Any]) -> int | None:
+        """Tokens of a block by its options, as stated; None: they say nothing of it."""
+        stated = options.get(self.block_option)
+        return stated if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 else None
+
     def of_replica(self, option: str, value: Any, replicas: int) -> Any:
         """What one of so many attention replicas that step together runs by, where a user states ``value`` of the
         engine; most engines mean one replica."""

@@ -44,6 +44,14 @@ USUAL_REQUESTS = 2048
 REPLICAS_DARE = 0.3
 
 
+#: Attention backend → tokens of its pages, where it does not take any (arg_groups/overrides.py:1145 to 1198 and 1295 of
+#: 0.5.23, which has cutlass_mla and its pages of 128 no more).
+PAGES = {
+    "flashmla": 64, "trtllm_mla": 64, "cutedsl_mla": 64, "trtllm_mha": 64, "hpc_ops": 64,
+    "fa4": 128, "dsa": 64, "dsv4": 256, "fa3": 1, "flashinfer": 1, "triton": 1, "aiter": 1,
+}  # fmt: skip
+
+
 class SglangOptions(Section):
     """Options of SGLang by their real names."""
 
@@ -55,6 +63,9 @@ class SglangOptions(Section):
         None, description="requests that run at once, in all attention replicas; none: 2048 in each"
     )
     page_size: PositiveInt = Field(1, description="tokens of a block of the cache")
+    attention_backend: Annotated[str, OneOf(lambda: tuple(PAGES))] | None = Field(
+        None, description="which says what pages are; none: as the GPU and the model's attention have it"
+    )
     disable_radix_cache: StrictBool = Field(False, description="equal beginnings are computed anew")
     schedule_policy: Annotated[str, OneOf(lambda: tuple(ORDERS))] = Field(
         "fcfs", description="lpm: longest prefix in the cache first"
@@ -341,6 +352,11 @@ ORDERS: dict[str, Callable[[SglangLane], None]] = {"fcfs": in_order, "lpm": long
 
 
 class SglangPolicy(Policy):
+    def block_of(self, options: Mapping[str, Any]) -> int | None:
+        """As stated, or the pages of the attention backend."""
+        backend = options.get("attention_backend")
+        return super().block_of(options) or (PAGES.get(backend) if isinstance(backend, str) else None)
+
     def of_replica(self, option: str, value: Any, replicas: int) -> Any:
         """Attention replicas share chunks and places, and keep less room for outputs to come."""
         if replicas == 1 or value is None:
