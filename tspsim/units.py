@@ -229,8 +229,12 @@ def _examples(examples: Iterable[str]) -> str:
 WITH_UNITS = "units"
 
 
-def _si(dimension: Dimension) -> str:
-    """The unit of a dimension that is one in SI; empty of counts."""
+def si_unit(dimension: Dimension) -> str:
+    """The unit of a dimension that is one in SI; empty of counts.
+
+    >>> si_unit("s"), si_unit("USD/h"), si_unit("count")
+    ('s', 'USD/h', '')
+    """
     return next((unit for unit, factor in _UNITS[dimension].items() if factor == 1 and unit), "")
 
 
@@ -255,7 +259,7 @@ def in_si(data: Any) -> Any:
 
 def parse_si(value: object, dimension: Dimension) -> object:
     """What was read already, with the unit that it has in SI; all else as it is."""
-    return f"{float(value)!r} {_si(dimension)}".rstrip() if isinstance(value, InSi) else value
+    return f"{float(value)!r} {si_unit(dimension)}".rstrip() if isinstance(value, InSi) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +286,7 @@ class Quantity:
         def write(value: object, info: Any) -> object:
             if value is None or not (info.context or {}).get(WITH_UNITS):
                 return value
-            unit = _si(self.dimension)
+            unit = si_unit(self.dimension)
             return f"{value!r} {unit}" if unit else value
 
         return core_schema.no_info_plain_validator_function(

@@ -137,7 +137,7 @@ def test_the_choosers_change_price_basis_curve_and_rival(shared: Any) -> None:
 def test_names_are_text_and_run_nothing(shared: Any) -> None:
     page = shared
     assert "<b>small</b>" in page.inner_text("h1")
-    assert page.evaluate("() => document.querySelectorAll('script').length") == 4
+    assert page.evaluate("() => document.querySelectorAll('script').length") == 5
 
 
 def test_the_gallery_leads_to_every_page_and_table(visit: Open, tmp_path: Path) -> None:

@@ -217,6 +217,14 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(catalog: Path) -> None:
     assert ",=1+1" not in table.csv()
 
 
+def test_swept_clusters_of_one_name_are_told_apart(catalog: Path) -> None:
+    """Their rows would pass for one another's; where names differ they stand."""
+    told = Sweep("tiny", ["cluster={node: mi300x-8},{node: mi300x-8, library: RCCL graph}", "plans=TP8"]).run(jobs=1)
+    assert told.columns["cluster"] == ["{node: mi300x-8}", "{node: mi300x-8, library: RCCL graph}"]
+    named = Sweep("tiny", ["cluster=mi300x-8,{device: mi325x},no-such", "plans=TP8"]).run(jobs=1)
+    assert named.columns["cluster"][0] == "mi300x-8" and named.columns["cluster"][2] == "no-such"
+
+
 # --- the command --------------------------------------------------------------------------------------------
 
 
@@ -229,7 +237,7 @@ def test_the_command_writes_the_table_the_store_and_the_page(
     made = {path.name for path in tmp_path.iterdir()} - {"catalog"}
     assert made == {"o.parquet", "o.sqlite", "o.html"}
     page = (tmp_path / "o.html").read_text()
-    assert "sequence 4096" in page
+    assert "sequence 4Ki" in page
     assert "TP2" in page
 
 

@@ -22,7 +22,7 @@ _ROWS_SHOWN = 40
 @jobs_option
 @click.option("--scheduler", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs already: tcp://HOST:PORT.")
 @click.option("--resume", is_flag=True, help="Go on with the store beside --out; what it holds is not asked again.")
-@click.option("--html", "html_file", metavar="FILE", help="Write all points as one HTML page, ranked.")
+@click.option("--html", "html_file", metavar="FILE", help="Write what moves what as an HTML page.")
 def sweep(
     scenario: str,
     over: tuple[str, ...],
@@ -58,7 +58,8 @@ def sweep(
         raise InputError("is the place of another output too; name two", file=shorten(html_file))
     with progress_bar() as progress:
         table = question.run(store=store, resume=resume, jobs=jobs, scheduler=scheduler, progress=progress)
-    from ..report import comparison, comparison_page
+    from ..report import comparison
+    from ..report.sweep import write_page
 
     if out is not None:
         table.write(out)
@@ -70,7 +71,8 @@ def sweep(
         if out_file is not None:
             click.echo(f"table: {printable(out_file)}")
 
-    outputs.write({"html": lambda path: comparison_page.write_comparison(table.results, path)}, show)
+    words = {"title": question.base.name, "description": question.base.description}
+    outputs.write({"html": lambda path: write_page(table, path, **words)}, show)
     if not table.ran:
         first = next(error for error in table.columns["error"] if error is not None)
         raise InfeasibleError(f"no plan ran at any point; the first: {first}")

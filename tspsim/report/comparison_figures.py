@@ -48,49 +48,86 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
     return front_figure(groups, line, x_axis, "tokens/s/GPU")
 
 
+#: A curve of efficiency: name, colour, GPUs, shares of the ideal, words under a pointer, and marks' symbols.
+Curve = tuple[str, str, Sequence[float], Sequence[float], Sequence[str], Sequence[str] | None]
+
+
+def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
+    """Efficiency over GPUs, the axis from what the worst curve loses to a little above the ideal, which is a line; the
+    loss at the last point stands beside it. Names and words are escaped already."""
+    traces: list[dict[str, Any]] = []
+    for name, colour, gpus, shares, texts, symbols in curves:
+        lost = 1.0 - shares[-1]
+        last = f" {'−' if lost > 0 else '+'}{percent(abs(lost))}" if abs(lost) >= 0.0005 else " 0 %"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers+text",
+                "name": name,
+                "x": list(gpus),
+                "y": [100.0 * share for share in shares],
+                "line": {"color": colour, "width": 2},
+                "marker": {"size": 9, "symbol": list(symbols) if symbols else "circle"},
+                "text": [*[""] * (len(shares) - 1), last],
+                "textposition": ["middle right"] * len(shares),
+                "textfont": {"color": "THEME", "size": 12},
+                "cliponaxis": False,
+                "hovertext": list(texts),
+                "hoverinfo": "text",
+            }
+        )
+    sizes = sorted({x for trace in traces for x in trace["x"]})
+    heights = [y for trace in traces for y in trace["y"]]
+    room = max(0.5, 0.12 * (max(*heights, 100.0) - min(heights)))
+    ideal = {"color": QUIET, "dash": "dot", "width": 1.5}
+    layout = {
+        "height": 400,
+        "margin": {"r": 76},
+        "xaxis": {
+            "type": "log",
+            "title": {"text": "GPUs", "standoff": 8},
+            "automargin": True,
+            "fixedrange": True,
+            **_powers(sizes),
+        },
+        "yaxis": value_axis(
+            "% of ideal", rangemode="normal", range=[max(0.0, min(heights) - room), max(*heights, 100.0) + room]
+        ),
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": 100, "y1": 100, "line": ideal}],
+        "legend": LEGEND,
+        "showlegend": True,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _powers(sizes: Sequence[float]) -> dict[str, Any]:
+    """Ticks at machines that are there: all, or where they are many every other power of two."""
+    if len(sizes) <= 8:
+        return {"tickmode": "array", "tickvals": list(sizes), "ticktext": [f"{size:,.0f}" for size in sizes]}
+    ticks = [2**power for power in range(1, 21, 2) if sizes[0] <= 2**power <= sizes[-1]]
+    return {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{size:,}" for size in ticks]}
+
+
 def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:
     """Weak and strong efficiency against the ideal of one, over GPUs; open marks have groups across nodes."""
     choices = []
     for kind, words in (("weak", "weak: more nodes, more replicas"), ("strong", "strong: more nodes, the same work")):
-        traces: list[dict[str, Any]] = []
+        curves: list[Curve] = []
         for row in rows:
             points = row.weak if kind == "weak" else row.strong
             if not points:
                 continue
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": label(row.name, 24),
-                    "x": [point.gpus for point in points],
-                    "y": [100.0 * point.efficiency for point in points],
-                    "line": {"color": colours[row.name], "width": 2},
-                    "marker": {"size": 9, "symbol": ["circle-open" if point.crosses else "circle" for point in points]},
-                    "hovertext": [
-                        f"<b>{label(row.name)}</b><br>{point.gpus:,} GPUs in {point.nodes:,} nodes<br>"
-                        f"{compact(point.tokens_per_s)} tokens/s<br>{percent(point.efficiency)} of ideal"
-                        + ("<br>groups cross nodes" if point.crosses else "")
-                        for point in points
-                    ],
-                    "hoverinfo": "text",
-                }
-            )
-        if traces:
-            sizes = sorted({x for trace in traces for x in trace["x"]})
-            layout = {
-                "height": 400,
-                "xaxis": {
-                    "type": "log",
-                    "title": {"text": "GPUs", "standoff": 8},
-                    "automargin": True,
-                    "fixedrange": True,
-                    "tickvals": [2**power for power in range(1, 15, 2) if sizes[0] <= 2**power <= sizes[-1]],
-                },
-                "yaxis": value_axis("% of ideal", range=[0, 105]),
-                "legend": LEGEND,
-                "showlegend": True,
-            }
-            choices.append({"label": words, "data": traces, "layout": layout})
+            texts = [
+                f"<b>{label(row.name)}</b><br>{point.gpus:,} GPUs in {point.nodes:,} nodes<br>"
+                f"{compact(point.tokens_per_s)} tokens/s<br>{percent(point.efficiency)} of ideal"
+                + ("<br>groups cross nodes" if point.crosses else "")
+                for point in points
+            ]
+            symbols = ["circle-open" if point.crosses else "circle" for point in points]
+            gpus, shares = [point.gpus for point in points], [point.efficiency for point in points]
+            curves.append((label(row.name, 24), colours[row.name], gpus, shares, texts, symbols))
+        if curves:
+            choices.append({"label": words, **efficiency_figure(curves)})
     return choices
 
 

@@ -29,7 +29,7 @@ from ..cells import Cell
 from ..errors import InputError, UnitError, UnknownNameError, shorten
 from ..scenario import Scenario
 from ..scenario.loading import assignment
-from ..units import Dimension, parse
+from ..units import Dimension, parse, si_unit
 
 #: A sweep larger than this is a slip of the keyboard.
 MOST_POINTS = 1_000_000
@@ -55,6 +55,16 @@ class Axis:
 
     def __len__(self) -> int:
         return len(self.texts)
+
+    @property
+    def unit(self) -> str:
+        """The unit in SI of quantities; empty of counts, plain numbers and all else."""
+        values = [value for text in self.texts if (value := catalog.parse_yaml(text)) is not None]
+        if not values or not all(isinstance(cell, int | float) for cell in self.cells if cell is not None):
+            return ""
+        known = (dimension for dimension in ("number", "count", *get_args(Dimension)))
+        fits = next((each for each in known if all(_number(value, each) is not None for value in values)), "")
+        return si_unit(fits) if fits not in ("", "number") else ""  # type: ignore[arg-type]
 
     def chosen_plans(self, step: int) -> tuple[str, ...] | None:
         """Names of plans, where this axis chooses plans and the step is not a list of whole plans."""

@@ -67,6 +67,7 @@ class Sweep:
             raise InputError("name at least one path to sweep, such as workload.sequence=32Ki..1Mi*2", file="--over")
         for axis in self.axes:
             self._check_path(axis)
+        self.zipped = zipped
         self.points = points(self.axes, zipped=zipped)
 
     def _check_path(self, axis: Axis) -> None:
@@ -183,17 +184,34 @@ class Sweep:
             rows.append(row | ({"wall_s": answer.wall_s} if answer else {}))
             results.setdefault(entry.point, []).append(plan_result(document))
             places[entry.point] = {"gpus": document["gpus"] or 0, "device": {"name": document["device"] or "–"}}
+        _told_apart(rows, self.points, swept)
         shown = tuple(
             Result({"name": self.label(self.points[number])}, places[number], tuple(plans))
             for number, plans in results.items()
         )
-        return Table(swept, make_columns(rows, ("point", *swept, "plan", "cluster", "device", "gpus")), shown)
+        columns = make_columns(rows, ("point", *swept, "plan", "cluster", "device", "gpus"))
+        units = {axis.path: axis.unit for axis in self.axes if axis.unit}
+        return Table(swept, columns, shown, units, self.zipped)
 
     def label(self, point: Point) -> str:
         """A point in words: the last part of every swept path, and its value."""
         cells = [str(cell).lower() if isinstance(cell, bool) else cell for cell in point.cells]
         names = [axis.path.rpartition(".")[2] for axis in self.axes]
         return ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
+
+
+def _told_apart(rows: Sequence[dict[str, Cell]], points: Sequence[Point], swept: Sequence[str]) -> None:
+    """Where clusters are swept, their column has the names of what answered; as swept where those are not as many, and
+    of points that nothing answered."""
+    if "cluster" not in swept:
+        return
+    place = swept.index("cluster")
+    stated = [points[number].cells[place] for row in rows if isinstance(number := row["point"], int)]
+    named = {(text, row["cluster"]) for text, row in zip(stated, rows, strict=True) if row["cluster"] is not None}
+    alike = len({name for _, name in named}) < len({text for text, _ in named})
+    for text, row in zip(stated, rows, strict=True):
+        if alike or row["cluster"] is None:
+            row["cluster"] = text
 
 
 def _document(answer: Answer, path: Path | None) -> dict[str, Any]:

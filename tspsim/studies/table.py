@@ -11,7 +11,7 @@ import csv
 import io
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,10 @@ class Table:
     columns: Mapping[str, Sequence[Cell]]
     #: The rows again, a :class:`~tspsim.result.Result` a point, for pages and pictures; without timelines.
     results: tuple[Result, ...]
+    #: Unit of a swept path's cells, where they are quantities.
+    units: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the paths stepped together, and no combinations were made.
+    zipped: bool = False
 
     def __len__(self) -> int:
         return len(self.columns["point"])

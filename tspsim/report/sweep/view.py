@@ -1,0 +1,241 @@
+"""A sweep as its page reads it: axes, measures, and rows that ran or were refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tspsim.cells import Cell
+from tspsim.report.numbers import seconds
+from tspsim.studies.table import Table
+from tspsim.units import compact, digits, gib, percent, si_unit
+
+#: What counts of paths count, where the path's last word does not say it.
+COUNTED = {"sequence": "tokens", "context": "tokens", "chunk": "tokens", "tokens": "tokens"}
+#: The coordinate that plans are.
+PLAN = "plan"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One coordinate: a swept path, or the plans.
+
+    ``values`` stand in the order in which they were swept; ``numeric`` ones lie on a line, others side by side.
+    """
+
+    path: str
+    title: str
+    values: tuple[Cell, ...]
+    numeric: bool
+    unit: str = ""
+
+    @property
+    def name(self) -> str:
+        """The title without its unit."""
+        return self.title.partition(",")[0]
+
+    @property
+    def of_plan(self) -> str:
+        """The plan whose key it is; empty of other paths."""
+        parts = self.path.split(".")
+        return parts[1] if parts[0] == "plans" and len(parts) > 2 else ""
+
+    def counted(self, value: Cell) -> str:
+        """A value with what it counts.
+
+        >>> Axis("workload.sequence", "sequence, tokens", (), True).counted(4096)
+        '4Ki tokens of sequence'
+        >>> Axis("cluster.nodes", "nodes", (), True).counted(8), Axis("x.rate", "rate", (), True).counted(8)
+        ('8 nodes', '8 of rate')
+        """
+        what = "" if self.unit else self.title.partition(", ")[2]
+        if what:
+            return f"{self.words(value)} {what} of {self.name}"
+        return f"{self.words(value)}{' ' if self.name.split()[0].endswith('s') else ' of '}{self.name}"
+
+    @property
+    def geometric(self) -> bool:
+        """Whether numbers lie better on a logarithmic line: rising, none at zero, and far apart."""
+        numbers = [float(value) for value in self.values if isinstance(value, int | float)]
+        return self.numeric and min(numbers) > 0 and max(numbers) >= 8 * min(numbers)
+
+    def words(self, value: Cell) -> str:
+        """A value as ticks and sentences have it.
+
+        >>> Axis("workload.sequence", "sequence, tokens", (32768,), True).words(32768)
+        '32Ki'
+        """
+        if value is None:
+            return "none"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, int | float) and self.numeric:
+            if self.unit == si_unit("s"):
+                return seconds(float(value))
+            if value >= 1024 and float(value).is_integer() and int(value) % 1024 == 0:
+                power = min(3, (len(f"{int(value):b}") - 1) // 10)
+                while int(value) % 1024**power:
+                    power -= 1
+                return f"{int(value) // 1024**power:,}{'KMG'[power - 1]}i"
+            told = f"{value:,.4g}" if abs(value) < 1e5 else compact(float(value))
+            return told if self.unit in ("", si_unit("bytes")) else f"{told} {self.unit}"
+        return str(value)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of every row: the table's column, its heading with the unit, what values look like in words."""
+
+    column: str
+    title: str
+    words: Callable[[float], str]
+    #: Times what is drawn, of the column's number.
+    scale: float = 1.0
+    #: Whether more is better.
+    more: bool = True
+
+    @property
+    def name(self) -> str:
+        """The title without its unit, as sentences have it."""
+        return self.title.partition(",")[0]
+
+
+#: Those that rows may have, the one that leads first; dollars follow, a column a price basis.
+MEASURES = (
+    Measure("goodput_requests_per_s", "requests/s within the bounds", digits),
+    Measure("tokens_per_s", "tokens/s", compact),
+    Measure("tokens_per_s_per_gpu", "tokens/s/GPU", compact),
+    Measure("step_time_s", "step, s", seconds, more=False),
+    Measure("mfu", "MFU, %", percent, scale=100.0),
+    Measure("time_to_first_token_s", "time to first token, s", seconds, more=False),
+    Measure("time_per_output_token_s", "time per output token, s", seconds, more=False),
+    Measure("ttft_s_mean", "TTFT, mean, s", seconds, more=False),
+    Measure("tpot_s_mean", "TPOT, mean, s", seconds, more=False),
+    Measure("tokens_per_s_per_user", "tokens/s a user", digits),
+    Measure("memory_peak_bytes", "memory a GPU, GiB", gib, scale=2.0**-30, more=False),
+)
+DOLLARS = ("usd_per_million_tokens_", "usd_per_million_output_tokens_")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One plan at one point: its coordinates by path, and its numbers by column; ``error`` of a refused one."""
+
+    coordinates: dict[str, Cell]
+    numbers: dict[str, float]
+    error: str = ""
+    point: int = 0
+
+    @property
+    def plan(self) -> str:
+        return str(self.coordinates[PLAN])
+
+
+@dataclass(frozen=True)
+class SweepView:
+    """The table as the page reads it."""
+
+    table: Table
+    title: str
+    description: str = ""
+    rows: tuple[Row, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self._rows()))
+
+    def _rows(self) -> list[Row]:
+        rows = []
+        for cells in self.table.rows():
+            coordinates = {path: cells[path] for path in self.paths} | {PLAN: cells["plan"] or "–"}
+            error = cells.get("error")
+            columns = [measure.column for measure in MEASURES] + [name for name in cells if name.startswith(DOLLARS)]
+            numbers = {
+                name: float(value)
+                for name in (*columns, "tokens_per_s_low", "tokens_per_s_high", "tokens_per_step", "gpus")
+                if isinstance(value := cells.get(name), int | float) and not isinstance(value, bool)
+            }
+            place = cells["point"]
+            assert isinstance(place, int)
+            rows.append(Row(coordinates, numbers, str(error) if error is not None else "", place))
+        return rows
+
+    @cached_property
+    def paths(self) -> tuple[str, ...]:
+        """Swept paths that are coordinates of their own: plans by name stand beside them anyway."""
+        return tuple(path for path in self.table.swept if path != "plans")
+
+    @property
+    def ran(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if not row.error)
+
+    @property
+    def refused(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.error)
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Swept paths with more than one value, in the order of the command; of those that step together the first."""
+        every = [self.axis(path) for path in self.paths]
+        several = [axis for axis in every if len(axis.values) > 1]
+        return tuple(several[:1] if self.table.zipped else several)
+
+    @cached_property
+    def together(self) -> tuple[Axis, ...]:
+        """Paths that step with the first axis."""
+        return tuple(self.axis(path) for path in self.paths[1:]) if self.table.zipped else ()
+
+    @cached_property
+    def plans(self) -> Axis:
+        """The plans, in the scenario's order."""
+        return Axis(PLAN, "plan", tuple(dict.fromkeys(row.plan for row in self.rows)), False)
+
+    def axis(self, path: str) -> Axis:
+        """A swept path with its values."""
+        values = tuple(dict.fromkeys(row.coordinates[path] for row in self.rows))
+        present = [value for value in values if value is not None]
+        numeric = bool(present) and all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in present
+        )
+        if numeric:
+            values = tuple(sorted(present))
+        unit = self.table.units.get(path, "")
+        counted = COUNTED.get(path.rpartition(".")[2], "")
+        name = self._name(path)
+        return Axis(path, f"{name}, {unit or counted}" if unit or counted else name, values, numeric, unit)
+
+    def _name(self, path: str) -> str:
+        """The last word of a path, with the plan it is of, and the whole path where two end alike."""
+        parts = path.split(".")
+        last = Counter(other.rpartition(".")[2] for other in self.paths)
+        name = parts[-1].replace("_", " ")
+        if parts[0] == "plans" and len(parts) > 2:
+            return f"{name} of {parts[1]}"
+        return name if last[parts[-1]] == 1 else path
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """Those that rows have and that differ; the first leads."""
+        found = {name for row in self.ran for name in row.numbers}
+        known = [measure for measure in MEASURES if measure.column in found]
+        known += [
+            Measure(name, f"$/M tokens, {name.rpartition('_')[2]}", lambda value: f"${digits(value)}", more=False)
+            for name in sorted(found)
+            if name.startswith(DOLLARS)
+        ]
+        return tuple(known)
+
+    def value(self, row: Row, measure: Measure) -> float:
+        """What is drawn; not a number where the row has none."""
+        return row.numbers.get(measure.column, math.nan) * measure.scale
+
+    def place_words(self, row: Row) -> str:
+        """The point of a row in words."""
+        axes = [*self.axes, *self.together]
+        return ", ".join(f"{axis.name} {axis.words(row.coordinates[axis.path])}" for axis in axes)
+
+    def point_words(self, row: Row) -> str:
+        """A row's coordinates in words, the plan last."""
+        return ", ".join(filter(None, [self.place_words(row), row.plan]))
