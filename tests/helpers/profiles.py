@@ -130,3 +130,52 @@ def decode_step(layers: int = 4, rows: int = 32, slower: float = 1.0) -> list[Ke
         ),
     ]
     return found
+
+
+#: A kernel's name for each kind, as some library has it.
+NAMES = {
+    "gemm": "Cijk_Alik_Bljk_MT{}",
+    "grouped_gemm": "fused_moe_kernel_{}",
+    "attention": "void flash_fwd_kernel_{}",
+    "norm": "rms_norm_kernel_{}",
+    "activation": "act_and_mul_kernel_{}",
+    "rope": "rotary_embedding_kernel_{}",
+    "cache": "reshape_and_cache_{}",
+    "router": "topk_gating_{}",
+    "permute": "moe_permute_{}",
+    "quantize": "per_token_cast_{}",
+    "elementwise": "elementwise_kernel_{}",
+    "embedding": "embedding_kernel_{}",
+    "sample": "ArgMaxOps_{}",
+    "loss": "cross_entropy_{}",
+    "optimizer": "FusedAdam_{}",
+    "all_reduce": "ncclDevKernel_AllReduce_{}",
+    "all_gather": "ncclDevKernel_AllGather_{}",
+    "reduce_scatter": "ncclDevKernel_ReduceScatter_{}",
+    "send_recv": "ncclDevKernel_SendRecv_{}",
+    "dispatch": "ep::dispatch_{}",
+    "combine": "ep::combine_{}",
+}
+
+
+def of_lane(operations: Sequence[Any], factor: Any = lambda operation: 1.0) -> list[dict[str, Any]]:
+    """Events of a device that does what a simulated rank does, each kernel ``factor`` of it as long; streams as
+    simulated, one kernel behind the other."""
+    shift: dict[str, float] = {}
+    events = []
+    for place, operation in enumerate(sorted(operations, key=lambda each: each.start_s)):
+        length = operation.seconds * factor(operation) * 1e6
+        start = max(operation.start_s * 1e6, shift.get(operation.stream, 0.0))
+        shift[operation.stream] = start + length
+        stream = 20 if operation.is_transfer else 7
+        name = NAMES[operation.kind].format(hash_of(operation.name))
+        events.append(
+            {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": 1e6 + start, "dur": length,
+             "args": {"device": 0, "stream": stream, "correlation": place + 1}}
+        )  # fmt: skip
+    return events
+
+
+def hash_of(word: str) -> int:
+    """A number for a word, the same in every process."""
+    return sum(ord(letter) * (place + 1) for place, letter in enumerate(word)) % 9973

@@ -370,3 +370,11 @@ def test_every_measured_trace_is_read_or_refused_in_one_line() -> None:
         read += 1
         assert unknown_share(found) <= 0.02, path.name
     assert read >= 10
+
+
+def test_steps_without_annotations_are_those_that_repeat(tmp_path: Path) -> None:
+    steps = [("", decode_step(6)) for _ in range(3)]
+    found = traces.read([written(tmp_path / "t.json", kineto(steps))])
+    assert found.facts["steps_by"] == "repetition"
+    counts = np.unique(found.columns["step"][found.columns["step"] >= 0], return_counts=True)[1].tolist()
+    assert len(counts) == 3 and counts[1] == len(decode_step(6))

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import printable, shorten
-from .grammar import Commands
-from .outputs import files_of, print_rich, short, writable
+from .completion import scenarios
+from .grammar import Commands, json_option, set_option
+from .outputs import Outputs, files_of, json_text, print_rich, short, writable
+from .refusals import placed
 
 if TYPE_CHECKING:
     from ..traces import Trace
+    from ..traces.lay import Laid
 
 
 @click.group(cls=Commands)
@@ -38,6 +41,85 @@ def read(files: tuple[str, ...], out_file: str | None) -> None:
     print_rich(*(printable(line) for line in _described(found)))
     if target is not None:
         click.echo(f"table: {printable(str(short(target)))}")
+
+
+@trace.command()
+@click.argument("file", metavar="FILE")
+@click.argument("scenario", shell_complete=scenarios)
+@click.option("--plan", metavar="NAME", help="The plan that ran; the first when left out.")
+@click.option("--rank", type=click.IntRange(0), metavar="N", help="A rank of the trace; its first when left out.")
+@click.option("--step", type=click.IntRange(0), metavar="N", help="A step, from 0; the median one when left out.")
+@set_option
+@click.option("--html", "html_file", metavar="FILE", help="Write the page: both lanes, tables, gaps, other plans.")
+@json_option
+@click.option("--trace", "trace_file", metavar="FILE", help="Write both lanes as one trace for Perfetto.")
+def lay(
+    file: str,
+    scenario: str,
+    plan: str | None,
+    rank: int | None,
+    step: int | None,
+    overrides: tuple[str, ...],
+    html_file: str | None,
+    json_file: str | None,
+    trace_file: str | None,
+) -> None:
+    """Lay a measured step over the simulated one: which operators differ, and whose fault it is.
+
+    FILE is a trace with kernels. Kernels are matched with SCENARIO's operators by order and kind, never by time; a
+    trace of another plan, batch or model is refused before any number.
+    """
+    from ..question import look_up
+    from ..report.measured_page import write_both, write_measured
+    from ..scenario import load
+    from ..traces import read as read_files
+    from ..traces.lay import lay as lay_over
+    from ..traces.learned import what_follows
+
+    asked = load(scenario, overrides)
+    outputs = Outputs(inputs=files_of(asked, file), html=html_file, json=json_file, trace=trace_file)
+    found = read_files([file])
+    with placed(asked):
+        question = look_up(asked)
+        laid = lay_over(found, question, plan, rank, step)
+        follows = what_follows(laid, question) if html_file is not None and len(question.plans) > 1 else None
+    outputs.write(
+        {
+            "html": lambda target: write_measured(laid, target, follows),
+            "json": lambda: json_text(laid.to_json()),
+            "trace": lambda target: write_both(laid, target),
+        },
+        show=lambda: _print_laid(laid),
+    )
+
+
+def _print_laid(laid: Laid) -> None:
+    """The comparison on the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..units import duration, percent
+
+    def signed(seconds: float) -> str:
+        return ("−" if seconds < 0 else "+") + duration(abs(seconds))
+
+    lines = [
+        f"step: measured {duration(laid.measured_s)}, simulated {duration(laid.simulated_s)} "
+        f"({signed(laid.simulated_s - laid.measured_s)})"
+    ]
+    if laid.layer_s is not None:
+        lines.append(f"layer: measured {duration(laid.layer_s[0])}, simulated {duration(laid.layer_s[1])}")
+    lines.append(f"matched: {percent(laid.matched_share)} of the kernels' time")
+    lines += [f"{name[:-2]}: {signed(seconds)}" for name, seconds in laid.causes.to_json().items()]
+    lines += [*laid.notes, laid.in_a_sentence]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("kind", "measured", "simulated", "lost"):
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    for row in laid.kinds:
+        cells = (duration(row.measured_s), duration(row.simulated_s), signed(row.lost_s))
+        table.add_row(Text(row.kind), *cells)
+    print_rich(*(printable(line) for line in lines), table)
 
 
 def _described(found: Trace) -> Iterator[str]:

@@ -323,7 +323,7 @@ KERNEL_NAMES.register(
             ),
             "router": (
                 r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
-                r"_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts|RoutingKernel|routing",
+                r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts|RoutingKernel|routing",
             ),
             "rope": (r"rotary_?(embedding)?_kernel|rope_kernel|RotaryEmbedding|fused_rope|mrope",),
             "sample": (r"argmax|resolve_future_token|clamp_position|compute_position|greedy_sample|rejection_",),
@@ -338,7 +338,7 @@ KERNEL_NAMES.register(
         waits=(r"notify_dispatch|cached_notify", r"\bbarrier_all|signal_wait"),
         kinds={
             "dispatch": (
-                r"notify_dispatch|get_dispatch_layout",
+                r"notify_dispatch",
                 r"(internode|intranode|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel",
             ),
             "combine": (

@@ -209,12 +209,20 @@ def numbered(
         at = np.where(np.isfinite(launch_s), launch_s, start_s)
         step[:] = np.searchsorted(begins, at, side="right") - 1
     else:
-        whole = repetitions(names)
-        inner = layers_of(names)
+        # Products alone keep their order; what runs on streams beside them comes as it comes.
+        products = np.flatnonzero(heavy)
+        found = repetitions(names[products])
+        inner = min(
+            (each for each in found if each.period > 1 and each.count > 2), key=lambda each: each.period, default=None
+        )
+        # A step is more than layers: an embedding, a head.
+        whole = [each for each in found if inner is not None and each.period % inner.period]
         if inner is not None and whole and whole[0].period >= 3 * inner.period and whole[0].length > 1.2 * inner.length:
             how, first = "repetition", whole[0]
-            place = np.arange(len(names)) - first.start
-            step[:] = np.where((place >= 0) & (place < first.length), place // first.period, -1)
+            number = np.arange(len(products)) - first.start
+            number = np.where((number >= 0) & (number < first.length), number // first.period, -1)
+            following = np.minimum(np.searchsorted(products, np.arange(len(names))), len(products) - 1)
+            step[:] = number[following]
         else:
             step[:] = 0
     for number in np.unique(step[step >= 0]).tolist():

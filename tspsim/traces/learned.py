@@ -1,0 +1,62 @@
+"""What a measured step teaches: factors of kernel families, and what follows from them for other plans."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ..costs import Costs
+from ..question import Question
+from ..simulation import run_plan
+from .lay import Laid
+from .names import waits
+from .table import busy_s
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A plan's step before the correction and with it, and its rate then."""
+
+    name: str
+    before_s: float
+    after_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Follows:
+    """What corrections of a step mean for the plans of its scenario."""
+
+    factors: dict[str, float]
+    plans: tuple[Corrected, ...]
+
+
+def factors_of(laid: Laid) -> dict[str, float]:
+    """Measured over simulated time of every kernel family (:attr:`tspsim.operators.Operator.kind`), over the operators
+    that found kernels."""
+    rows: dict[int, list[int]] = defaultdict(list)
+    names = laid.trace.word("name")
+    for row, index in enumerate(laid.operation.tolist()):
+        if index >= 0 and not waits(names[row]):
+            rows[index].append(row)
+    starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for index, item in enumerate(laid.lane.operations):
+        if item.operator is not None and index in rows and item.seconds > 0.0:
+            entry = sums[item.operator.kind]
+            entry[0] += busy_s(starts[rows[index]], ends[rows[index]])
+            entry[1] += item.seconds
+    return {family: there / here for family, (there, here) in sorted(sums.items()) if here > 0.0 and there > 0.0}
+
+
+def what_follows(laid: Laid, question: Question, most: int = 8) -> Follows:
+    """The scenario's plans with the measured factors kept; plans that do not fit are left out."""
+    factors = factors_of(laid)
+    plans = []
+    for plan in question.plans[:most]:
+        before = run_plan(question, plan)
+        if not before.ran:
+            continue
+        after = run_plan(question, plan, costs=Costs(question.on(plan).device, factors))
+        plans.append(Corrected(plan.name, before.step_time_s, after.step_time_s, after.tokens_per_s))
+    return Follows(factors, tuple(plans))
