@@ -5,9 +5,11 @@
 >>> scenario.name
 'tsp-vs-tpsp-1024-mi300x'
 
-``simulate(scenario)`` answers it; ``plan``, ``compare`` and ``sweep`` do what the commands of these names do. Answers
-show themselves in a notebook, as ``to_frame()`` and ``to_html(path)``. ``load_cluster`` and :mod:`tspsim.network` hold
-the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels, :mod:`tspsim.serving` requests over steps.
+``simulate(scenario)`` answers it; ``plan``, ``compare``, ``sweep``, ``bounds`` and ``validate`` do what the commands of
+these names do, and ``catalog()`` lists what can be named. Answers show themselves in a notebook, and all have
+``to_frame()``, ``to_html(path)`` and ``plot()``; ``simulate(plan(…).best)`` is the best plan with its timeline.
+``load_cluster`` and :mod:`tspsim.network` hold the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels,
+:mod:`tspsim.serving` requests over steps.
 Everything is imported on first use.
 """
 
@@ -19,14 +21,16 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import hardware, network, serving
+    from . import catalog, hardware, network, serving
     from .answer import simulate
-    from .interface import compare, plan, sweep
+    from .interface import bounds, compare, plan, sweep, validate
     from .network import load_cluster
     from .scenario import load
 
 __all__ = [
     "__version__",
+    "bounds",
+    "catalog",
     "compare",
     "hardware",
     "load",
@@ -36,22 +40,25 @@ __all__ = [
     "serving",
     "simulate",
     "sweep",
+    "validate",
 ]
 
 _HOMES = {
+    "bounds": "interface",
     "compare": "interface",
     "load": "scenario",
     "load_cluster": "network",
     "plan": "interface",
     "simulate": "answer",
     "sweep": "interface",
+    "validate": "interface",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    if name in ("hardware", "network", "serving"):
+    if name in ("catalog", "hardware", "network", "serving"):
         return importlib.import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,10 +1,47 @@
-"""Tables as a notebook shows them."""
+"""Answers as a notebook or a terminal shows them: tables, pictures, pages, and a bar while one waits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from html import escape
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import pandas
+
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+#: Seconds before a bar is shown: what is done by then needs none.
+PROGRESS_AFTER_S = 1.0
+
+
+class Pictured:
+    """An answer with a picture and a page; both are made floors above answers (:mod:`tspsim.report.notebook`), which
+    are only known when one is wanted."""
+
+    def plot(self) -> Any:
+        """The answer as one plotly figure: a ``plotly.graph_objects.Figure``, which a notebook shows."""
+        return _pictures().plot(self)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page to ``path``, whole or not at all; returns where it is.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        _pictures().write(self, Path(path))
+        return Path(path)
+
+
+def _pictures() -> Any:
+    return importlib.import_module(f"{__package__}.report.notebook")
 
 
 class Lined(Protocol):
@@ -15,7 +52,7 @@ class Lined(Protocol):
     def in_a_line(self) -> str: ...
 
 
-class ShownPlans:
+class ShownPlans(Pictured):
     """An answer of plans that shows itself in a line a plan, in a notebook as a table."""
 
     def shown_title(self) -> str:
@@ -29,6 +66,10 @@ class ShownPlans:
     def __repr__(self) -> str:
         lines = [f"  {name}  {plan.in_a_line()}" for name, plan in self.shown_plans()]
         return "\n".join([f"<{type(self).__name__} {self.shown_title()}", *lines]) + ">"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a plan, the best first, named as it is shown, with the columns of a result's."""
+        return importlib.import_module(f"{__package__}.cells").frame(self.shown_plans())  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
         rows = [(name, plan.in_a_line()) for name, plan in self.shown_plans()]
@@ -54,3 +95,46 @@ def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]
 
 def _tags(row: Sequence[str]) -> list[str]:
     return ["th", *["td"] * (len(row) - 1)]
+
+
+#: Whether a bar stands already: what is called within a call shows none of its own.
+_standing: ContextVar[bool] = ContextVar("standing", default=False)
+
+
+@contextlib.contextmanager
+def progress_bar(progress: Progress | None = None) -> Iterator[Progress | None]:
+    """``progress`` as it is given; where nobody gives one, a bar for what takes over a second: in a terminal on stderr,
+    in a notebook below the cell. Nothing elsewhere, and nothing within a call that has one."""
+    if progress is not None or _standing.get() or not (in_notebook() or sys.stderr.isatty()):
+        yield progress
+        return
+    import threading
+
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    from .errors import printable
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    console = Console() if in_notebook() else Console(stderr=True)
+    bar = Bar(*columns, console=console, transient=True, refresh_per_second=5)
+    task = bar.add_task("", total=1.0)
+    timer = threading.Timer(PROGRESS_AFTER_S, bar.start)
+    timer.daemon = True
+    timer.start()
+    standing = _standing.set(True)
+    try:
+        yield lambda name, share: bar.update(task, description=printable(name), completed=share)
+    finally:
+        _standing.reset(standing)
+        timer.cancel()
+        timer.join()
+        bar.stop()
+
+
+def in_notebook() -> bool:
+    """Whether a notebook's kernel runs this."""
+    shell = sys.modules.get("IPython")
+    running = shell.get_ipython() if shell is not None else None
+    return running is not None and hasattr(running, "kernel")

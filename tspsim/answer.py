@@ -3,12 +3,14 @@ iteration of reinforcement learning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from . import simulation
+from ._display import progress_bar
 from .bound import Bounds
+from .errors import InputError
 from .parallel import Plan
 from .question import Question, look_up
 from .result import PlanResult, Result
@@ -17,8 +19,15 @@ from .scenario import Scenario, load
 Progress = Callable[[str, float], None]
 
 
+class Asks(Protocol):
+    """What knows the scenario that asks for it: a plan that was found."""
+
+    @property
+    def asked(self) -> Scenario | None: ...
+
+
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any],
+    scenario: Scenario | str | Path | Mapping[str, Any] | Asks | Sequence[Asks],
     *,
     every_rank: bool = False,
     every_step: bool = False,
@@ -30,30 +39,53 @@ def simulate(
     Parameters
     ----------
     scenario
-        What :func:`tspsim.load` returns, or what it takes.
+        What :func:`tspsim.load` returns, or what it takes; or what :func:`tspsim.plan` found: ``simulate(p.best)`` is
+        its best plan with report and timeline.
     every_rank
         Of a single step: run every rank instead of one a class of equal ranks; same answer, more timeline.
     every_step, every_kernel
         Of traffic: take every step by itself, and compare drawn steps with their whole programs; same answer, and how
         far it may be trusted.
     progress
-        Called with a plan's name and the share of plans done before it.
+        Called with a plan's name and the share of plans done before it; None: a bar in a terminal or a notebook.
 
     Raises
     ------
     InputError
         The scenario is wrong: a degree that divides nothing, an unknown name, ….
     """
-    asked = scenario if isinstance(scenario, Scenario) else load(scenario)
-    if asked.loop is not None:
-        from .loop.answer import answer as iterations
+    asked = question_of(scenario)
+    with progress_bar(progress) as told:
+        if asked.loop is not None:
+            from .loop.answer import answer as iterations
 
-        return iterations(look_up(asked), progress=progress)
-    if asked.traffic is None:
-        return simulation.simulate(asked, every_rank=every_rank, progress=progress)
-    from .serving.answer import answer
+            return iterations(look_up(asked), progress=told)
+        if asked.traffic is None:
+            return simulation.simulate(asked, every_rank=every_rank, progress=told)
+        from .serving.answer import answer
 
-    return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=progress)
+        return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=told)
+
+
+def question_of(source: object) -> Scenario:
+    """What :func:`simulate` is asked, as a scenario.
+
+    A plan that ``tspsim.plan`` found (or the answer itself, or its ``best``, of which the first counts) asks for its
+    scenario with it alone.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong, or there is no plan.
+    """
+    if isinstance(source, Scenario):
+        return source
+    if isinstance(source, tuple | list):
+        if not source:
+            raise InputError("no plan was found that could be simulated")
+        source = source[0]
+    found = getattr(source, "asked", None)
+    return found if isinstance(found, Scenario) else load(source)  # type: ignore[arg-type]
 
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._display import Pictured, html_table
 from .errors import InputError
 from .network import host_link_bytes_per_s
 from .parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, weight_peers, write_program
@@ -29,7 +30,10 @@ from .program import Compute
 from .result import SCHEMA_VERSION, Memory
 from .scenario import Scenario
 from .simulation import Question, look_up, scheduled
-from .units import flops, millions, percent
+from .units import compact, flops, millions, percent
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Best share of the dense peak that a bf16 GEMM reaches on any GPU measured (H100: 794.5 of 989.5 TFLOP/s,
 #: stas00/ml-engineering, maximum achievable matmul FLOPS). A claim above it is possible, but not plausible.
@@ -124,8 +128,8 @@ class Verdict:
         return {"verdict": "possible" if self.possible else "impossible", **vars(self)}
 
 
-@dataclass(frozen=True)
-class Bounds:
+@dataclass(frozen=True, repr=False)
+class Bounds(Pictured):
     """The ceilings of a scenario."""
 
     scenario: str
@@ -140,6 +144,36 @@ class Bounds:
     peak_flops_per_s: float
     hbm_bytes_per_s: float
     plans: tuple[PlanBound, ...]
+
+    def __repr__(self) -> str:
+        lines = [f"<Bounds {self.scenario}: {self.gpus:,} × {self.device}"]
+        for plan in self.plans:
+            limit = f"{compact(plan.tokens_per_s, 'tokens/s')} at most, limited by {plan.model.limit}"
+            lines.append(f"  {plan.name}  {limit}{'' if plan.memory.fits else '; does not fit'}")
+        return "\n".join(lines) + ">"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [plan.name, compact(plan.tokens_per_s), plan.model.limit, "yes" if plan.memory.fits else "no"]
+            for plan in self.plans
+        ]
+        return html_table(f"{self.scenario}: ceilings", ("plan", "tokens/s at most", "limited by", "fits"), rows)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a plan: its ceilings in tokens/s, of the whole model and of one block's forward, and its memory."""
+        import pandas
+
+        rows = [
+            {
+                "ceiling_tokens_per_s": plan.tokens_per_s,
+                "block_ceiling_tokens_per_s": plan.block_tokens_per_s,
+                "limited_by": plan.model.limit,
+                "memory_peak_bytes": plan.memory.peak_bytes,
+                "memory_fits": plan.memory.fits,
+            }
+            for plan in self.plans
+        ]
+        return pandas.DataFrame(rows, index=pandas.Index([plan.name for plan in self.plans], name="plan"))
 
     @property
     def fitting(self) -> tuple[PlanBound, ...]:

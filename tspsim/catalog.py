@@ -19,15 +19,18 @@ import os
 import pickle
 import re
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from ._shared import Shared
-from .errors import InputError, UnknownNameError, describe, did_you_mean, shorten
+from .errors import InputError, UnknownNameError, describe, did_you_mean, printable, shorten
 
 if TYPE_CHECKING:
+    import pandas
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
@@ -80,6 +83,43 @@ def names(kind: Kind) -> list[str]:
     """Names of all entries of ``kind``, sorted."""
     found = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
     return sorted(found)
+
+
+def table(kind: Kind | None = None) -> pandas.DataFrame:
+    """What can be named, as ``tspsim catalog list`` prints it; ``tspsim.catalog()`` is the same.
+
+    Parameters
+    ----------
+    kind
+        One of :data:`FOLDERS`; None: all.
+
+    Raises
+    ------
+    UnknownNameError
+        No such kind.
+
+    >>> import tspsim
+    >>> tspsim.catalog("devices").loc["h100", "kind"]
+    'devices'
+    """
+    import pandas
+
+    if kind is not None and kind not in FOLDERS:
+        raise UnknownNameError("kind of entry", kind, FOLDERS)
+    kinds = [cast("Kind", each) for each in FOLDERS] if kind is None else [kind]
+    entries = [(each, name) for each in kinds for name in names(each)]
+    rows = [{"kind": each, "description": describe_entry(each, name), "file": str(locate(each, name))}
+            for each, name in entries]  # fmt: skip
+    return pandas.DataFrame(rows, index=pandas.Index([name for _, name in entries], name="name"))
+
+
+def describe_entry(kind: Kind, name: str) -> str:
+    """An entry in a line; one that cannot be read says why instead of hiding the others."""
+    try:
+        data = read_yaml(locate(kind, name))
+    except InputError as error:
+        return f"cannot be read: {shorten(error.message, 100)}"
+    return printable(shorten(data.get("description") or data.get("source") or "", 160))
 
 
 def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) -> Path:
@@ -431,3 +471,13 @@ def _loader() -> type[Any]:
         characters = ["" if character == "\0" else character for character in first]
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(rf"(?:{pattern})\Z"), characters)
     return Loader
+
+
+class _Called(ModuleType):
+    """This module, which may be called: ``tspsim.catalog()`` lists what it holds."""
+
+    def __call__(self, kind: Kind | None = None) -> pandas.DataFrame:
+        return table(kind)
+
+
+sys.modules[__name__].__class__ = _Called

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
 
 #: What a cell of a table holds: a number, a truth, text, or nothing.
 Cell = int | float | bool | str | None
 
 #: Rates and times of a plan's entry that are columns under their own names.
 _RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "block_forward_tokens_per_s", "step_time_s", "mfu", "dropped_share")
+#: Columns that stand first in frames: what was asked for.
+FIRST = (
+    "tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "tokens_per_s_per_gpu", "step_time_s", "mfu",
+    "ttft_s_mean", "tpot_s_mean", "requests_per_s", "goodput_requests_per_s", "time_to_first_token_s",
+    "time_per_output_token_s", "memory_peak_bytes", "memory_fits",
+)  # fmt: skip
 
 
 def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
@@ -48,6 +57,25 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
     cells |= _served(plan.get("inference", {}))
     cells |= {name: value for name, value in plan.get("loop", {}).items() if isinstance(value, int | float)}
     return cells | _costs(plan["cost"])
+
+
+def frame(plans: Iterable[tuple[str, Any]]) -> pandas.DataFrame:
+    """One row a plan, under the names that they are shown by; rates first, whichever plan is refused.
+
+    Parameters
+    ----------
+    plans
+        (name, what has the ``to_json`` of a plan's entry).
+    """
+    import pandas
+
+    named = list(plans)
+    rows = [flat(plan.to_json()) for _, plan in named]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    first = [column for column in FIRST if column in columns]
+    order = [*first, *(column for column in columns if column not in first)]
+    index = pandas.Index([name for name, _ in named], name="plan")
+    return pandas.DataFrame(rows, index=index, columns=pandas.Index(order))
 
 
 def _costs(cost: Mapping[str, Any]) -> dict[str, Cell]:

@@ -12,8 +12,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._display import html_table
+from ._display import Pictured, html_table, progress_bar
+from .answer import bounds as ceilings_of
 from .answer import simulate
+from .bound import Bounds
 from .errors import InputError
 from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
 from .scenario import Scenario, load
@@ -33,6 +35,8 @@ from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
 from .units import compact, duration, gib
+from .validation.run import Validation
+from .validation.run import validate as score
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +56,7 @@ def plan(
     objective: str | None = None,
     top: int = 3,
     jobs: int | None = 1,
-    budget: str = "40 s",
+    budget: str | float = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Planned | ServingPlanned | TrafficPlanned | OffersPlanned:
@@ -73,11 +77,12 @@ def plan(
         Processes; None for as many as this machine lends (a program that starts processes needs the usual
         ``if __name__ == "__main__"``).
     budget
-        Processor time for it all, such as ``"40 s"``; ``"none"`` until nothing better can be left.
+        Processor time for it all, such as ``"40 s"`` or a number of seconds; ``"none"`` until nothing better can be
+        left.
     limits
         What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
     progress
-        Called with what is done so far; None: nobody is told.
+        Called with what is done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
@@ -85,24 +90,37 @@ def plan(
         The scenario, objective or budget is wrong.
     InfeasibleError
         No legal plan fits.
+
+    Examples
+    --------
+    >>> found = plan("tsp-8x-h100", budget=10)
+    >>> best = simulate(found.best[0]).best
+    >>> best.name == found.best[0].result.name
+    True
     """
-    budget_s = read_budget(budget)
+    budget_s = read_budget(budget if isinstance(budget, str) else f"{budget!r} s")
     if isinstance(scenario, Scenario):
         _refuse_overrides(overrides)
         question, stated = scenario, True
     else:
         question, stated = load_planned(scenario, overrides)
-    planner = planner_of(
-        question,
-        stated=stated,
-        objective=objective,
-        top=top,
-        jobs=jobs,
-        budget_s=budget_s,
-        limits=limits,
-        progress=progress,
-    )
-    return planner.run()
+    with progress_bar(progress) as told:
+        planner = planner_of(
+            question,
+            stated=stated,
+            objective=objective,
+            top=top,
+            jobs=jobs,
+            budget_s=budget_s,
+            limits=limits,
+            progress=told,
+        )
+        found = planner.run()
+    for planned in [found] if isinstance(found, Planned) else getattr(found, "offers", ()):
+        whole = planned if isinstance(planned, Planned) else planned.planned
+        if whole is not None:
+            whole.with_questions()
+    return found
 
 
 def compare(
@@ -135,12 +153,13 @@ def compare(
     if any(isinstance(each, Scenario) for each in scenarios):
         _refuse_overrides(overrides)
     asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
-    found = with_best(expand_all(asked), jobs=jobs, progress=progress)
-    questions = [question for question, _ in found]
-    results = [
-        simulate(question, progress=part_of(progress, question.name, index, len(questions)))
-        for index, question in enumerate(questions)
-    ]
+    with progress_bar(progress) as told:
+        found = with_best(expand_all(asked), jobs=jobs, progress=told)
+        questions = [question for question, _ in found]
+        results = [
+            simulate(question, progress=part_of(told, question.name, index, len(questions)))
+            for index, question in enumerate(questions)
+        ]
     return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found), jobs)
 
 
@@ -172,7 +191,7 @@ def sweep(
     jobs
         Processes; None for as many as help.
     progress
-        Called with what is done so far; None: nobody is told.
+        Called with what is done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
@@ -188,7 +207,46 @@ def sweep(
     axes = [f"{path}={_values(values)}" for path, values in over.items()] if isinstance(over, Mapping) else list(over)
     question = Sweep(str(scenario), axes, zipped=zipped, overrides=overrides)
     kept = Path(store) if store is not None else None
-    return question.run(store=kept, resume=resume, jobs=jobs, progress=progress)
+    with progress_bar(progress) as told:
+        return question.run(store=kept, resume=resume, jobs=jobs, progress=told)
+
+
+def bounds(scenario: Source, overrides: Sequence[str] = ()) -> Bounds:
+    """Physical ceilings of a scenario's plans, as ``tspsim bound`` tells them.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong.
+
+    Examples
+    --------
+    >>> ceilings = bounds("tsp-8x-h100")
+    >>> bool((ceilings.to_frame()["ceiling_tokens_per_s"] > 0).all())
+    True
+    """
+    if isinstance(scenario, Scenario):
+        _refuse_overrides(overrides)
+    return ceilings_of(scenario if isinstance(scenario, Scenario) else load(scenario, overrides))
+
+
+def validate(folder: str | Path | None = None, *, progress: Progress | None = None) -> Validation:
+    """Predictions against measured tables, as ``tspsim validate`` scores them.
+
+    Parameters
+    ----------
+    folder
+        Laid out as docs/validation.md says; None: the rows that ship with the package.
+    progress
+        Called with what is done so far; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist, holds no known table, or a file in it is not a table.
+    """
+    with progress_bar(progress) as told:
+        return score(folder, progress=told)
 
 
 def _refuse_overrides(overrides: Sequence[str]) -> None:
@@ -204,7 +262,7 @@ def _values(values: Sequence[object]) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(Pictured):
     """Results side by side; a notebook shows them as a table."""
 
     #: The scenarios as they were given; one with offers became several ``questions``.
@@ -335,6 +393,14 @@ class Comparison:
         one = self.asked[0] if len(self.asked) == 1 else None
         names = " · ".join(scenario.name for scenario in self.asked[:4])
         return {"title": one.name if one else names, "description": one.description if one else ""}
+
+    def plot(self) -> Any:
+        """The best plan of every scenario as a bar, with the range its rate should lie in."""
+        from .report.notebook import bars, bars_of
+
+        best = [(str(result.scenario["name"]), result.best) for result in self.results]
+        told = bars_of((f"{name}: {plan.name}", plan) for name, plan in best if plan is not None)
+        return bars(told, "tokens/s", "side by side")
 
     def to_html(self, path: str | Path) -> Path:
         """Write the page to ``path`` (a purchase's pages of single offers beside it); returns where it is.

@@ -6,15 +6,13 @@ otherwise. An entry of a plan that was refused has ``error`` and its memory, and
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._display import html_table
-from .cells import flat
+from ._display import Pictured, html_table
+from .cells import frame
 from .errors import UnknownNameError
 from .units import compact, duration, gib, percent
 
@@ -254,7 +252,7 @@ def waits_of(plan: PlanResult) -> list[str]:
 
 
 @dataclass(frozen=True, repr=False)
-class Result:
+class Result(Pictured):
     """Every plan of one scenario, in the scenario's order; a notebook shows it as a table.
 
     ``provenance`` lists what the numbers rest on: ``{"what", "value", "source", "basis"}`` each.
@@ -332,22 +330,7 @@ class Result:
         >>> frame.index.name, bool(frame.loc["TSP8", "step_time_s"] > 0)
         ('plan', True)
         """
-        import pandas
-
-        rows = [flat(plan.to_json()) for plan in self.plans]
-        return pandas.DataFrame(rows, index=pandas.Index([plan.name for plan in self.plans], name="plan"))
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write the report to ``path``, whole or not at all; returns where it is.
-
-        Raises
-        ------
-        InputError
-            The file cannot be written.
-        """
-        # Pages are made floors above answers, so the room is only known when a page is wanted.
-        importlib.import_module(f"{__package__}.report").write_report(self, Path(path))
-        return Path(path)
+        return frame((plan.name, plan) for plan in self.plans)
 
     def timeline(self, name: str) -> pandas.DataFrame:
         """What every simulated rank of a plan did, one row an instruction.

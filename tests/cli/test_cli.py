@@ -15,8 +15,8 @@ import pytest
 from helpers.processes import without_reader
 
 import tspsim as package
-from tspsim import __version__, catalog
-from tspsim.cli import main, outputs
+from tspsim import __version__, _display, catalog
+from tspsim.cli import main
 from tspsim.errors import InputError
 
 SMALL = """\
@@ -302,10 +302,10 @@ def test_progress_appears_on_a_terminal_when_it_takes_long(monkeypatch: pytest.M
     import time
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(outputs, "PROGRESS_AFTER_S", 0.05)
+    monkeypatch.setattr(_display, "PROGRESS_AFTER_S", 0.05)
     slow = Terminal()
     monkeypatch.setattr(sys, "stderr", slow)
-    with outputs.progress_bar() as progress:
+    with _display.progress_bar() as progress:
         assert progress is not None
         progress("TP\x1b[31m8", 0.5)
         deadline = time.monotonic() + 10
@@ -317,12 +317,12 @@ def test_progress_appears_on_a_terminal_when_it_takes_long(monkeypatch: pytest.M
 def test_progress_stays_away_from_quick_answers_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Terminal()
     monkeypatch.setattr(sys, "stderr", quick)
-    with outputs.progress_bar() as progress:
+    with _display.progress_bar() as progress:
         assert progress is not None
         progress("TP8", 0.5)
     assert quick.getvalue().strip() == ""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with outputs.progress_bar() as progress:
+    with _display.progress_bar() as progress:
         assert progress is None
 
 

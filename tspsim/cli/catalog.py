@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ..errors import InputError, UnknownNameError, printable, shorten
+from ..errors import InputError, UnknownNameError, printable
 from .completion import entries, kinds
 from .grammar import Commands
 from .outputs import Outputs, json_text, print_rich
@@ -47,10 +47,10 @@ def list_(kind: str | None, json_file: str | None) -> None:
 
 def _listed(asked: Sequence[Kind]) -> list[dict[str, str]]:
     """Kind, name, file and description of every entry."""
-    from ..catalog import locate, names
+    from ..catalog import describe_entry, locate, names
 
     return [
-        {"kind": kind, "name": name, "file": str(locate(kind, name)), "description": _description(kind, name)}
+        {"kind": kind, "name": name, "file": str(locate(kind, name)), "description": describe_entry(kind, name)}
         for kind in asked
         for name in names(kind)
     ]
@@ -61,7 +61,7 @@ def _print_table(asked: Sequence[Kind]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..catalog import names
+    from ..catalog import describe_entry, names
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("kind", style="dim")
@@ -69,7 +69,7 @@ def _print_table(asked: Sequence[Kind]) -> None:
     table.add_column("what it is")
     for each in asked:
         for name in names(each):
-            table.add_row(Text(each), Text(printable(name)), Text(_description(each, name)))
+            table.add_row(Text(each), Text(printable(name)), Text(describe_entry(each, name)))
         table.add_section()
     print_rich(table)
 
@@ -108,14 +108,3 @@ def _known(kind: str) -> Kind:
     if kind not in kinds:
         raise UnknownNameError("kind of entry", kind, kinds)
     return kind
-
-
-def _description(kind: Kind, name: str) -> str:
-    """An entry in a line; one that cannot be read says why instead of hiding the others."""
-    from ..catalog import locate, read_yaml
-
-    try:
-        data = read_yaml(locate(kind, name))
-    except InputError as error:
-        return f"cannot be read: {shorten(error.message, 100)}"
-    return printable(shorten(data.get("description") or data.get("source") or "", 160))

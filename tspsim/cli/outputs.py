@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import html
 import json
 import os
@@ -10,7 +9,7 @@ import re
 import stat
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,12 @@ if TYPE_CHECKING:
     from ..scenario import Scenario
 
 STANDARD_OUTPUT = "-"
-PROGRESS_AFTER_S = 1.0
 WIDTH_OF_FILES = 160
 LONGEST_SENTENCE = 10_000
 #: Of a report's name: file systems take 255 bytes of a name, endings included.
 LONGEST_NAME_BYTES = 100
 #: Characters of a page in which its ``meta`` elements stand.
 HEAD_OF_A_PAGE = 4096
-
-#: Called with what is under way and the share that is done.
-Progress = Callable[[str, float], None]
 
 _TITLES = {
     "html": "report",
@@ -284,29 +279,3 @@ def terminal_width() -> int:
     import shutil
 
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH_OF_FILES
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Progress | None]:
-    """A bar on stderr for what takes over a second; nothing where stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    import threading
-
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    bar = Bar(*columns, console=Console(stderr=True), transient=True, refresh_per_second=5)
-    task = bar.add_task("", total=1.0)
-    timer = threading.Timer(PROGRESS_AFTER_S, bar.start)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield lambda name, share: bar.update(task, description=printable(name), completed=share)
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._display import progress_bar
 from ..errors import InputError
 from .completion import scenarios
 from .grammar import json_option, pdf_option, set_option
-from .outputs import Outputs, files_of, print_rich, progress_bar, report_file, terminal_width
+from .outputs import Outputs, files_of, print_rich, report_file, terminal_width
 from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:

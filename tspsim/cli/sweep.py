@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from .._display import progress_bar
 from ..errors import InfeasibleError, InputError, printable, shorten
 from .completion import scenarios
 from .grammar import jobs_option, set_option
-from .outputs import Outputs, files_of, print_rich, progress_bar, writable
+from .outputs import Outputs, files_of, print_rich, writable
 
 #: A table written to a file is shown too if it is this short.
 _ROWS_SHOWN = 40

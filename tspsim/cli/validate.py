@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .._display import progress_bar
 from ..errors import InputError, UnknownNameError
 from .completion import devices
 from .grammar import jobs_option, json_option
 from .logs import log_options, logs_of
-from .outputs import Outputs, files_of, json_text, print_rich, progress_bar
+from .outputs import Outputs, files_of, json_text, print_rich
 
 if TYPE_CHECKING:
     import pandas as pd

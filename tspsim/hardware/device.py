@@ -82,6 +82,9 @@ class Device(DeviceFacts):
             self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._preferring[key]
 
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {self.visible_memory_bytes / 1e9:.0f} GB, {', '.join(self.peak_flops_per_s)}>"
+
     @property
     def parts(self) -> tuple[Hashable, ...]:
         """Equal for devices made of the same parts, as long as one of them lives."""

@@ -141,6 +141,10 @@ class Cluster:
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        fabric = f" on {self.fabric.name}" if self.fabric is not None else ""
+        return f"<Cluster {self.name}: {self.gpus:,} × {self.device_name} in {self.nodes:,} × {self.node.name}{fabric}>"
+
     @property
     def device_name(self) -> str:
         """Catalog name of the GPUs."""

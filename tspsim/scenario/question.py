@@ -23,6 +23,8 @@ from .variation import Variation
 from .workload import Workload
 
 MOST_PLANS = 100
+#: Plans that a scenario's line names.
+PLANS_SHOWN = 8
 
 
 class Prices(Section):
@@ -206,6 +208,13 @@ class Scenario(Section):
     def origin(self, key: str) -> str | None:
         """File or option that the value at a dotted key came from; None for a question that was no file."""
         return origin_of(key, self._overridden, self._file)
+
+    def __repr__(self) -> str:
+        where = self.cluster if isinstance(self.cluster, str) else f"{self.cluster.nodes} × {self.cluster.device}"
+        asked = "requests" if self.traffic is not None else self.workload.pass_
+        plans = ", ".join(plan.name for plan in self.plans[:PLANS_SHOWN]) or "no plans"
+        more = f" and {len(self.plans) - PLANS_SHOWN} more" if len(self.plans) > PLANS_SHOWN else ""
+        return f"<Scenario {self.name}: {self.workload.model}, {asked}, on {where}; {plans}{more}>"
 
     @property
     def asked_in(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._display import html_table
+from .._display import Pictured, html_table
 from ..cells import Cell, flat
 from ..errors import InputError
 from ..files import atomic_write, replacing
@@ -54,7 +54,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class Table(Pictured):
     """Rows of equal columns."""
 
     #: The paths that were swept: names of columns.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tspsim._display import Pictured, html_table
 from tspsim.errors import InputError, shorten
 
 from .answers import Answers
@@ -130,12 +131,35 @@ class Outcome:
         return text.getvalue()
 
 
-@dataclass(frozen=True)
-class Validation:
+@dataclass(frozen=True, repr=False)
+class Validation(Pictured):
     """Every table of a folder with its predictions, in the registry's order, and the CSV files nobody knows."""
 
     outcomes: tuple[Outcome, ...]
     unknown: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        rows = sum(outcome.summary()["predicted"] for outcome in self.outcomes)
+        return f"<Validation: {rows:,} rows of {len(self.outcomes)} tables predicted; to_frame() has their errors>"
+
+    def _repr_html_(self) -> str:
+        frame = self.to_frame()
+        told = [
+            [path, *(f"{row[key]:,}" for key in ("predicted", "rows")),
+             *("–" if row[key] is None or row[key] != row[key] else f"{100.0 * row[key]:.1f} %"
+               for key in ("median_ape", "mape", "p90_ape", "bias"))]
+            for path, row in zip(frame.index, frame.to_dict("records"), strict=True)
+        ]  # fmt: skip
+        columns = ("table", "predicted", "rows", "median error", "mean", "nine of ten below", "bias")
+        return html_table("Predictions against measurements", columns, told)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a table: its errors as shares of one, how many of its rows are predicted."""
+        import pandas as pd
+
+        keys = ("median_ape", "mape", "p90_ape", "bias", "predicted", "rows")
+        rows = [{key: outcome.summary()[key] for key in keys} for outcome in self.outcomes]
+        return pd.DataFrame(rows, index=pd.Index([outcome.table.path for outcome in self.outcomes], name="table"))
 
     def outcome(self, path: str) -> Outcome:
         """The outcome of the table at ``path``; raises KeyError."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..._display import ShownPlans
@@ -96,12 +96,20 @@ class Planned(ShownPlans):
     @property
     def asked(self) -> Scenario:
         """The scenario with the best plan alone, and the sequences that a replica then has."""
-        best = self.best[0]
-        nodes = best.result.gpus // self.question.cluster.gpus_per_node
+        return self.asked_of(self.best[0])
+
+    def asked_of(self, found: Found) -> Scenario:
+        """The scenario with one of the plans alone."""
+        nodes = found.result.gpus // self.question.cluster.gpus_per_node
         scenario = self.scenario
         if nodes != self.question.cluster.nodes:
             scenario = at_nodes(scenario, self.question.cluster, nodes)
-        return scenario_of(scenario, best.candidate)
+        return scenario_of(scenario, found.candidate)
+
+    def with_questions(self) -> Planned:
+        """The same, whose best plans know the scenarios that ask for them."""
+        self.best = tuple(replace(found, asked=self.asked_of(found)) for found in self.best)
+        return self
 
     @property
     def searched(self) -> Mapping[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from ...parallel import Job
 from ...paths import LowerBound
 from ...result import PlanResult
+from ...scenario import Scenario
 from .candidate import Candidate
 from .clock import NEVER, Deadline
 from .frontier import BEGIN_S, INSTRUCTION_S, Frontier, Tally
@@ -43,6 +44,12 @@ class Found:
     candidate: Candidate
     result: PlanResult
     bound_s: float
+    #: The scenario with it alone, once an answer tells it.
+    asked: Scenario | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
 
     @property
     def step_s(self) -> float:

@@ -12,6 +12,7 @@ from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
 from ..purchase.offers import expand
 from .answer import Planned, document
+from .branch import Found
 from .planner import Planner
 
 #: Called with a sentence and the share that is done.
@@ -47,6 +48,12 @@ class OffersPlanned(ShownPlans):
     def found(self) -> list[tuple[str, Planned]]:
         """Offers that have plans."""
         return [(each.name, each.planned) for each in self.offers if each.planned is not None]
+
+    @property
+    def best(self) -> tuple[Found, ...]:
+        """The best plan of every offer, most tokens/s first."""
+        every = [planned.best[0] for _, planned in self.found]
+        return tuple(sorted(every, key=lambda found: -found.result.tokens_per_s))
 
     @property
     def asked(self) -> Scenario:
