@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 from typing import Any
 
 from ..model.attention import CacheUse
@@ -25,7 +25,7 @@ from .job import Job
 from .ledger import peak
 from .memory import declared
 from .pipeline import Chunk
-from .serving_engine import Budget
+from .serving_engine import Budget, ServingEngine
 from .unpacked import UNPACKED
 
 #: No context is longer: where caches do not grow any length fits.
@@ -68,6 +68,33 @@ class Capacity:
         """Between which those are expected, nine times of ten."""
         low = min(self._sessions(stage, context, stage.budget.low) for stage in self.stages)
         return low, min(self._sessions(stage, context, stage.budget.high) for stage in self.stages)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers keep states beside the tokens that others keep."""
+        uses = [use for stage in self.stages for use in stage.uses]
+        return any(use.sequence_bytes for use in uses) and any(use.grows for use in uses)
+
+    @property
+    def without_states(self) -> Capacity:
+        """Room for tokens alone."""
+        stages = [
+            replace(stage, uses={replace(use, sequence_bytes=0.0): count for use, count in stage.uses.items()})
+            for stage in self.stages
+        ]
+        return replace(self, stages=tuple(stages))
+
+    def state_bytes(self, stage: StageRoom) -> float:
+        """Of one sequence on a GPU of a stage."""
+        return sum(count * self.share.rank_bytes(use, 0) for use, count in stage.uses.items())
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks that the states of a sequence take, where they are kept in some."""
+        whole = self.block_tokens * self.share.ranks
+        pairs = zip(self.stages, self.without_states.stages, strict=True)
+        blocks = [(self.state_bytes(stage), self._sequence_bytes(alone, whole)) for stage, alone in pairs]
+        return max((ceil(states / block) for states, block in blocks if block), default=1)
 
     def tokens(self, context: int) -> int:
         """Tokens of whole sequences of ``context`` each that stay resident."""
@@ -136,8 +163,18 @@ def capacity_of(job: Job, visible_bytes: float) -> Capacity:
     for stage in range(job.plan.pp):
         chunks = job.chunks(stage)
         stages.append(StageRoom(budget_of(job, visible_bytes, chunks), served.cache_uses(job, chunks)))
-    engine = job.work.stack.engine
-    return Capacity(tuple(stages), job.scheme.context(job.plan), engine.block_tokens)
+    engine, share = job.work.stack.engine, job.scheme.context(job.plan)
+    return Capacity(tuple(stages), share, block_of(engine, job.model.attention_kind.name, share, stages))
+
+
+def block_of(engine: ServingEngine, kind: str, share: ContextShare, stages: Sequence[StageRoom]) -> int:
+    """Tokens of a block, which states of linear attention may make larger."""
+    uses = [use for stage in stages for use in stage.uses]
+    states = [share.rank_bytes(use, 0) for use in uses if use.sequence_bytes]
+    tokens = [share.rank_bytes(replace(use, sequence_bytes=0.0), share.ranks) for use in uses if use.grows]
+    if engine.states is None or not states or not tokens:
+        return engine.block_tokens
+    return engine.states.block_tokens(engine.block_tokens, kind, min(tokens), max(states))
 
 
 def kept_by(job: Job) -> tuple[tuple[int, int], ...]:

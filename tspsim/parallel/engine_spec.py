@@ -11,7 +11,7 @@ from pydantic import Field, PositiveInt, StrictBool
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
-from .serving_engine import Graphs, Limits, MemoryRule, Pages, Prior, Scheduler, ServingEngine, Sizes
+from .serving_engine import Graphs, Limits, MemoryRule, Pages, Prior, Scheduler, ServingEngine, Sizes, StateRule
 from .stated import Expected, Section, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -114,6 +114,26 @@ class PagesSpec(Section):
     source: str = Field(min_length=3, max_length=2000)
 
 
+class StatesSpec(Section):
+    """How states of linear attention are kept, and up to where a prompt's beginning is found again."""
+
+    kept: Literal["blocks", "pool", "never"] = Field(description="in blocks of the cache, in a pool, or not at all")
+    inflates: StrictBool = Field(False, description="a block of a layer with attention covers a state of another")
+    align: dict[str, PositiveInt] = Field({}, description="kind of attention → tokens of which a block has a multiple")
+    live: PositiveInt = Field(1, description="states of a sequence that runs, where beginnings are found again")
+    copies: PositiveInt = Field(1, description="states of the pool for each sequence that may run")
+    share: float = Field(0.0, ge=0.0, le=100.0, description="memory of the pool over that of tokens")
+    grid: PositiveCount = Field(0, description="tokens: pieces of prompts keep a state at a multiple; 0: at blocks")
+    decoding: PositiveCount = Field(0, description="the same while answers are put out")
+    every: PositiveCount = Field(0, description="tokens of a prompt behind which a state is kept besides")
+    source: str = Field(min_length=3, max_length=2000)
+
+    def rule(self) -> StateRule:
+        """The same as engines read it."""
+        told = self.model_dump(exclude={"source"})
+        return StateRule(**told)
+
+
 class EngineSpec(Section):
     """How a serving engine runs a model; what is left out costs nothing."""
 
@@ -144,6 +164,7 @@ class EngineSpec(Section):
     logit: Expected[BytesPerLogit] | None = Field(None, description="bytes a logit while the largest pass samples")
     block: Stated[PositiveInt] | None = Field(None, description="tokens of a block of the cache")
     pages: tuple[PagesSpec, ...] = Field((), description="where blocks have other tokens: the first that holds")
+    states: StatesSpec | None = Field(None, description="of linear attention: how they are kept")
     context_workspace: Stated[PositiveCount] | None = Field(
         None, description="most tokens of cached latents whose keys and values are made at once; whole contexts else"
     )
@@ -180,6 +201,7 @@ class EngineSpec(Section):
             "logit_bytes": _prior(self.logit),
             "block_tokens": _value(self.block),
             "pages": tuple(Pages(each.tokens, each.attention, each.devices) for each in self.pages),
+            "states": self.states.rule() if self.states else None,
             "context_workspace": _value(self.context_workspace),
             "limits": self._limits(),
             "few_tokens": _value(self.few_tokens),
@@ -211,6 +233,8 @@ class EngineSpec(Section):
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
+            elif isinstance(entry, StatesSpec):
+                yield Provenance(f"{what} of linear attention", entry.kept, entry.source, "library")
             elif isinstance(entry, MemorySpec):
                 yield Provenance(what, f"{entry.share:.0%}", entry.source, "library")
             elif isinstance(entry, SchedulerSpec):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
 from math import ceil, log2
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..model.attention import MOST_DECODED, decoded
 from ..operators import AbsorbProduct, Gemm, Operator
@@ -141,6 +141,52 @@ class Pages:
 
 
 @dataclass(frozen=True)
+class StateRule:
+    """How an engine keeps states of layers of linear attention, and up to where it finds a prompt's beginning.
+
+    Attributes
+    ----------
+    kept
+        ``blocks``: in blocks of the cache; ``pool``: in memory of their own; ``never``: nothing is found again.
+    inflates
+        Blocks are made so large that one of a layer with attention covers a state of another.
+    align
+        Tokens that such a block is a multiple of, by kind of attention; those of a block where a kind has none.
+    live
+        States of a sequence that runs, where beginnings are found again; one otherwise.
+    copies
+        And those that the number of sequences that run is reckoned with, where states have a pool.
+    share
+        Memory of that pool over that of tokens.
+    grid, decoding, every
+        Tokens: states are kept at the ends of pieces of prompts, down to a multiple of ``grid`` (of ``decoding`` while
+        answers are put out), and every so many; 0: at blocks, and nowhere else.
+    """
+
+    kept: Literal["blocks", "pool", "never"]
+    inflates: bool = False
+    align: Mapping[str, int] = field(default_factory=dict)
+    live: int = 1
+    copies: int = 1
+    share: float = 0.0
+    grid: int = 0
+    decoding: int = 0
+    every: int = 0
+
+    def block_tokens(self, block: int, kind: str, token_bytes: float, state_bytes: float) -> int:
+        """Tokens of a block, of which a layer with attention keeps ``token_bytes`` each, beside states of others.
+
+        >>> rule = StateRule("blocks", inflates=True, align={"kda": 128})
+        >>> rule.block_tokens(16, "gdn", 2048.0, 1097728.0), rule.block_tokens(16, "kda", 1152.0, 1097728.0)
+        (544, 1024)
+        """
+        if not self.inflates or not token_bytes:
+            return block
+        unit = max(block, self.align.get(kind, block))
+        return max(block, unit * ceil(state_bytes / (unit * token_bytes)))
+
+
+@dataclass(frozen=True)
 class Scheduler:
     """The scheduler of requests that an engine runs, by its name in :mod:`tspsim.serving`, options of it that differ
     from the defaults there, what the engine calls the ``share`` of memory (empty: it has no such option), and whether
@@ -233,6 +279,8 @@ class ServingEngine:
         Bytes a logit while the largest pass samples for all sequences that may run.
     block_tokens, pages
         Tokens of a block of the cache, and where they are others.
+    states
+        How states of linear attention are kept; None: beside the sequence's blocks, and found with any block.
     context_workspace
         Tokens of cached latents whose keys and values are made at once, for the prompts of a pass; 0: all.
     limits
@@ -270,6 +318,7 @@ class ServingEngine:
     logit_bytes: Prior = NONE
     block_tokens: int = 1
     pages: tuple[Pages, ...] = ()
+    states: StateRule | None = None
     context_workspace: int = 0
     limits: tuple[Limits, ...] = ()
     few_tokens: int = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -33,17 +35,64 @@ class BlockPool:
         self.used -= blocks
 
 
+@dataclass(frozen=True)
+class States:
+    """How an engine keeps the states of layers of linear attention, in blocks of its cache.
+
+    A beginning is found up to where the state behind it was kept, not block by block.
+
+    Attributes
+    ----------
+    live
+        Blocks that a sequence takes for its states while it runs.
+    snapshot
+        And those that a kept state takes; 0: it has a pool of its own.
+    grid, decoding
+        A state is kept where a piece of a prompt ends, at a multiple of so many blocks; while answers are put out at
+        multiples of ``decoding``.
+    every
+        And behind every so many blocks of a prompt; 0: where pieces end alone.
+    most
+        States of that pool that can be kept beside those of the sequences that run; None: no limit.
+    running
+        Sequences whose states that pool has room for; None: no limit.
+    """
+
+    live: int = 0
+    snapshot: int = 0
+    grid: int = 1
+    decoding: int = 1
+    every: int = 0
+    most: int | None = None
+    running: int | None = None
+
+    def places(self, first: int, last: int, *, answers: bool = False) -> list[int]:
+        """Behind which blocks states are kept when those after ``first`` up to ``last`` have been computed."""
+        grid = self.decoding if answers else self.grid
+        found = list(range((first // self.every + 1) * self.every, last + 1, self.every)) if self.every else []
+        end = last - last % grid
+        return found if end <= first or end in found else [*found, end]
+
+
 class Node:
     """``blocks`` blocks in a row whose content is known, behind those of its parent; ``key``: what they hold, given
     what all before them hold."""
 
-    __slots__ = ("blocks", "cached", "children", "holders", "key", "parent")
+    __slots__ = ("blocks", "cached", "children", "extra", "holders", "kept", "key", "parent")
 
     def __init__(self, parent: Node | None, key: Hashable, blocks: int) -> None:
         self.parent, self.key, self.blocks = parent, key, blocks
         #: Of the blocks, from the first on, those that still hold it; and sequences that hold them.
         self.cached = self.holders = 0
         self.children: dict[Hashable, Node] = {}
+        #: Behind which of its blocks a state is kept, ascending, and the blocks that these take.
+        self.kept: list[int] = []
+        self.extra = 0
+
+    @property
+    def size(self) -> int:
+        """Blocks that it takes, states with them."""
+        return self.cached + self.extra
 
 
 class Own:
@@ -63,15 +112,18 @@ class Trail:
         Of the first runs: nodes that it holds.
     shared
         Its first blocks, which are those of the nodes.
+    junction, looked_at
+        Blocks that others have computed too, though no state behind them was kept; and those behind which it has been
+        looked at whether a state is kept.
     """
 
-    __slots__ = ("ends", "keys", "nodes", "shared")
+    __slots__ = ("ends", "junction", "keys", "looked_at", "nodes", "shared")
 
     def __init__(self, request: Request, block_tokens: int) -> None:
         self.keys: list[Hashable] = []
         self.ends: list[int] = []
         self.nodes: list[Node] = []
-        self.shared = 0
+        self.shared = self.junction = self.looked_at = 0
         if not request.blocks:
             return
         # Identities of less than a block go together, so that every run has a block.
@@ -109,10 +161,15 @@ class PrefixPool(BlockPool):
     in_turn
         Freed blocks are taken in the order in which they were freed, whether they remember anything or not (vLLM);
         otherwise those that do not come first.
+    states
+        How states are kept of a model that has some; None: it has none.
     """
 
-    def __init__(self, capacity: float, block_tokens: int, *, in_turn: bool) -> None:
+    def __init__(self, capacity: float, block_tokens: int, *, in_turn: bool, states: States | None = None) -> None:
         super().__init__(capacity, block_tokens)
+        self._states = states
+        #: States of a pool of their own, those used longest ago first.
+        self._kept: OrderedDict[tuple[Node, int], None] = OrderedDict()
         self._in_turn = in_turn and capacity != inf
         self._root = Node(None, None, 0)
         #: Freed blocks, those of longest ago first: of a node, or some that hold nothing known.
@@ -139,18 +196,33 @@ class PrefixPool(BlockPool):
         while blocks:
             freed, count = next(iter(self._idle.items()))
             taken = min(count, blocks)
+            if isinstance(freed, Node):
+                known = freed.cached == freed.blocks and not isinstance(freed.key, Own)
+                if self.on_forget is not None and known:
+                    self.on_forget(freed.key, freed.blocks * self.block_tokens)
+                over = self._shorten(freed, taken) - taken
+                if over:  # of the state that went with its last block
+                    self._idle[object()] = over
+                    self._idle.move_to_end(next(reversed(self._idle)), last=False)
+                taken += over
+                if freed.cached == 0 and freed.parent is not None:
+                    del freed.parent.children[freed.key]
+                blocks += over
             blocks -= taken
             if taken < count:
                 self._idle[freed] = count - taken
             else:
                 del self._idle[freed]
-            if isinstance(freed, Node):
-                known = freed.cached == freed.blocks and not isinstance(freed.key, Own)
-                if self.on_forget is not None and known:
-                    self.on_forget(freed.key, freed.blocks * self.block_tokens)
-                freed.cached -= taken
-                if freed.cached == 0 and freed.parent is not None:
-                    del freed.parent.children[freed.key]
+
+    def _shorten(self, node: Node, blocks: int) -> int:
+        """Take so many blocks of a node from its end, and the states behind them: how many it has less."""
+        before, each = node.size, 0 if self._states is None else self._states.snapshot
+        while before - node.size < blocks:
+            node.cached -= 1
+            while node.kept and node.kept[-1] > node.cached:
+                self._kept.pop((node, node.kept.pop()), None)
+                node.extra -= each
+        return before - node.size
 
     def give_back(self, blocks: int) -> None:
         self.used -= blocks
@@ -175,11 +247,58 @@ class PrefixPool(BlockPool):
             nodes.append(child)
             blocks = min(start + child.cached, most)
             if not child.holders:
-                idle += child.cached
+                idle += child.size
             if child.cached < end - start:
                 break
             node, start = child, end
+        if self._states is not None and nodes:
+            return self._up_to_a_state(trail, nodes, blocks)
         return Match(tuple(nodes), blocks, idle) if nodes else NO_MATCH
+
+    def _up_to_a_state(self, trail: Trail, nodes: list[Node], blocks: int) -> Match:
+        """Of blocks that are remembered those in front of the last state that is."""
+        trail.junction = blocks
+        for index in reversed(range(len(nodes))):
+            start, node = (trail.ends[index - 1] if index else 0), nodes[index]
+            behind = next((place for place in reversed(node.kept) if start + place <= blocks), None)
+            if behind is not None:
+                found = nodes[: index + 1]
+                if (node, behind) in self._kept:
+                    self._kept.move_to_end((node, behind))
+                return Match(tuple(found), start + behind, sum(each.size for each in found if not each.holders))
+        return NO_MATCH
+
+    def keep_states(self, trail: Trail, blocks: int, *, answers: bool = False) -> None:
+        """A sequence has computed its first ``blocks`` blocks: states behind them are kept where the engine keeps some,
+        and where others parted from it."""
+        states, first = self._states, trail.looked_at
+        if states is None or blocks <= first:
+            return
+        trail.looked_at = blocks
+        parted = trail.junction - trail.junction % states.grid
+        for place in sorted({*states.places(first, blocks, answers=answers), parted}):
+            if first < place <= blocks:
+                self._keep(trail, place)
+
+    def _keep(self, trail: Trail, place: int) -> None:
+        """The state behind a sequence's first ``place`` blocks is kept, if it holds them and there is room."""
+        states = self._states
+        index = next((each for each, end in enumerate(trail.ends) if place <= end), len(trail.nodes))
+        if states is None or index >= len(trail.nodes):
+            return
+        node, behind = trail.nodes[index], place - (trail.ends[index - 1] if index else 0)
+        if behind > node.cached or behind in node.kept or states.snapshot > self.free:
+            return
+        insort(node.kept, behind)
+        if states.snapshot:
+            self.take(states.snapshot)
+            node.extra += states.snapshot
+            self.saved -= states.snapshot
+        else:
+            self._kept[node, behind] = None
+            while states.most is not None and len(self._kept) > states.most:
+                (other, there), _ = self._kept.popitem(last=False)
+                other.kept.remove(there)
 
     def share(self, trail: Trail, match: Match) -> None:
         """A sequence holds what was found."""
@@ -222,10 +341,10 @@ class PrefixPool(BlockPool):
         for node in reversed(trail.nodes):
             node.holders -= 1
             if node.holders == 0:
-                self.used -= node.cached
-                self.saved += node.cached
-                self._idle[node] = node.cached
-                self._idle_blocks += node.cached
+                self.used -= node.size
+                self.saved += node.size
+                self._idle[node] = node.size
+                self._idle_blocks += node.size
         trail.nodes.clear()
         self.saved -= trail.shared
         trail.shared = 0
@@ -233,8 +352,8 @@ class PrefixPool(BlockPool):
     def _hold(self, trail: Trail, node: Node) -> None:
         if node.holders == 0 and node.cached:
             del self._idle[node]
-            self._idle_blocks -= node.cached
-            self.used += node.cached
-            self.saved -= node.cached
+            self._idle_blocks -= node.size
+            self.used += node.size
+            self.saved -= node.size
         node.holders += 1
         trail.nodes.append(node)

@@ -209,6 +209,18 @@ class ProgramCosts:
             return self.num_gpu_blocks * self.block_tokens
         return self._tokens(self._longest)
 
+    def tokens_beside_states(self, share: float = 1.0) -> int | None:
+        """Tokens that a ``share`` of the memory for caches holds, where states of linear attention have memory of their
+        own, or take blocks like tokens."""
+        if self.num_gpu_blocks is not None:
+            return self.num_gpu_blocks * self.block_tokens
+        sessions = share * self.capacity.without_states.sessions(self._longest)
+        return None if sessions == float("inf") else self._whole(sessions * self._longest)
+
+    def _whole(self, tokens: float) -> int:
+        """In whole blocks."""
+        return int(tokens) // self.block_tokens * self.block_tokens
+
     @property
     def _longest(self) -> int:
         """Tokens of a context over which blocks of a cache are counted."""
@@ -218,7 +230,7 @@ class ProgramCosts:
         sessions = self.capacity.sessions(context)
         if sessions == float("inf"):
             return None
-        return int(sessions * context) // self.block_tokens * self.block_tokens
+        return self._whole(sessions * context)
 
 
 def capturing_nothing(question: Question) -> Question:

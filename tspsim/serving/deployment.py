@@ -17,6 +17,7 @@ from ..scenario.tiers import Tiers
 from ..scenario.workload import SpeculationSpec
 from ..steps import Speculation
 from ..units import compact
+from .blocks import States
 from .costs import ProgramCosts, costs_of
 from .engine import Engine
 from .metrics import Bill, Cache
@@ -114,6 +115,7 @@ class Deployment:
                 block_tokens=block,
                 scheduler=policy.name,
                 speculation=drafts,
+                states=self.states,
                 **options,
             )
         except InputError as error:
@@ -126,7 +128,45 @@ class Deployment:
     def _room(self) -> int | None:
         """Tokens that the cache of an attention replica holds."""
         stated = self._whole(TOKENS, least=0)
-        return self.costs.capacity_tokens if stated is None else stated
+        if stated is not None:
+            return stated
+        rule, states = self.configured.work.stack.engine.states, self.states
+        if rule is None or states is None or rule.kept == "never":
+            return self.costs.capacity_tokens
+        return self.costs.tokens_beside_states(1.0 / (1.0 + rule.share))
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether the engine shares equal beginnings, as stated or by default."""
+        policy, own = self.policy, self.question.work.stack.engine.scheduler
+        if policy.switch is None:
+            return False
+        name, off = policy.switch
+        usual = {name: policy.options.model_fields[name].default, **(own.options if policy.name == own.name else {})}
+        return bool(self.options.get(name, usual[name]) != off)
+
+    @cached_property
+    def states(self) -> States | None:
+        """How the engine keeps states of linear attention; None: the model has none, or nobody says."""
+        rule, capacity = self.configured.work.stack.engine.states, self.costs.capacity
+        if rule is None or not capacity.has_states:
+            return None
+        remembers, block = self._remembers, self.costs.block_tokens
+        if rule.kept == "never":
+            return States(most=0)
+        grid, decoding, every = (max(1, tokens // block) for tokens in (rule.grid, rule.decoding, rule.every))
+        every = every if rule.every else 0
+        if rule.kept == "blocks":
+            blocks = capacity.state_blocks
+            live = (rule.live if remembers else 1) + (self.drafts.tokens if self.drafts else 0)
+            return States(live * blocks, blocks, grid, decoding, every)
+        if not remembers:
+            return None
+        part = rule.share / (1.0 + rule.share)
+        sizes = [(stage.budget.size_bytes, capacity.state_bytes(stage)) for stage in capacity.stages]
+        held = min(part * room / size for room, size in sizes if size)
+        running = max(1, int(held) // rule.copies)
+        return States(0, 0, grid, decoding, every, max(0, int(held) - rule.live * running), running)
 
     @property
     def policy(self) -> Policy:
@@ -233,8 +273,12 @@ class Deployment:
             return Cache(None)
         block = self.engine.block_tokens
         stated = any(self.options.get(key) is not None for key in (BLOCKS, TOKENS))
-        sessions = tokens / (-(-length // block) * block) if stated else self.costs.capacity.sessions(length)
-        return Cache(tokens * caches, sessions * caches)
+        states = self.engine.states
+        if not stated and (states is None or states.most == 0):
+            return Cache(tokens * caches, self.costs.capacity.sessions(length) * caches)
+        sessions = tokens / ((-(-length // block) + (states.live if states else 0)) * block)
+        most = sessions if states is None or states.running is None else float(states.running)
+        return Cache(tokens * caches, min(sessions, most) * caches)
 
     def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> Pool:
         """So many of its engines behind their router, with steps that take ``factor`` times as long."""

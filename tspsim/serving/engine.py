@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..catalog import validate
 from ..errors import InputError, UnknownNameError, describe
+from .blocks import States
 from .policies import POLICIES, Policy
 from .settings import Settings
 from .speculation import Speculation
@@ -30,6 +31,8 @@ class Engine(Settings):
         Tokens of a block of it; None: as the scheduler's own option says.
     speculation
         Drafts, and how many of them are kept; None: one token a step.
+    states
+        How the states of a model with linear attention are kept; None: it has none.
     options
         Of the scheduler, by their real names.
 
@@ -54,6 +57,7 @@ class Engine(Settings):
         kv_tokens: int | None = None,
         block_tokens: int | None = None,
         speculation: Speculation | None = None,
+        states: States | None = None,
         **options: Any,
     ) -> None:
         policy = POLICIES.get(scheduler)
@@ -70,6 +74,7 @@ class Engine(Settings):
         object.__setattr__(self, "kv_tokens", _tokens(kv_tokens))
         object.__setattr__(self, "speculation", speculation)
         object.__setattr__(self, "block_tokens", getattr(self.options, policy.block_option))
+        object.__setattr__(self, "states", states)
 
     @classmethod
     def of_stack(
@@ -81,6 +86,7 @@ class Engine(Settings):
         block_tokens: int | None = None,
         scheduler: str | None = None,
         speculation: Speculation | None = None,
+        states: States | None = None,
         **options: Any,
     ) -> Engine:
         """The engine of a software stack, with its defaults on a GPU; with another scheduler than its own, that one's.
@@ -91,7 +97,7 @@ class Engine(Settings):
             Names the scheduler and its options, limits by memory, and the tokens of a block.
         memory_bytes
             Memory of a GPU that a process sees.
-        kv_tokens, speculation
+        kv_tokens, speculation, states
             As of :class:`Engine`.
         block_tokens
             Tokens of a block of the cache over all ranks that share it; None: the stack's.
@@ -116,6 +122,7 @@ class Engine(Settings):
             kv_tokens=kv_tokens,
             block_tokens=block if block > 1 else None,
             speculation=speculation,
+            states=states,
             **{**values, **options},
         )
 

@@ -91,7 +91,10 @@ class Lane:
     ) -> None:
         capacity = inf if settings.capacity_blocks is None else settings.capacity_blocks
         self.block = settings.block_tokens
-        self.prefixes = PrefixPool(capacity, self.block, in_turn=in_turn) if remembers else None
+        self.states = settings.states
+        #: Blocks of a sequence's states.
+        self.state_blocks = 0 if self.states is None else self.states.live
+        self.prefixes = PrefixPool(capacity, self.block, in_turn=in_turn, states=self.states) if remembers else None
         self.pool = self.prefixes or BlockPool(capacity, self.block)
         self.decoders = Decoders(self.pool, settings.speculation)
         self.queries, self.slack = self.decoders.queries, self.decoders.slack
@@ -229,6 +232,10 @@ class Lane:
         if match.nodes:
             assert self.prefixes is not None and sequence.trail is not None
             self.prefixes.share(sequence.trail, match)
+        if sequence.trail is not None:
+            sequence.trail.looked_at = match.blocks
+        sequence.states = self.state_blocks
+        self.pool.take(sequence.states)
         self._prompt_tokens_ahead -= sequence.computed - sequence.given
         self.running[sequence.place] = self.prefilling[sequence.place] = sequence
         request = sequence.request
@@ -240,8 +247,9 @@ class Lane:
 
     def blocks_to(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
         """Free blocks that a sequence that does not decode needs to hold so many tokens, beside its own and those that
-        are found for it in use."""
-        return -(-(tokens + self.slack) // self.block) - sequence.held - match.blocks + match.idle
+        are found for it in use; one that waits needs those of its states too."""
+        blocks = -(-(tokens + self.slack) // self.block) - sequence.held - match.blocks + match.idle
+        return blocks + self.state_blocks - sequence.states
 
     def hold(self, sequence: Sequence, tokens: int) -> None:
         """Take those, found ones being its own."""
@@ -253,6 +261,7 @@ class Lane:
         """Its first tokens can be found by others."""
         if self.prefixes is not None and sequence.trail is not None:
             self.prefixes.remember(sequence.trail, tokens // self.block)
+            self.prefixes.keep_states(sequence.trail, tokens // self.block)
 
     def begins(self, plan: StepPlan) -> bool:
         """Whether the step reads prompts, and not only the last token of some whose cache came from elsewhere: these
@@ -300,11 +309,12 @@ class Lane:
         trail, own = sequence.trail, sequence.held
         if trail is not None and self.prefixes is not None:
             self.prefixes.remember(trail, sequence.computed // self.block, part=True)
+            self.prefixes.keep_states(trail, sequence.computed // self.block, answers=True)
             own -= trail.shared
-        self.pool.give_back(own)
+        self.pool.give_back(own + sequence.states)
         if trail is not None and self.prefixes is not None:
             self.prefixes.release(trail)
-        sequence.held = 0
+        sequence.held = sequence.states = 0
 
     def let_go(self) -> None:
         """What ended in the step before leaves."""

@@ -40,6 +40,8 @@ class Sequence:
         Its last output is there.
     promised
         Blocks that are kept free for it.
+    states
+        Blocks that its states take, while it runs.
     arrived_s
         When it came to the engine.
     """
@@ -59,6 +61,7 @@ class Sequence:
         "place",
         "promised",
         "request",
+        "states",
         "target",
         "trail",
     )
@@ -70,6 +73,6 @@ class Sequence:
         self.target = request.prompt_tokens
         self.trail: Trail | None = None
         self.place = self.computed = self.made = self.held = self.offset = self.end_at = 0
-        self.promised = 0
+        self.promised = self.states = 0
         self.draws: Iterator[int] | None = None
         self.decoding = self.ended = False

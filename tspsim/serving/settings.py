@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..scenario.section import Section
+from .blocks import States
 from .requests import Request
 from .speculation import Speculation
 
@@ -21,6 +22,8 @@ class Settings:
     block_tokens: int
     #: Drafts, and how many of them are kept; None: one token a step.
     speculation: Speculation | None
+    #: Of a model with linear attention; None: it has none.
+    states: States | None
 
     @property
     def capacity_blocks(self) -> int | None:

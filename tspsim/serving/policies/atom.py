@@ -104,4 +104,12 @@ class AtomLane(Lane):
         return order[index:]
 
 
-ATOM = Policy("atom", AtomOptions, AtomLane, "block_size", "max_num_batched_tokens", "max_num_seqs")
+ATOM = Policy(
+    "atom",
+    AtomOptions,
+    AtomLane,
+    "block_size",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    switch=("enable_prefix_caching", False),
+)

@@ -52,6 +52,8 @@ class Policy:
         And how many tokens a step has at most, and how many requests run at once; empty: none does.
     group
         Several replicas that step together.
+    switch
+        Which option says whether equal beginnings are shared, and its value where they are not.
     shares_tokens
         Several attention replicas share the tokens of a step, each having its part; otherwise each has all of them.
     """
@@ -64,6 +66,11 @@ class Policy:
     sequence_option: str = ""
     group: type[Group] = Group
     shares_tokens: bool = False
+    switch: tuple[str, bool] | None = None
+
+    def remembers(self, options: Section) -> bool:
+        """Whether equal beginnings are shared."""
+        return self.switch is not None and getattr(options, self.switch[0]) != self.switch[1]
 
     def block_of(self, options: Mapping[str, Any]) -> int | None:
         """Tokens of a block by its options, as stated; None: they say nothing of it."""
@@ -81,7 +88,7 @@ class Policy:
         if options == dict(settings.options):
             return settings
         own = settings.options.model_copy(update=options)
-        return Settings(own, settings.kv_tokens, settings.block_tokens, settings.speculation)
+        return Settings(own, settings.kv_tokens, settings.block_tokens, settings.speculation, settings.states)
 
     def step_tokens(self, options: Mapping[str, Any]) -> int | None:
         """Tokens that a step has at most by its options, as stated; None: they say nothing of it."""
@@ -92,7 +99,8 @@ class Policy:
         """Whether a request can ever be served; raises InputError with why not."""
         capacity, block = settings.capacity_blocks, settings.block_tokens
         most = settings.most_tokens(request)
-        if capacity is not None and -(-most // block) > capacity:
+        live = 0 if settings.states is None else settings.states.live
+        if capacity is not None and -(-most // block) + live > capacity:
             lengths = f"a prompt of {request.prompt_tokens} tokens and {request.output_tokens} outputs"
             raise InputError(f"{lengths} take {most} tokens of cache, and there are {capacity * block} (kv_tokens)")
 

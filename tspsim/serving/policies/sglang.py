@@ -93,6 +93,8 @@ class SglangLane(Lane):
         super().__init__(settings, remembers=not options.disable_radix_cache, overlap=overlap, wastes=overlap)
         self._options = options
         self._seats = options.max_running_requests or USUAL_REQUESTS
+        if self.states is not None and self.states.running is not None:
+            self._seats = min(self._seats, self.states.running)
         self._chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
         self._interval = options.scheduler_recv_interval
         self._first_ratio = min(1.0, FIRST_RATIO * options.schedule_conservativeness)
@@ -257,7 +259,7 @@ class SglangLane(Lane):
 
     def _has_room(self, sequence: Sequence, match: Match, plan: StepPlan, decodes: int, kept: float) -> bool:
         """Whether a request may be admitted beside ``kept`` tokens of outputs to come."""
-        free = (self.pool.free - match.idle) * self.block
+        free = (self.pool.free - match.idle - self.state_blocks) * self.block
         # Tokens that came from elsewhere are not computed, but need room.
         room = sequence.target - match.blocks * self.block
         if not (self._fixed and self.prefixes is None):
@@ -424,4 +426,5 @@ SGLANG = SglangPolicy(
     "max_running_requests",
     SglangGroup,
     shares_tokens=True,
+    switch=("disable_radix_cache", True),
 )

@@ -55,7 +55,7 @@ class StaticLane(Lane):
         promised = 0
         while self.waiting and len(self.running) < self._seats:
             sequence = self.waiting[0]
-            promised += -(-self._settings.most_tokens(sequence.request) // self.block)
+            promised += -(-self._settings.most_tokens(sequence.request) // self.block) + self.state_blocks
             if promised > self.pool.capacity:
                 break
             self.admit(sequence)

@@ -85,7 +85,7 @@ class TrtllmLane(BudgetLane):
         """Blocks to its end."""
         request = sequence.request
         tokens = request.prompt_tokens + request.output_tokens + self.slack
-        return -(-(tokens + self.slack) // self.block)
+        return -(-(tokens + self.slack) // self.block) + self.state_blocks
 
     def admit(self, sequence: Sequence, match: Match = NO_MATCH) -> None:
         sequence.promised = self._promise(sequence)
@@ -215,5 +215,12 @@ class TrtllmPolicy(Policy):
 
 
 TRTLLM = TrtllmPolicy(
-    "trtllm", TrtllmOptions, TrtllmLane, "tokens_per_block", "max_num_tokens", "max_batch_size", TrtllmGroup
+    "trtllm",
+    TrtllmOptions,
+    TrtllmLane,
+    "tokens_per_block",
+    "max_num_tokens",
+    "max_batch_size",
+    TrtllmGroup,
+    switch=("enable_block_reuse", False),
 )

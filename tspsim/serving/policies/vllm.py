@@ -52,6 +52,7 @@ class VllmLane(BudgetLane):
         self._adaptive = options.long_prefill_token_threshold_adaptive
         self.most = self.budget
         self.chunked = options.enable_chunked_prefill
+        self._splits = self.prefixes is not None and self.states is not None
         self._whole = options.scheduler_reserve_full_isl
 
     def schedule(self) -> StepPlan:
@@ -64,6 +65,16 @@ class VllmLane(BudgetLane):
         if eligible <= 1:
             return self.budget
         return max(self._threshold, self.budget // eligible) if self._adaptive else self._threshold
+
+    def _piece(self, sequence: Sequence, computed: int, budget: int) -> int:
+        """States are kept at the end of a step: pieces end at blocks, one of them at the prompt's last
+        (_mamba_block_aligned_split); a piece within a block goes as far as it may."""
+        tokens = super()._piece(sequence, computed, budget)
+        if not self._splits:
+            return tokens
+        end = computed + tokens
+        aligned = (end if end < sequence.target else sequence.target - 1) // self.block * self.block
+        return aligned - computed if computed < aligned < end else tokens
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
         return self.blocks_to(sequence, sequence.target if self._whole else tokens, match) <= self.pool.free
@@ -86,4 +97,12 @@ class VllmPolicy(Policy):
             raise InputError(f"{problem} ({options.max_num_batched_tokens}) and enable_chunked_prefill is off")
 
 
-VLLM = VllmPolicy("vllm", VllmOptions, VllmLane, "block_size", "max_num_batched_tokens", "max_num_seqs")
+VLLM = VllmPolicy(
+    "vllm",
+    VllmOptions,
+    VllmLane,
+    "block_size",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    switch=("enable_prefix_caching", False),
+)

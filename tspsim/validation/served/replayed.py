@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ def replay(run: ServedRun) -> Measures:
     drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     own = costs.question.work.stack.engine.scheduler
-    options = dict(own.options) if run.policy == own.name else {}
+    options: dict[str, Any] = dict(own.options) if run.policy == own.name else {}
     options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
