@@ -161,14 +161,15 @@ class ProgramBuilder:
         tokens: Tokens | None = None,
         slice_of: Slice = WHOLE,
     ) -> int:
-        """A collective of ``size_bytes``; or one slice of it, issued with the first."""
+        """A collective of ``size_bytes``; or one slice of it, issued with the first. A plan pins the algorithms of the
+        node's collective library, not ``algorithm``: the kernels that a schedule brings itself."""
         moved = Collective(
             kind,
             self.renamed.get(axis, axis),
             round(size_bytes / slice_of.of),
             name,
             root,
-            self.plan.algorithms.get(kind, algorithm),
+            algorithm or self.plan.algorithms.get(kind),
             self._part(),
             self._layer,
             tuple(after),

@@ -274,7 +274,8 @@ def workspace(job: Job, compute_shards: int, block: Block) -> float:
 
 
 def logits(job: Job, shards: int) -> float:
-    """A rank's logits in bf16 and, while training, their gradient and fp32 softmax (β + 2 + 4 a logit)."""
+    """A rank's logits in bf16 and, while training, their gradient and softmax (β + 2 + 4 a logit where the stack's loss
+    works in fp32)."""
     columns = -(-job.model.vocab // shards)
-    per_logit = job.activation_bytes + (6.0 if job.training else 0.0)
+    per_logit = job.activation_bytes + (2.0 + job.work.stack.softmax_bytes if job.training else 0.0)
     return job.head_tokens * columns * per_logit

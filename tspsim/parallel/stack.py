@@ -35,6 +35,9 @@ class Stack:
         Bytes that norms, rope, activations and residual sums move, over those of the fused kernels.
     loss_factor
         Bytes that the loss and its gradient move, over those of a fused loss; None: as the other kernels.
+    softmax_bytes
+        Bytes of a logit's softmax that the loss keeps beside the logits and their gradient: 4 in fp32, 2 where it works
+        in their own type.
     accumulation_bytes
         Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
         gradients added to by the product itself.
@@ -86,6 +89,7 @@ class Stack:
     expert_s: float = 0.0
     traffic_factor: float = 1.0
     loss_factor: float | None = None
+    softmax_bytes: float = 4.0
     accumulation_bytes: float = 0.0
     activation_factor: float = 1.0
     activation_store: str | None = None

@@ -23,6 +23,7 @@ Upper = Annotated[float, Field(ge=1.0, le=20.0)]
 #: A registered store of activations; an unknown name is told with the nearest.
 StoreName = Annotated[str, AfterValidator(lambda name: ACTIVATION_STORES.get(name).name)]
 BytesPerWeight = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
+BytesPerLogit = Annotated[float, Field(ge=0.0, le=64.0, allow_inf_nan=False)]
 
 #: Keys whose values have a unit → the field of :class:`Stack` that names it; all are times but ``attention``.
 WITH_UNITS = {
@@ -67,6 +68,9 @@ class StackSpec(Section):
     expert: Stated[Seconds] | None = Field(None, description="host time of each local expert in a product of experts")
     traffic_factor: Stated[Factor] | None = Field(None, description="bytes of unfused kernels over fused ones")
     loss_factor: Stated[Factor] | None = Field(None, description="bytes of the loss and its gradient over a fused one")
+    softmax_bytes: Stated[BytesPerLogit] | None = Field(
+        None, description="of a logit that the loss keeps beside it and its gradient; 4 where left out: in fp32"
+    )
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
     activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")

@@ -6,7 +6,7 @@ from __future__ import annotations
 STACKS = {
     "llm-foundry": "llm-foundry",
     "InternEvo": "internevo",
-    "Automodel": "fsdp2",
+    "Automodel": "automodel",
     "torchtitan": "torchtitan",
     "Primus": "primus",
 }
@@ -20,7 +20,7 @@ WORDS = {
     "torchtitan docs/performance.md": "torchtitan-eager",  # of 2024, before blocks were compiled
     "torchtitan": "torchtitan",
     "kempnerforge": "kempnerforge",
-    "automodel": "fsdp2",
+    "automodel": "automodel",
     "llm-foundry": "llm-foundry",
     "mosaic": "llm-foundry",
     "internevo": "internevo",
