@@ -225,8 +225,9 @@ def _lines_as_curve(node: NodeSpec) -> Curve:
     protocols = collectives.protocols
     regimes = (protocols[0], protocols[len(protocols) // 2], protocols[-1])
     reached, hop = collectives.efficiency["default"].value, node.link.latency.value
+    kind, considered = next(iter(collectives.inside_node.items()))
     stated: dict[str, Any] = {
-        "algorithms": ("ring",), "kinds": ("all_reduce",), "ranks": (2, node.gpus),
+        "algorithms": tuple(considered), "kinds": (kind,), "ranks": (2, node.gpus),
         "base": [f"{each.ring.base * 1e6:.6g} us" for each in regimes],
         "hop": [f"{(each.ring.hop or hop) * 1e6:.6g} us" for each in regimes],
         "efficiency": [reached * each.bandwidth_ratio for each in regimes], "growth": f"{hop * 1e6:.6g} us",
