@@ -69,5 +69,5 @@ def emitted(name: str, asked: Scenario) -> str:
     if name in TRAINERS:
         questions = map(look_up, expand(asked))
         return "\n".join(train(name, question, question.plans[0]) for question in questions)
-    question = look_up(asked)
-    return launch(name, asked, deployment_of(question, question.plans[0]))
+    questions = map(look_up, expand(asked))
+    return "\n".join(launch(name, each.scenario, deployment_of(each, each.plans[0])) for each in questions)

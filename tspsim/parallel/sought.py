@@ -53,6 +53,8 @@ class Sought:
     kernels
         It changes which kernels a rank runs, or what they wait for: bounded by itself. Otherwise only the order and the
         moment of what runs anyway.
+    of_requests
+        What a search of plans that serve requests tries of it, in words; empty: nothing.
     used
         Whether a job asks for it. An answer says of a key that is stated, and not asked for, that it does nothing.
     """
@@ -66,6 +68,7 @@ class Sought:
     left: Callable[[Architecture, Work], Mapping[str, str]] = lambda model, work: {}
     ways: Callable[[Job], Iterable[Any]] | None = None
     kernels: bool = False
+    of_requests: str = ""
     used: Callable[[Job], bool] = lambda job: True
 
     def reason(self, work: Work) -> str:

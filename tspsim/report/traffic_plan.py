@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tspsim.units import compact, digits, percent
+from tspsim.serving.bounds import kept_in_words
+from tspsim.serving.steady import figures, interval, tied
+from tspsim.units import compact, digits, share_beside
 
 from .figures import ACCENT, value_axis
 from .fronts import Line, Marks, front_figure
@@ -25,21 +27,27 @@ COLOURS = (ACCENT, "#c2410c", "#15803d", "#7c3aed", "#b45309")
 def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
     """A plan as cells of :data:`COLUMNS`."""
     told = tried.result.serving
-    good, per_user = told["goodput_requests_per_s"], told["tokens_per_s_per_user"]
-    prices = sorted(told["usd_per_million_output_tokens"].values())
+    lasts = figures(told)
+    good, per_user = lasts["goodput_requests_per_s"], told["tokens_per_s_per_user"]
+    prices = sorted(lasts["usd_per_million_output_tokens"].values())
     return (
         tried.name + mark,
         tried.offer,
         load_in_words(tried) or "–",
         "–" if good is None else digits(good),
-        "–" if good is None else percent(tried.share, decimals=0),
-        compact(tried.result.tokens_per_s),
-        compact(tried.result.tokens_per_s_per_gpu),
+        "–" if good is None else share_beside(tried.share, wanted(tried)),
+        compact(tried.result.lasting_tokens_per_s),
+        compact(tried.result.lasting_tokens_per_s / tried.result.gpus),
         seconds(told["ttft_s"]["mean"]),
         seconds(told["tpot_s"]["mean"]) if told["tpot_s"] else "–",
         "–" if per_user is None else digits(per_user),
         " – ".join(dict.fromkeys(digits(price) for price in (prices[0], prices[-1]))) if prices else "–",
     )
+
+
+def wanted(tried: Tried) -> float:
+    """Share of requests that have to keep the bounds."""
+    return float((tried.result.serving.get("bounds") or {"wanted": 1.0})["wanted"])
 
 
 def load_in_words(tried: Tried) -> str:
@@ -82,7 +90,7 @@ def told(planned: TrafficPlanned) -> Searched:
 
 def _served(best: Tried) -> str:
     """What the best plan does; the requests within the bounds first, where there are bounds."""
-    good = best.result.serving["goodput_requests_per_s"]
+    good = figures(best.result.serving)["goodput_requests_per_s"]
     within = f"{digits(good)} requests/s within the bounds, " if good is not None else ""
     return f"{best.name}: {within}{best.result.in_a_line()}"
 
@@ -102,12 +110,35 @@ def sure(planned: TrafficPlanned) -> list[str]:
         f"{planned.bounded:,} plans bounded in closed form, {planned.simulated:,} runs simulated; searched: {searched}."
     ]
     if not planned.kept:
-        said.insert(0, "No plan keeps the bounds; these come nearest.")
+        bounds = planned.best[0].result.serving["bounds"]
+        said.insert(0, f"No plan keeps the bounds; these come nearest: {kept_in_words(bounds)}.")
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
         said.append("Time ran out (--budget): plans were left that may be better.")
-    return said
+    level = [each.name for each in planned.best[1:] if each.whole and _ties(planned.best[0], each)]
+    if level:
+        said.insert(0, f"{planned.best[0].name} ties with {', '.join(level)}: a longer run may turn their order.")
+    said += machines(planned)
+    load = load_in_words(planned.best[0])
+    return [*said, f"{planned.best[0].name} is best at {load} (traffic.arrivals)."] if load else said
+
+
+def _ties(mine: Tried, other: Tried) -> bool:
+    """Whether two plans differ by no more than the requests that were drawn allow."""
+    told = [each.result.serving for each in (mine, other)]
+    if mine.offer != other.offer or not all(each.get("steady") for each in told):
+        return False
+    name = "output_tokens_per_s" if told[0]["goodput_requests_per_s"] is None else "goodput_requests_per_s"
+    first, second = ((float(figures(each)[name]), *interval(each, name)) for each in told)
+    return tied(first, second)
+
+
+def machines(planned: TrafficPlanned) -> list[str]:
+    """How many machines of every offer the project's users and requests take."""
+    from tspsim.studies.purchase.machines import machines_of
+
+    return [said for each in planned.by_offer if (said := machines_of(each.offer, each.asked, each.result))]
 
 
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:

@@ -136,5 +136,13 @@ class Plan(Spread):
 
 
 #: Of requests and of loops, which have planners and claims of their own: of no step.
+_TRIED = {
+    "router": "every registered router",
+    "engine": "fewer sequences at once",
+    "speculation": "the model's own drafts, and none",
+    "pools": "as many of each kind as match, and 1P1D to nP1D at every size",
+}
 for _key in (*SERVING, "rollout"):
-    SOUGHT.register(Sought(_key, why_not="of no single step", of=lambda model, work: False))
+    SOUGHT.register(
+        Sought(_key, why_not="of no single step", of=lambda model, work: False, of_requests=_TRIED.get(_key, ""))
+    )

@@ -18,8 +18,11 @@ Progress = Callable[[float], None]
 CLOSE, MOST_RUNS = 0.02, 24
 #: Requests of a run that looks for a rate, at least: more where its steady part would be too short.
 REQUESTS_TO_FIND = 2000
-#: Requests of runs that look where to begin, and how near they come.
-REQUESTS_TO_BEGIN, NEAR = 250, 0.25
+#: Requests of runs that look where to begin, at least and at most; for each that is under way at once; how near they
+#: come, and in which steps.
+FEWEST, MOST, SOME, NEAR, WIDE = 250, 4000, 6, 0.15, 1.5
+#: Of such a run the part that counts: behind the ramp, before the drain.
+MIDDLE = (0.4, 0.85)
 #: Steps from there until a rate keeps the bounds and the next does not: the first, which is squared each time.
 STEP = 1.06
 #: Requests/s that hardly ever meet.
@@ -39,6 +42,8 @@ class Found:
     #: Of the run at that rate.
     requests: int
     runs: int
+    #: Of all runs.
+    served: int = 0
     #: Where no rate keeps the bounds: which is missed by requests that are alone, and by how much.
     missed: str = ""
 
@@ -67,19 +72,20 @@ def highest_rate(
     search = _Search(deployment, traffic, progress)
     alone = search.alone()
     if kept_share(alone, search.bounds, traffic.protocol.apart) < traffic.share:
-        return Found(None, ALONE_RATE, len(alone), 1, misses_in_words(alone, search.bounds, traffic.share))
+        missed = misses_in_words(alone, search.bounds, traffic.share)
+        return Found(None, ALONE_RATE, len(alone), 1, search.sent, missed)
     first = start or 1.0 / float(alone.e2e_s.mean())
-    few = min(REQUESTS_TO_BEGIN, search.requests)
-    low, high = search.closer(*search.around(first, 2.0, few, longer=False), NEAR, few, longer=False)
+    e2e_s = float(alone.e2e_s.mean())
+    low, high = search.closer(*search.around(first, WIDE, lambda rate: search.roughly(rate, e2e_s)), NEAR)
     if rough:
-        return Found(low, high, few, search.runs)
-    low, high = search.closer(*search.around(low, STEP, search.requests), CLOSE, search.requests)
+        return Found(low, high, search.used[low], search.runs, search.sent)
+    low, high = search.closer(*search.around(low, STEP, search.kept_at), CLOSE)
     trace = traffic.arrivals.trace()
     stated = min(search.most, traffic.requests or (len(trace) if trace is not None else 0))
     while stated > search.used[low] and not search.kept_at(low, stated):
         low, high = four_digits(low / (1.0 + CLOSE)), low
         search.used.setdefault(low, 0)
-    return Found(low, high, max(search.used[low], stated), search.runs)
+    return Found(low, high, max(search.used[low], stated), search.runs, search.sent)
 
 
 class _Search:
@@ -90,13 +96,15 @@ class _Search:
         self.bounds = traffic.bounds(deployment.question.scenario.workload.model)
         trace = traffic.arrivals.trace()
         self.most = len(trace) if trace is not None else max(MOST_REQUESTS, traffic.requests or 0)
-        self.requests, self.runs = min(REQUESTS_TO_FIND, self.most), 0
+        self.requests, self.runs, self.sent = min(REQUESTS_TO_FIND, self.most), 0, 0
+        #: Whether a rate keeps the bounds, as :meth:`around` was told.
+        self.keeps: Callable[[float], bool] = self.kept_at
         #: Rate → requests of the longest run at it.
         self.used: dict[float, int] = {}
 
     def served(self, rate: float, count: int) -> Waits:
         """What came of so many requests at a rate."""
-        self.runs += 1
+        self.runs, self.sent = self.runs + 1, self.sent + count
         if self.progress is not None:
             self.progress(min(0.99, self.runs / MOST_RUNS))
         return whole(self.deployment, self.asked(rate, count))
@@ -109,8 +117,18 @@ class _Search:
         few = max(ALONE, ceil(BEYOND / max(1e-9, 1.0 - self.traffic.share)))
         return self.served(ALONE_RATE, min(few, self.requests))
 
-    def kept_at(self, rate: float, count: int, longer: bool = True) -> bool:
+    def roughly(self, rate: float, e2e_s: float) -> bool:
+        """Whether the bounds are kept at a rate, in the middle of a short run; ``e2e_s`` is what a request takes."""
+        count = min(self.most, MOST, max(FEWEST, ceil(SOME * rate * e2e_s)))
+        waits = self.served(rate, count)
+        self.used[rate] = count
+        middle = waits.part(slice(*(int(share * len(waits)) for share in MIDDLE)))
+        good = kept_share(middle, self.bounds, self.traffic.protocol.apart)
+        return good >= self.traffic.share and served_rate(waits, rate) is None
+
+    def kept_at(self, rate: float, count: int | None = None) -> bool:
         """Whether the bounds are kept at a rate, of so many requests or of more for a steady part."""
+        count = count or self.requests
         waits, asked = self.served(rate, count), self.asked(rate, count)
         found = steady_of(waits, self.bounds, rate_of(asked))
         grows = served_rate(waits, rate) is not None
@@ -118,30 +136,31 @@ class _Search:
         kept = kept_of(waits, found, self.bounds, self.traffic.share, self.traffic.protocol.apart, grows).kept
         more = longer_by(asked, waits)
         # Ramp and drain only flatter: what does not keep the bounds with them does not without.
-        if not longer or not kept or found is not None or more is None:
+        if not kept or found is not None or more is None:
             return kept
         return self.kept_at(rate, more)
 
-    def around(self, rate: float, step: float, count: int, longer: bool = True) -> tuple[float, float]:
+    def around(self, rate: float, step: float, keeps: Callable[[float], bool]) -> tuple[float, float]:
         """A rate that keeps the bounds and one that does not, from ``rate`` on in steps that grow."""
+        self.keeps = keeps
         low = high = four_digits(rate)
-        if self.kept_at(low, count, longer):
+        if keeps(low):
             while True:
                 low, high = high, four_digits(high * step)
-                if self.runs >= MOST_RUNS or not self.kept_at(high, count, longer):
+                if self.runs >= MOST_RUNS or not keeps(high):
                     return low, high
                 step *= step
         while True:
             low, high = four_digits(low / step), low
-            if self.runs >= MOST_RUNS or self.kept_at(low, count, longer):
+            if self.runs >= MOST_RUNS or keeps(low):
                 return low, high
             step *= step
 
-    def closer(self, low: float, high: float, close: float, count: int, longer: bool = True) -> tuple[float, float]:
+    def closer(self, low: float, high: float, close: float) -> tuple[float, float]:
         """The two of :meth:`around`, until they differ by no more than a share."""
         while high / low > 1.0 + close and self.runs < 2 * MOST_RUNS:
             middle = four_digits((low * high) ** 0.5)
-            low, high = (middle, high) if self.kept_at(middle, count, longer) else (low, middle)
+            low, high = (middle, high) if self.keeps(middle) else (low, middle)
         return low, high
 
 

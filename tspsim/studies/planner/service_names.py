@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
+from ...scenario import Plan
 from .serving import name_of
+
+#: Of a plan that states none.
+PLAIN_ROUTER = "round_robin"
 
 
 def plain(keys: Mapping[str, Any]) -> str:
-    """A plan without its name, as text."""
-    return repr(sorted((key, repr(value)) for key, value in keys.items() if key not in ("name", "recomputation")))
+    """A plan without its name, as text: the same for the same plan, however it is stated.
+
+    >>> plain({"tp": 1, "router": "round_robin"}) == plain({"name": "one"})
+    True
+    """
+    said = {key: value for key, value in keys.items() if key not in ("name", "recomputation")}
+    try:
+        plan = Plan.model_validate({**said, "name": "same"})
+    except ValueError:
+        return repr(sorted((key, repr(value)) for key, value in said.items()))
+    told = plan.model_dump(mode="json", exclude_defaults=True)
+    return json.dumps({key: value for key, value in told.items() if key not in ("name", "pools")} | _pools(plan))
+
+
+def _pools(plan: Plan) -> dict[str, Any]:
+    return {"pools": plan.pools.model_dump(mode="json", exclude_defaults=True)} if plan.pools is not None else {}
 
 
 def name_of_service(keys: Mapping[str, Any], gpus: int) -> str:
@@ -29,11 +48,13 @@ def name_of_service(keys: Mapping[str, Any], gpus: int) -> str:
             ways.append(" ".join(filter(None, ("-".join(spread) or "TP1", pool.get("expert_dispatch")))))
         head = f"{counts} {'→'.join(ways)}" + (" pushed" if pools.get("transfer") == "push" else "")
     else:
-        others = ("engine", "speculation", "recomputation", "name")
+        others = ("engine", "speculation", "recomputation", "name", "router")
         head = name_of({key: value for key, value in keys.items() if key not in others}, gpus)
     drafts = keys.get("speculation")
     tail = ""
     if drafts is not None:
         tail = f" {drafts.get('draft', 'mtp')}{drafts['tokens']}" if drafts["tokens"] else " no drafts"
     tail += "".join(f" {key}={value}" for key, value in keys.get("engine", {}).items())
+    router = str(keys.get("router", PLAIN_ROUTER))
+    tail += f" {router}" if router != PLAIN_ROUTER else ""
     return (head + tail)[:60]

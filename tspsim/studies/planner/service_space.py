@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 from ...parallel.dispatch import DISPATCHES
@@ -21,6 +22,10 @@ from .spreads import spreads, with_experts
 SLACK = 1.25
 #: Replicas of a pool take no more GPUs than so many.
 MOST_RANKS = 64
+#: Replicas from which on pools are tried halved alone.
+MANY = 64
+#: The router that anybody would try first.
+OBVIOUS_ROUTER = "least_load"
 #: Sequences of a step that ways to decode are compared by.
 TYPICAL = 64
 
@@ -68,6 +73,48 @@ class ServiceSpace:
         question = self.look_up(plan)
         return deployment_of(question, question.plans[0], self.library.lookups)
 
+    # --- what anybody would try first -----------------------------------------------------------------------
+
+    def obvious(self) -> list[Candidate]:
+        """The services that anybody would try first, with what closed forms expect; of each kind the best expected
+        first, the kinds in turn.
+
+        Tensor parallelism of every size with replicas that fill the cluster, behind the router that looks at loads;
+        with experts the same with expert parallelism, and attention replicas that share experts; and 1P1D to nP1D and
+        1PnD of replicas of one size.
+        """
+        gpus = self.cluster.gpus
+        sizes = [size for size in loads(min(gpus, 4 * self.cluster.gpus_per_node)) if gpus % size == 0]
+        whole: list[dict[str, Any]] = [{"tp": size} if size > 1 else {} for size in sizes]
+        if self.question.model.experts is not None:
+            whole += [{"tp": size, "ep": size} for size in sizes if size > 1]
+            whole += with_experts({}, 1, gpus)
+        plain = [self.expected(keys, self._routed(keys)) for keys in whole if self.limits.admits(keys)]
+        split = [self._halved(one, size) for one, size in zip(whole, sizes, strict=False) if self.limits.admits(one)]
+        kinds = [plain, [each for pools in split for each in pools]]
+        for kind in kinds:
+            kind.sort(key=lambda each: -rate(each, self.demand.bounds))
+        return [each for pair in zip_longest(*kinds) for each in pair if each is not None and each.expected]
+
+    def _routed(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """Behind the router that looks at loads, where there are several replicas."""
+        several = "expert_dispatch" not in keys and int(keys.get("tp", 1)) < self.cluster.gpus
+        return {**keys, **({"router": OBVIOUS_ROUTER} if several else {})}
+
+    def _halved(self, one: Mapping[str, Any], size: int) -> Iterator[Candidate]:
+        """Pools of equal replicas: 1P…, a quarter, a half, …1D."""
+        replicas = self.cluster.gpus // size
+        readers = {1, replicas // 4, replicas // 2, replicas - 1} if replicas < MANY else {replicas // 2}
+        both = [self._engine(dict(one), name) for name in ("prefill", "decode")] if replicas > 1 else [None, None]
+        reader, writer = both
+        if reader is None or writer is None:
+            return
+        for count in sorted(readers - {0, replicas}):
+            expected = apart(replace(reader, replicas=count), replace(writer, replicas=replicas - count))
+            parts = {"prefill": count, "decode": replicas - count}
+            pools = {name: {"replicas": number, **one} for name, number in parts.items()}
+            yield Candidate({"pools": pools}, self.scenario, tuple(expected))
+
     # --- one pool -------------------------------------------------------------------------------------------
 
     def usual(self) -> Iterator[Candidate]:
@@ -76,9 +123,10 @@ class ServiceSpace:
             if self.limits.admits(keys):
                 yield self.expected(keys)
 
-    def expected(self, keys: Mapping[str, Any]) -> Candidate:
-        """A plan of one pool with its loads; with none where it is not legal or has no room."""
-        candidate = Candidate(dict(keys), self.scenario)
+    def expected(self, keys: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Candidate:
+        """A plan of one pool with its loads, with none where it is not legal or has no room; told with the keys
+        ``more``, which closed forms do not know."""
+        candidate = Candidate(dict(more or keys), self.scenario)
 
         def find() -> list[Expected]:
             deployment = self.deployment(candidate.plan("tried"))

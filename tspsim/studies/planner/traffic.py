@@ -1,51 +1,58 @@
 """The best plans for requests: every way to spread replicas and pools, at the load that bounds allow, on every offer.
 
-A plan is bounded in closed form from a few of its steps (:mod:`.rates`), and those that are expected to serve most are
-simulated first: clients in a closed loop are doubled or halved while that serves more within the bounds, and of
-requests that come at times of their own the highest rate within the bounds is looked for. What is best then gets
-variants: a limit on sequences, drafts, caches that are pushed. Processor time is shared evenly by the offers; one plan
-is always answered.
+What anybody would try first is simulated first: every size of tensor parallelism behind the router that looks at loads,
+experts over ranks and attention replicas, pools from 1P1D on, and the other routers. Then a plan is bounded in closed
+form from a few of its steps (:mod:`.rates`), and those that are expected to serve most are simulated: clients in a
+closed loop are doubled or halved while that serves more within the bounds, and of requests that come at times of their
+own the highest rate within the bounds is looked for, roughly. What is best then gets variants: other routers, a limit
+on sequences, drafts, caches that are pushed. Those that lead are served as ``tspsim run`` serves them, and ranked by
+that. The budget is counted work (:mod:`.effort`), shared evenly by the offers; one plan is always answered.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import InputError, TspsimError, UnknownNameError
+from ...parallel import SOUGHT
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...scenario.traffic import Traffic
 from ...serving.answer import notes_of_runs, result_of
 from ...serving.deployment import Deployment
-from ...serving.highest import highest_rate
+from ...serving.highest import NEAR, four_digits, highest_rate
 from ...serving.points import point
 from ...serving.policies import POLICIES
+from ...serving.routers import ROUTERS
 from ..front import front_of
 from ..purchase.offers import expand
 from ..query import Library
+from .effort import Effort
 from .limit import Limits
 from .service_answer import stated_keys
 from .service_demand import bounded_by, demand_of
 from .service_names import name_of_service, plain
 from .service_space import Candidate, ServiceSpace, rate
-from .traffic_answer import OBJECTIVES, OF_GOODPUT, TrafficPlanned, Tried, goodput
+from .traffic_answer import OBJECTIVES, TrafficPlanned, Tried, goodput
 
-#: Share of an offer's time for closed forms, and the share after which no new plan is looked at but variants.
-BOUNDING, SEARCHING = 0.35, 0.75
-#: Share of the whole budget for the search: the rest serves the best again with their ranges.
-SEARCH = 0.8
+#: Shares of an offer's budget after which no more obvious plans, closed forms and new plans are looked at.
+OBVIOUS, BOUNDING, SEARCHING = 0.55, 0.7, 0.85
+#: Obvious plans that are simulated whatever the budget is: one of one pool, and one of two.
+ALWAYS = 2
+#: Share of the whole budget for the search: the rest serves the best again as ``tspsim run`` does.
+SEARCH = 0.6
+#: Plans of an offer that are served so at least, and those that come so near the best.
+LEADERS, NEARLY = 2, 0.93
 #: Plans whose closed form serves less than this share of what the best was simulated to are not simulated.
 HOPE = 0.6
-#: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client.
-REQUESTS, LEAST_A_CLIENT = 1280, 3
-#: Requests of a run that looks for a rate, at least.
-REQUESTS_TO_FIND = 400
-#: Clients, at most.
-MOST_CLIENTS = 8192
+#: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client, so that
+#: warm-up and drain leave a steady part.
+REQUESTS, LEAST_A_CLIENT = 640, 8
+#: Clients, at most, and steps down from a rate that was looked for roughly and is too high for a longer run.
+MOST_CLIENTS, DOWN = 8192, 4
 
 
 @dataclass
@@ -55,14 +62,16 @@ class Offered:
     name: str
     scenario: Scenario
     space: ServiceSpace
-    end_s: float
-    begin_s: float
+    effort: Effort
     candidates: list[Candidate] = field(default_factory=list)
     known: list[Tried] = field(default_factory=list)
 
+    #: Plans that were tried, as text.
+    seen: set[str] = field(default_factory=set)
+
     def passed(self, share: float) -> bool:
-        """Whether so much of its time is over."""
-        return time.process_time() > self.begin_s + share * (self.end_s - self.begin_s)
+        """Whether so much of its budget is spent."""
+        return self.effort.passed(share)
 
 
 class TrafficPlanner:
@@ -101,7 +110,9 @@ class TrafficPlanner:
         self.library = Library()
         self.demand = demand_of(self.traffic, bounds)
         self.stated = scenario.plans if stated else ()
-        self.searched = ("tp", "pp", "dp", "ep", "pools", "engine", "speculation", self.load_name)
+        keys = tuple(key for key in SOUGHT if SOUGHT.get(key).of_requests)
+        self.searched = ("tp", "pp", "dp", "ep", *keys, self.load_name)
+        self.effort = Effort(math.inf if budget_s is None else budget_s)
 
     @property
     def load_name(self) -> str:
@@ -116,17 +127,15 @@ class TrafficPlanner:
         InfeasibleError
             No legal plan has room.
         """
-        begin_s, budget_s = time.process_time(), math.inf if self.budget_s is None else SEARCH * self.budget_s
-        self._end_s = begin_s + budget_s / SEARCH
         offers = expand(self.scenario)
         answer: TrafficPlanned | None = None
         interrupted = False
+        searching = self.effort.part(SEARCH)
         for number, offered in enumerate(offers):
             self._tell(offered.name, number / len(offers))
-            now_s = time.process_time()
-            end_s = now_s + (begin_s + budget_s - now_s) / (len(offers) - number)
+            effort = searching.part(1.0 / (len(offers) - number))
             space = ServiceSpace(offered, self.demand, self.library, self.kept_limits)
-            here = Offered(offered.name, offered, space, end_s, now_s)
+            here = Offered(offered.name, offered, space, effort)
             if answer is None:
                 answer = TrafficPlanned(
                     self.scenario, space.question, self.objective, self.searched, bounds=self.bounds
@@ -136,8 +145,10 @@ class TrafficPlanner:
             except KeyboardInterrupt:
                 interrupted = True
             answer.known += here.known
+            searching.add(effort)
             if interrupted:
                 break
+        self.effort.add(searching)
         assert answer is not None
         answer.interrupted = interrupted
         answer.complete &= not interrupted
@@ -145,31 +156,57 @@ class TrafficPlanner:
 
     def _concluded(self, answer: TrafficPlanned) -> TrafficPlanned:
         answer.check_any()
-        ranked = sorted(answer.known, key=lambda tried: (*(-each for each in self._rank(tried)), tried.name))
+        try:
+            self._serve_leaders(answer)
+        except KeyboardInterrupt:
+            answer.interrupted, answer.complete = True, False
+        ranked = self._ranked(answer.known)
         distinct: dict[tuple[str, str], Tried] = {}
         for tried in ranked:
             distinct.setdefault((tried.offer, plain(tried.keys)), tried)
-        answer.best = tuple(distinct.values())[: self.top]
+        every = list(distinct.values())
+        answer.best = tuple(every[: self.top])
         first: dict[str, Tried] = {}
-        for tried in ranked:
+        for tried in every:
             first.setdefault(tried.offer, tried)
         answer.by_offer = tuple(first.values())
-        least = 0.0 if self.objective in OF_GOODPUT else self.traffic.share
-        answer.kept = not self.bounds or (answer.best[0].share > 0.0 and answer.best[0].share >= least)
+        answer.stated = tuple(distinct.get((each.offer, plain(each.keys)), each) for each in answer.stated)
+        answer.kept = not self.bounds or answer.best[0].kept
         answer.front = tuple(
             sorted(
                 (each for name in first for each in front_of([t for t in ranked if t.offer == name], merits)),
                 key=lambda tried: (tried.offer, -tried.result.tokens_per_s_per_gpu),
             )
         )
-        again = {id(tried): tried for tried in (*answer.best, *answer.by_offer)}
-        ranged = {
-            key: self._again(tried) if number == 0 or time.process_time() < self._end_s else tried
-            for number, (key, tried) in enumerate(again.items())
-        }
-        answer.best = tuple(ranged[id(tried)] for tried in answer.best)
-        answer.by_offer = tuple(ranged[id(tried)] for tried in answer.by_offer)
         return answer
+
+    def _ranked(self, known: Sequence[Tried]) -> list[Tried]:
+        """Of every offer those that were served whole first, then the others: the best first."""
+        return sorted(known, key=lambda tried: (not tried.whole, *(-each for each in self._rank(tried)), tried.name))
+
+    def _serve_leaders(self, answer: TrafficPlanned) -> None:
+        """The best plans of every offer, and stated ones, as ``tspsim run`` serves them: the best first of all."""
+        first: dict[str, list[Tried]] = {}
+        for tried in self._ranked(answer.known):
+            mine = first.setdefault(tried.offer, [])
+            if all(plain(tried.keys) != plain(each.keys) for each in mine):
+                mine.append(tried)
+        leaders: list[tuple[int, Tried]] = []
+        for mine in first.values():
+            most = self.merit(mine[0])
+            near = [each for each in mine if self.merit(each) >= NEARLY * most or self.merit(each) >= most / NEARLY]
+            chosen = [*mine[: max(LEADERS, self.top)], *(each for each in near if each not in mine[: self.top])]
+            chosen = chosen[: 2 * max(LEADERS, self.top)]
+            chosen += [each for each in answer.stated if each.offer == mine[0].offer and each not in chosen]
+            leaders += list(enumerate(chosen))
+        served: dict[tuple[str, str], Tried] = {}
+        for place, tried in sorted(leaders, key=lambda pair: pair[0]):
+            key = (tried.offer, plain(tried.keys))
+            if key in served or (place and self.effort.passed()):
+                continue
+            self._tell(f"{tried.offer}: {tried.name}", min(0.99, self.effort.spent_s / max(1e-9, self.effort.budget_s)))
+            served[key] = self._whole(tried)
+        answer.known += served.values()
 
     # --- the search -----------------------------------------------------------------------------------------
 
@@ -180,8 +217,17 @@ class TrafficPlanner:
             keys.pop("name")
             found = self._try(here, answer, Candidate(keys, here.scenario), plan.name)
             answer.stated += (found,) if found is not None else ()
+        obvious = here.space.obvious()
+        here.candidates += obvious
+        here.effort.closed(len(obvious))
+        for number, candidate in enumerate(obvious):
+            if number >= ALWAYS and here.known and (here.passed(OBVIOUS) or not self._hopeful(here, candidate)):
+                answer.complete &= not here.passed(OBVIOUS)
+                break
+            self._try(here, answer, candidate)
         for candidate in self._all(here):
             answer.bounded += 1
+            here.effort.closed()
             if candidate.expected:
                 here.candidates.append(candidate)
             if here.passed(BOUNDING) and here.candidates:
@@ -254,7 +300,9 @@ class TrafficPlanner:
             yield Candidate(keys, here.scenario, expected)
 
     def _further(self, here: Offered, best: Tried) -> Iterator[dict[str, Any]]:
-        keys = dict(best.keys)
+        keys = {key: value for key, value in best.keys.items() if key != "name"}
+        if "pools" not in keys and int(best.result.settings.get("replicas") or 1) > 1:
+            yield from ({**keys, "router": router} for router in ROUTERS.names())
         if "pools" in keys:
             for transfer in ("push", "pull"):
                 if keys["pools"].get("transfer", "pull") != transfer:
@@ -275,8 +323,12 @@ class TrafficPlanner:
         self, here: Offered, answer: TrafficPlanned, candidate: Candidate, name: str | None = None
     ) -> Tried | None:
         """The plan at its best load, if it is legal and has room."""
+        if plain(candidate.keys) in here.seen:
+            return None
+        here.seen.add(plain(candidate.keys))
         name = name or self._name(here, candidate)
         self._tell(f"{here.name}: {name}", 0.0)
+        here.effort.priced()
         try:
             plan = candidate.plan(name)
             deployment = here.space.deployment(plan)
@@ -298,10 +350,18 @@ class TrafficPlanner:
         arrivals = self.traffic.arrivals
         if not arrivals.closed:
             points = self.traffic.points()
-            if self.bounds and (arrivals.searches or (arrivals.mean_rate and arrivals.trace() is None)):
-                found = highest_rate(deployment, self.traffic)
-                asked = self.traffic.model_copy(update={"requests": found.requests})
-                yield asked.at_rate(float(f"{found.rate or points[0].arrivals.mean_rate or 0.01:.4g}"))
+            if self.looks_for_rate:
+                expected = candidate.best(self.bounds)
+                start = expected.requests_per_s if expected else None
+                found = highest_rate(deployment, self.traffic, rough=True, start=start)
+                here.effort.served(found.served)
+                asked = self.traffic.model_copy(update={"requests": 2 * found.requests})
+                rate_ = found.rate or points[0].arrivals.mean_rate or 0.01
+                for _ in range(DOWN if found.rate else 1):
+                    yield asked.at_rate(four_digits(rate_))
+                    if here.known[-1].kept:
+                        break
+                    rate_ /= 1.0 + NEAR
             else:
                 yield points[0]
             return
@@ -315,7 +375,7 @@ class TrafficPlanner:
         yield self._with_clients(sizes[start])
         best, index = rank(), start
         # Up while requests keep the bounds, else down, as long as it gets better.
-        step = 1 if here.known[-1].share >= self.traffic.share else -1
+        step = 1 if here.known[-1].kept else -1
         while 0 <= index + step < len(sizes) and not here.passed(1.0):
             index += step
             yield self._with_clients(sizes[index])
@@ -328,7 +388,7 @@ class TrafficPlanner:
 
     def _with_clients(self, clients: int) -> Traffic:
         """A closed loop of so many, long enough to mean something."""
-        requests = max(min(10 * clients, self.traffic.requests or REQUESTS, REQUESTS), LEAST_A_CLIENT * clients)
+        requests = max(min(10 * clients, REQUESTS), LEAST_A_CLIENT * clients)
         arrivals = self.traffic.arrivals.model_copy(update={"concurrency": (clients,)})
         return self.traffic.model_copy(update={"arrivals": arrivals, "requests": requests})
 
@@ -339,29 +399,58 @@ class TrafficPlanner:
         one = point(deployment, traffic, ranges=False)
         if one.interrupted:
             raise KeyboardInterrupt
+        told = one.run.metrics
+        here.effort.served(max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
         answer.simulated += 1
-        notes = tuple(notes_of_runs(deployment, [one.run.metrics], one))
+        notes = tuple(notes_of_runs(deployment, [told], one))
         result = result_of(deployment, one, [one], None, notes)
-        share = one.run.metrics.get("kept_share", one.run.metrics["good_share"])
         plan = candidate.plan(deployment.plan.name)
         asked = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
         keys = {**candidate.keys, "name": plan.name}
-        tried = Tried(keys, result, asked, here.name, one.run.label, 1.0 if share is None else float(share))
+        kept = told["bounds"] or {"share": 1.0, "kept": True}
+        tried = Tried(keys, result, asked, here.name, one.run.label, float(kept["share"]), bool(kept["kept"]))
         here.known.append(tried)
         return tried
 
-    def _again(self, tried: Tried) -> Tried:
-        """The same with ranges; as it is where somebody does not wait for them."""
+    def _whole(self, tried: Tried) -> Tried:
+        """The same as ``tspsim run`` serves it: the highest rate to two per cent where one is looked for, as many
+        requests as a scenario has, its ranges. As it is where somebody does not wait for them."""
         space = ServiceSpace(tried.asked, self.demand, self.library, self.kept_limits)
         deployment = space.deployment(tried.asked.plans[0])
+        traffic, found = self.traffic, None
         assert tried.asked.traffic is not None
         try:
-            one = point(deployment, tried.asked.traffic)
+            if self.looks_for_rate:
+                found = highest_rate(deployment, traffic)
+                self.effort.served(found.served)
+                if found.rate is None:
+                    return replace(tried, kept=False)
+                traffic = traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)
+            else:
+                arrivals = tried.asked.traffic.arrivals
+                traffic = traffic.model_copy(update={"arrivals": arrivals})
+            one = point(deployment, traffic)
         except KeyboardInterrupt:
             return tried
         if one.interrupted:
             return tried
-        return replace(tried, result=result_of(deployment, one, [one], None, tried.result.notes))
+        told = one.run.metrics
+        self.effort.served(3 * max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
+        result = result_of(deployment, one, [one], found, tuple(notes_of_runs(deployment, [told], one)))
+        kept = told["bounds"] or {"share": 1.0, "kept": True}
+        asked = tried.asked.model_copy(update={"traffic": traffic})
+        return replace(
+            tried, result=result, asked=asked, load=one.run.label, share=float(kept["share"]), kept=bool(kept["kept"]),
+            whole=True,
+        )  # fmt: skip
+
+    @property
+    def looks_for_rate(self) -> bool:
+        """Of requests that come at times of their own the highest rate within the bounds is looked for."""
+        arrivals = self.traffic.arrivals
+        if arrivals.closed or not self.bounds:
+            return False
+        return arrivals.searches or bool(arrivals.mean_rate and arrivals.trace() is None)
 
     def _rank(self, tried: Tried) -> tuple[float, ...]:
         """More is better: bounds that are kept, where the objective does not count them itself; the objective; and
@@ -369,9 +458,7 @@ class TrafficPlanner:
         told = tried.result.serving
         waits = self._excess(told["ttft_s"]["mean"], (told["tpot_s"] or {"mean": 0.0})["mean"])
         near = -waits if tried.share == 0.0 and self.bounds else 0.0
-        if self.objective in OF_GOODPUT:
-            return near, self.merit(tried)
-        return float(tried.share >= self.traffic.share), near, self.merit(tried)
+        return float(tried.kept), near, self.merit(tried)
 
     def _name(self, here: Offered, candidate: Candidate) -> str:
         return name_of_service(candidate.keys, here.space.cluster.gpus)

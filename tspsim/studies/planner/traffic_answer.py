@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .service_answer import ServedPlan, ServicePlanned
+from ...scenario import Plan, Scenario
+from ...serving.steady import figures
+from .service_answer import ServedPlan, ServicePlanned, stated_keys
+from .service_names import plain as plain_keys
 
 
 @dataclass(frozen=True)
@@ -18,8 +21,12 @@ class Tried(ServedPlan):
     offer: str
     #: ``concurrency`` or ``rate`` of the requests.
     load: Mapping[str, float]
-    #: Of requests that kept the bounds; 1 where there are none.
+    #: Of requests that keep the bounds; 1 where there are none.
     share: float
+    #: Whether they are kept by as many as are asked (:mod:`tspsim.serving.bounds`).
+    kept: bool = True
+    #: Served as ``tspsim run`` serves it; otherwise of few requests, as a search ranks it.
+    whole: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"offer": self.offer, "load": dict(self.load), "good_share": self.share}
@@ -31,30 +38,33 @@ class Tried(ServedPlan):
         return self.result.gpus * sum(prices) / len(prices) if prices else None
 
 
+def plain(plan: Plan) -> str:
+    """A plan without its name, as text."""
+    return plain_keys(stated_keys(plan))
+
+
 def a_dollar(rate: Callable[[Tried], float]) -> Callable[[Tried], float]:
     """A rate over what its GPUs cost; where a price is missing over how many they are."""
     return lambda tried: 3600.0 * rate(tried) / (tried.usd_per_hour or tried.result.gpus)
 
 
 def goodput(tried: Tried) -> float:
-    """Requests/s within bounds; where there are none, all."""
-    good = tried.result.serving["goodput_requests_per_s"]
-    return float(tried.result.serving["requests_per_s"] if good is None else good)
+    """Requests/s within bounds in the steady part; where there are none, all."""
+    told = figures(tried.result.serving)
+    good = told["goodput_requests_per_s"]
+    return float(told["requests_per_s"] if good is None else good)
 
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[Tried], float]] = {
     "goodput_per_dollar": a_dollar(goodput),
     "goodput": goodput,
-    "tokens_per_s": lambda tried: tried.result.tokens_per_s,
-    "tokens_per_s_per_gpu": lambda tried: tried.result.tokens_per_s_per_gpu,
-    "tokens_per_dollar": a_dollar(lambda tried: tried.result.tokens_per_s),
+    "tokens_per_s": lambda tried: tried.result.lasting_tokens_per_s,
+    "tokens_per_s_per_gpu": lambda tried: tried.result.lasting_tokens_per_s / tried.result.gpus,
+    "tokens_per_dollar": a_dollar(lambda tried: tried.result.lasting_tokens_per_s),
     "time_to_first_token": lambda tried: -tried.result.serving["ttft_s"]["mean"],
     "time_per_output_token": lambda tried: -(tried.result.serving["tpot_s"] or {"mean": math.inf})["mean"],
 }
-#: Of them, those that count only requests within bounds: of the others a plan must keep the bounds first.
-OF_GOODPUT = ("goodput_per_dollar", "goodput")
-
 
 @dataclass(repr=False)
 class TrafficPlanned(ServicePlanned[Tried]):
@@ -75,6 +85,36 @@ class TrafficPlanned(ServicePlanned[Tried]):
     bounds: Mapping[str, float] = field(default_factory=dict)
     by_offer: tuple[Tried, ...] = ()
     kept: bool = True
+
+    @property
+    def asked_again(self) -> Scenario:
+        """What runs as it is: the best plan under its load, or where hardware is offered every offer with its own best
+        plan, all of them under the loads of each."""
+        if not self.scenario.offers:
+            return self.best[0].asked
+        traffic = self.scenario.traffic
+        assert traffic is not None
+        loads = sorted({value for each in self.by_offer for value in each.load.values()})
+        key = next((key for each in self.by_offer for key in each.load), None)
+        if key is not None and not traffic.arrivals.searches:
+            values = tuple(int(value) for value in loads) if key == "concurrency" else tuple(loads)
+            traffic = traffic.model_copy(update={"arrivals": traffic.arrivals.model_copy(update={key: values})})
+        plans: dict[str, Plan] = {}
+        own: dict[str, str] = {}
+        for each in self.by_offer:
+            plan = each.asked.plans[0]
+            same = next((name for name, other in plans.items() if plain(other) == plain(plan)), None)
+            name = same or (plan.name if plan.name not in plans else f"{plan.name} ({each.offer})")
+            plans.setdefault(name, plan.model_copy(update={"name": name}))
+            own[each.offer] = name
+        offers = [
+            offer.model_copy(update={"plans": (own[offer.name],)})
+            for offer in self.scenario.offers
+            if offer.name in own
+        ]
+        return self.scenario.model_copy(
+            update={"plans": tuple(plans.values()), "offers": tuple(offers), "traffic": traffic}
+        )
 
     def plans_to_json(self) -> dict[str, Any]:
         def mark(tried: Tried) -> dict[str, Any]:

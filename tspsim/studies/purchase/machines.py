@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...question import look_up
-from ...result import Result
+from ...result import PlanResult, Result
+from ...scenario import Scenario
 from ...units import digits
 from .costs import rates_of
 from .service import asks, nearest_of, service_of
@@ -13,17 +14,28 @@ from .service import asks, nearest_of, service_of
 
 def machines_in_words(result: Result) -> Iterator[str]:
     """A sentence on the project's users and requests, where some are stated."""
-    scenario = result.asked
-    if scenario is None or scenario.project is None or not asks(scenario):
-        return
+    if result.asked is not None:
+        told = _machines(result.asked.name, result.asked, result.plans)
+        yield from [told] if told else []
+
+
+def machines_of(name: str, scenario: Scenario, plan: PlanResult) -> str:
+    """The same of one plan of an offer; empty where nothing is asked."""
+    return _machines(name, scenario, (plan,))
+
+
+def _machines(name: str, scenario: Scenario, plans: tuple[PlanResult, ...]) -> str:
     project = scenario.project
+    if project is None or not asks(scenario):
+        return ""
     stated = [f"{project.users:,} users" if project.users else ""]
     stated += [f"{digits(project.requests)} requests/s" if project.requests else ""]
     demand = " and ".join(filter(None, stated))
     question = look_up(scenario)
     rates = rates_of(scenario, question.cluster, question.device)
+    cluster = {"gpus": question.cluster.gpus, "nodes": question.cluster.nodes}
+    result = Result({}, cluster, plans)
     service = service_of(scenario, result, rates)
     if service is None:
-        yield f"No number of these machines serves {demand} within the bounds ({nearest_of(scenario, result)})."
-    else:
-        yield f"{demand} take, {service.in_words(scenario.name, rates.basis)}"
+        return f"No number of these machines serves {demand} within the bounds ({nearest_of(scenario, result)})."
+    return f"{demand} take, {service.in_words(name, rates.basis)}"
