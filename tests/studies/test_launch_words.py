@@ -223,7 +223,20 @@ def test_sglang_s_chunk_is_printed_as_it_is_read():
     deployment = deployment_of(question, question.plans[0])
     (server,) = servers_of(question.scenario, deployment)
     own = POLICIES.get("sglang").settings_of(deployment.engine, deployment.lanes).options
-    assert (server.tokens, server.sequences, own.chunked_prefill_size, own.max_running_requests) == (4096, 64, 512, 8)
+    assert server.stated == (4096, 64)
+    assert (server.tokens, server.sequences) == (own.chunked_prefill_size, own.max_running_requests) == (512, 8)
+
+
+def test_limits_of_another_engine_are_those_of_a_replica():
+    """Found for one engine and launched by the other: eight replicas of 512 tokens are 4,096 to SGLang, 512 to vLLM."""
+    options = {"max_num_batched_tokens": 512, "max_num_seqs": 8}
+    question = question_of({**MINE, "engine": options}, "vllm")
+    deployment = deployment_of(question, question.plans[0])
+    printed = launch("sglang", question.scenario, deployment)
+    assert "--chunked-prefill-size 4096" in printed and "--max-running-requests 64" in printed
+    question = question_of({**MINE, "engine": {"chunked_prefill_size": 4096, "max_running_requests": 64}}, "sglang")
+    printed = launch("vllm", question.scenario, deployment_of(question, question.plans[0]))
+    assert "--max-num-batched-tokens 512" in printed and "--max-num-seqs 8" in printed
 
 
 def test_vllm_starts_with_few_tokens_a_pass_where_messages_are_small():

@@ -41,10 +41,11 @@ class Server:
     scheduler: str
     #: Stated by real names of the simulated engine; ``scheduler`` says of which.
     options: Mapping[str, Any]
-    #: Limits of a step's tokens and of sequences at once, as the engine's own options mean them (of an attention
-    #: replica, or of all together); None: the engine has none, or finds them.
+    #: Limits of a step's tokens and of sequences at once: of one attention replica, and as the engine's own options
+    #: state them, which may mean all replicas together; None: the engine has none, or finds them.
     tokens: int | None
     sequences: int | None
+    stated: tuple[int | None, int | None]
     #: Type of the cache; None: as the weights are computed in.
     cache: str | None
     dispatch: ExpertDispatch | None
@@ -146,7 +147,9 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
     degrees = {axis: size for axis, size in part.degrees.items() if axis not in ("dp", "ep") and size > 1}
     policy = engine.policy
     named = policy.token_option, policy.sequence_option
-    tokens, sequences = (getattr(engine.options, key, None) if key else None for key in named)
+    stated = [getattr(engine.options, key, None) if key else None for key in named]
+    pairs = zip(named, stated, strict=True)
+    tokens, sequences = (None if value is None else policy.of_replica(key, value, part.lanes) for key, value in pairs)
     return Server(
         model=repository_of(scenario.workload.model),
         count=count,
@@ -156,6 +159,7 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
         options={key: value for key, value in part.options.items() if key not in (POLICY, *named)},
         tokens=tokens,
         sequences=sequences,
+        stated=(stated[0], stated[1]),
         cache=part.question.work.formats.cache,
         dispatch=plan.dispatch if plan.ep > 1 and part.lanes > 1 else None,
         overlap=plan.hiding,

@@ -45,10 +45,11 @@ class Sglang:
             redundant = server.copies(BALANCES[server.balance.policy])
             words += ["--enable-eplb", "--ep-num-redundant-experts", str(redundant)]
         words += ["--enable-two-batch-overlap"] if server.overlap.halves else []
-        if server.tokens is not None:
-            words += ["--chunked-prefill-size", str(server.tokens)]
-        if server.sequences is not None:
-            words += ["--max-running-requests", str(server.sequences)]
+        # Of all attention replicas together.
+        limits = [None if limit is None else limit * server.lanes for limit in (server.tokens, server.sequences)]
+        tokens, sequences = server.stated if server.scheduler == self.name else limits
+        words += ["--chunked-prefill-size", str(tokens)] if tokens is not None else []
+        words += ["--max-running-requests", str(sequences)] if sequences is not None else []
         if server.cache in CACHES:
             words += ["--kv-cache-dtype", CACHES[server.cache]]
         elif server.cache not in (None, "bf16"):
