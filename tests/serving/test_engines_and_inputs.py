@@ -125,7 +125,11 @@ def test_defaults_follow_memory_and_the_name_of_the_gpu(stack, device, memory, e
         ("sglang", "b200", "llama-3.1-8b", 64),
         ("sglang@0.5.6", "b200", "llama-3.1-8b", 1),
         ("sglang@0.5.6", "b200", "deepseek-v3", 64),
-        ("vllm", "b200", "deepseek-v3", 16),
+        ("vllm", "h200", "deepseek-v3", 16),
+        ("vllm", "b200", "deepseek-v3", 32),
+        ("vllm@0.19", "h200", "deepseek-v3.2", 64),
+        ("vllm", "mi355x", "deepseek-v4-pro", 256),
+        ("vllm", "b200", "llama-3.1-8b", 16),
     ],
 )
 def test_blocks_are_the_pages_of_the_attention_backend(stack, device, model, block):
