@@ -99,7 +99,7 @@ def defaults() -> str:
             ]
         )
     header = ["plan", "whole model, tokens/s", "one block, tokens/s", "TSP8 ÷ plan", "MFU", "exposed", "MiB a layer"]
-    return table([*header, "GiB a GPU"], rows)
+    return table([*header, "GiB per GPU"], rows)
 
 
 #: What is switched, and the keys that switch it.
@@ -222,7 +222,7 @@ def figure_throughput() -> str:
                 cells += [f"{tuned / 8e3 / nodes:.2f}", f"{tuned / best:.2f}", f"{published / best:.2f}"]
             rows.append(cells)
     header = ["tokens, GPUs"]
-    columns = ("TSP{}, k tokens/s a GPU", "÷ best TP+SP", "published ÷ it")
+    columns = ("TSP{}, k tokens/s per GPU", "÷ best TP+SP", "published ÷ it")
     header += [what.format(degree) for degree in (2, 4, 8) for what in columns]
     return table(header, rows)
 
@@ -316,7 +316,7 @@ def spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 # --- memory.md ----------------------------------------------------------------------------------------------
 
-#: Published peak memory, GiB a GPU; False where it is interpolated on the line through the published points.
+#: Published peak memory, GiB per GPU; False where it is interpolated on the line through the published points.
 PUBLISHED_MEMORY: dict[str, dict[int, tuple[float, bool]]] = {
     "TSP8": {16: (31.0, True), 32: (32.1, False), 64: (34.3, False), 128: (38.8, True)},
     "TSP8-published": {16: (31.0, True), 32: (32.1, False), 64: (34.3, False), 128: (38.8, True)},

@@ -124,7 +124,7 @@ PAIR = (
 
 def seconds() -> str:
     """Where the seconds of the pair go, and the memory of both."""
-    lines = [["plan", "step, s", "products", "attention", "other kernels", "exposed", "GiB a GPU"]]
+    lines = [["plan", "step, s", "products", "attention", "other kernels", "exposed", "GiB per GPU"]]
     lines.append(["---", *(["---:"] * 6)])
     for plan in tspsim.simulate(tspsim.load(SCENARIO, PAIR)).plans:
         kinds, exposed = plan.compute_by_kind_s, sum(plan.breakdown_s["exposed_communication"].values())

@@ -175,7 +175,7 @@ class Numbers:
                 cells = [ends(each["ttft_s"], seconds) for each in both]
                 cells += [ends(each, lambda value: f"{value:.0f}") for each in users]
                 rows.append([f"{model}, {plan}", *cells, f"{users[0][0] / users[1][0]:.2f}"])
-        header = ["one client", "TTFT, MI355X", "B200", "tokens/s a user, MI355X", "B200", "ratio"]
+        header = ["one client", "TTFT, MI355X", "B200", "tokens/s per user, MI355X", "B200", "ratio"]
         return table(header, rows)
 
     def most(self) -> str:
@@ -188,7 +188,7 @@ class Numbers:
                 usd = [f"{each['usd']:.2f}" for each in (a, b)]
                 ratio = a["output_tokens_per_s"][0] / b["output_tokens_per_s"][0]
                 rows.append([f"{model}, {plan}", *rates, f"{ratio:.2f}", *usd, f"{b['usd'] / a['usd']:.2f}"])
-        header = [f"{MOST} clients", "output tokens/s, MI355X", "B200", "ratio", "$ a million, MI355X", "B200", "ratio"]
+        header = [f"{MOST} clients", "output tokens/s, MI355X", "B200", "ratio", "$/M, MI355X", "B200", "ratio"]
         return table(header, rows)
 
     def curves(self) -> str:

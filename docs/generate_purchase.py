@@ -72,7 +72,7 @@ def offers() -> str:
         limit = row.best.bottleneck.partition(";")[0].removesuffix(" of the step")
         limit = limit.replace(" takes", "").replace(" take", "")
         rows.append([f"{row.gpus} {row.name}", row.best.name, *measures, gib(row.headroom_bytes), limit])
-    header = ["offer", "best plan", "tokens/s", "a GPU", "tokens a dollar", "tokens a joule", "memory left", "limit"]
+    header = ["offer", "best plan", "tokens/s", "per GPU", "tokens a dollar", "tokens a joule", "memory left", "limit"]
     return table(header, rows)
 
 

@@ -204,7 +204,7 @@ class Bounds(Pictured):
         # A ceiling quoted back at us has been through a division: it is not above itself.
         possible = share <= 1.0 + 1e-9
         reason = (
-            f"needs {flops(needed)} a GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
+            f"needs {flops(needed)} per GPU ({flops(flops_per_token).removesuffix('/s')} a token), "
             f"{percent(of_peak, decimals=0)} of its dense {self.precision} peak of {flops(self.peak_flops_per_s)}; "
         )
         if possible:

@@ -69,7 +69,7 @@ def checkpoint_notes(written: Mapping[str, float]) -> Iterator[str]:
         return
     file = f", {written['file_s']:.3g} s to the file system" if written["file_s"] else ""
     yield (
-        f"a checkpoint is {written['bytes_per_gpu'] / 1e9:.3g} GB a GPU ({written['bytes_per_host'] / 1e9:.3g} GB of "
+        f"a checkpoint is {written['bytes_per_gpu'] / 1e9:.3g} GB per GPU ({written['bytes_per_host'] / 1e9:.3g} GB of "
         f"every host's memory), {written['copy_s']:.3g} s to the host alone{file}; it holds a step of "
         f"{written['step_without_s']:.3g} s up for {written['stall_s']:.3g} s"
     )

@@ -21,7 +21,7 @@ def too_large(memory: Memory) -> str:
     over = memory.peak_bytes - memory.capacity_bytes
     largest = max(memory.parts, key=lambda part: memory.parts[part])
     return (
-        f"needs {gib(memory.peak_bytes)} a GPU, {gib(over)} more than its {memory.capacity_bytes / GIB:.1f}; "
+        f"needs {gib(memory.peak_bytes)} per GPU, {gib(over)} more than its {memory.capacity_bytes / GIB:.1f}; "
         f"largest part: {largest.replace('_', ' ')}, {gib(memory.parts[largest])}"
     )
 

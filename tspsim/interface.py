@@ -330,7 +330,7 @@ class Comparison(Pictured):
         first = next((plan.tokens_per_s for plan in self.plans if plan.ran), 0.0)
         served = any(plan.serving for plan in self.plans)
         times = ["first token", "a token every"] if served else ["step"]
-        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", *times, "memory a GPU"]
+        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", *times, "memory per GPU"]
         rows = []
         for result in self.results:
             machine = f"{result.cluster['gpus']:,} × {result.cluster['device']['name']}"

@@ -304,7 +304,7 @@ class Result(Pictured):
         best = self.best
         served = any(plan.serving for plan in self.plans)
         times = ["first token", "a token every"] if served else ["step", "MFU"]
-        columns = ["plan", "tokens/s", "likely", "against the fastest", *times, "memory a GPU"]
+        columns = ["plan", "tokens/s", "likely", "against the fastest", *times, "memory per GPU"]
         rows = []
         for plan in self.plans:
             memory = f"{gib(plan.memory.peak_bytes)} of {gib(plan.memory.capacity_bytes)}"

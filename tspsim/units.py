@@ -379,6 +379,15 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
 
 
+def were(count: int) -> str:
+    """A count with its verb in the past.
+
+    >>> were(1), were(1200)
+    ('1 was', '1,200 were')
+    """
+    return f"{count:,} {'was' if count == 1 else 'were'}"
+
+
 def percent(share: float, decimals: int = 1, significant: int = 2) -> str:
     """A share of one with so many decimals; small ones keep so many significant digits.
 

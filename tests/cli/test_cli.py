@@ -165,7 +165,7 @@ def test_when_nothing_fits_the_numbers_are_written_and_the_code_is_three(
 
 def test_one_plan_that_runs_is_enough(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "tsp-memory-8x-mi300x", "--json", "a.json"]) == 0
-    assert "SP8 is refused: needs 268.4 GiB a GPU" in " ".join(capsys.readouterr().out.split())
+    assert "SP8 is refused: needs 268.4 GiB per GPU" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_report_of_a_strangely_named_scenario_stays_in_reports(here: Path) -> None:

@@ -20,6 +20,7 @@ from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.steps import STEPS
+from tspsim.units import were
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {
@@ -224,3 +225,26 @@ def test_pages_that_messages_name_are_there() -> None:
     assert named
     for place in named:
         assert section(place)
+
+
+def test_words_of_the_field_stand_in_tables_and_one_is_not_several(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "base.yaml"]) == 0
+    told = capsys.readouterr().out
+    assert "per GPU" in told and "$/M" in told and "a million" not in told
+    assert were(1) == "1 was" and were(2) == "2 were"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "tensor and sequence parallelism" in readme[:1000], "the first lines say what TSP stands for"
+
+
+def test_names_of_searched_plans_are_explained_where_they_appear(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = {**SMALL["workload"], "pass": "training", "global_batch": 8}
+    (here / "best.yaml").write_text(yaml.safe_dump(SMALL | {"workload": work, "plans": "best"}))
+    for arguments in (["run", "best.yaml"], ["compare", "best.yaml"], ["plan", "best.yaml", "--budget", "1 s"]):
+        capsys.readouterr()
+        assert main(arguments) == 0
+        told = capsys.readouterr().out
+        assert "degrees of parallelism, an axis each" in told and "sequences of a micro-batch" in told, arguments

@@ -40,7 +40,7 @@ def run(folder: Path, *plans: dict[str, Any], **more: Any) -> tuple[PlanResult, 
 
 
 def test_by_hand_70b_over_128_gpus_hides_its_copy_and_waits_for_a_file() -> None:
-    """Ψ·16 B (fp32 weights and 12 B of state) are 8.8 GB a GPU, 0.17 s to the host and 5.6 s at 200 GB/s; the usual
+    """Ψ·16 B (fp32 weights and 12 B of state) are 8.8 GB per GPU, 0.17 s to the host and 5.6 s at 200 GB/s; the usual
     optimizer's 14 B are 7.7 GB and 4.9 s: gradients are in no checkpoint."""
     scenario = tspsim.load("checkpoint-overlap").to_dict()
     scenario["workload"] = {"model": "llama-3.1-70b", "pass": "training", "sequence": 4096, "global_batch": 128}

@@ -79,7 +79,7 @@ def test_who_stands_for_others_takes_as_long() -> None:
 def test_a_pool_that_is_too_full_is_refused_with_what_it_needs() -> None:
     wide = {"model": "deepseek-v3", "precision": {"weights": "bf16"}}
     (plan,) = tspsim.simulate(asked({"expert_pool": 8}, cluster={**NODES, "nodes": 2}, **wide)).plans
-    assert not plan.ran and "expert_pool" in plan.memory.parts and "GiB a GPU" in str(plan.error)
+    assert not plan.ran and "expert_pool" in plan.memory.parts and "GiB per GPU" in str(plan.error)
 
 
 def test_wait_and_capacity_are_those_of_the_gpus_that_attend() -> None:

@@ -23,7 +23,7 @@ from tspsim.simulation import scheduled
 GIB = 2**30
 KI = 1024
 
-#: GiB a GPU while training on one node of eight MI300X, model state included (physics: published measurements).
+#: GiB per GPU while training on one node of eight MI300X, model state included (physics: published measurements).
 PUBLISHED = {
     16: {"TSP8-published": 31.0, "TP8": 31.5, "TP4-SP2": 54.4, "TP2-SP4": 103.3},
     32: {"TSP8-published": 32.1, "TP8": 37.0, "TP4-SP2": 58.8, "TP2-SP4": 108.5},
@@ -153,7 +153,7 @@ def test_sp8_is_refused_with_the_part_too_large_and_by_how_much() -> None:
     assert not entry.memory.fits and not entry.ran and entry.tokens_per_s == 0.0
     assert entry.error is not None
     match = re.fullmatch(
-        r"needs ([\d.]+) GiB a GPU, ([\d.]+) GiB more than its ([\d.]+); largest part: (.+)", entry.error
+        r"needs ([\d.]+) GiB per GPU, ([\d.]+) GiB more than its ([\d.]+); largest part: (.+)", entry.error
     )
     assert match is not None, entry.error
     needed, over, capacity = (float(group) for group in match.groups()[:3])

@@ -70,7 +70,7 @@ def page(result: Result) -> Page:
 def test_the_answer_comes_first() -> None:
     text = page(fixtures.result()).text
     headline = text.index("TSP8 is fastest: 8.78 M tokens/s")
-    assert headline < text.index("Attention takes 56% of the step's compute.") < text.index("Tokens/s a GPU")
+    assert headline < text.index("Attention takes 56% of the step's compute.") < text.index("Tokens/s per GPU")
     assert re.search(r"1\.25× TP4-SP2 1\.26× TP2-SP4 1\.35× TP8", text)
     assert "likely 7.55 M to 9.93 M" in text
     assert "SP8 is refused: needs 206.0 GiB of 192.0" in text

@@ -259,8 +259,9 @@ def test_the_answer_says_who_by_how_much_what_users_see_what_it_costs_and_what_l
     assert head.startswith(f"{best.name} serves most: ") and "requests/s within the limits" in head
     said = " ".join(words.sentences(view))
     for part in (
-        "The first token comes after ", "99 of 100 within", "then one every ", " tokens/s a user.",
-        "a million output tokens", "of the wait for a first token is in the queue", "Weights are read for every token.",
+        "The first token comes after ", "99 of 100 within", "then one every ", " tokens/s per user.",
+        "per million output tokens", "of the wait for a first token is in the queue",
+        "Weights are read for every token.",
     ):  # fmt: skip
         assert part in said, part
     (ratio,) = words.ratios(view)
@@ -388,7 +389,7 @@ def offers() -> list[tuple[str, ServingView]]:
 
 def test_offers_are_compared_by_price_rate_and_speed() -> None:
     text = compare_page.page(offers(), [("terms", "Terms", "<p>{{ what }}</p>", {"what": "x"})], {}, title="both")
-    assert "Cheap is cheapest: $" in text and "a million output tokens with TP8, 32 at once" in text
+    assert "Cheap is cheapest: $" in text and "per million output tokens with TP8, 32 at once" in text
     view = compare_page.joined(offers())
     said = " ".join(compare_page.sentences(view, view.served[0].best))
     assert "Cheapest at equal load, by requests at once: Cheap from 1 to 32." in said

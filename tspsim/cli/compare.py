@@ -113,6 +113,7 @@ def _told(compared: Comparison) -> Iterator[str]:
     blocks = [
         list(filter(None, [in_words(compared.differences)])),
         [each.in_words(question.name) for question, each in searched if each is not None],
+        list(filter(None, [_names(compared)])),
         decision.in_words() if decision is not None else [],
         list(_services(decision)),
         list(announced),
@@ -120,6 +121,18 @@ def _told(compared: Comparison) -> Iterator[str]:
     for block in filter(None, blocks):
         yield ""
         yield from block
+
+
+def _names(compared: Comparison) -> str:
+    """What the names of the plans that were searched for are made of."""
+    from ..question import look_up
+    from ..report.plan_names import in_words
+
+    named = []
+    for question, each in zip(compared.questions, compared.searched, strict=False):
+        if each is not None and each.plan:
+            named += [plan for plan in look_up(question).plans if plan.name == each.plan]
+    return in_words(named)
 
 
 def _services(decision: Decision | None) -> Iterator[str]:

@@ -100,10 +100,15 @@ def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario,
     """The question with its best plan where it asks for that, and what was searched in a sentence."""
     if question.searched is None:
         return question, ""
+    from ..question import look_up
+    from ..report.plan_names import in_words
     from ..studies.best_plans import with_best
 
     ((found, searched),) = with_best([question], progress=progress)
-    return found, searched.in_words(question.name) if searched is not None else ""
+    if searched is None:
+        return found, ""
+    named = [plan for plan in look_up(found).plans if plan.name == searched.plan] if searched.plan else []
+    return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 
 def _print_answer(result: Result, searched: str) -> None:

@@ -140,7 +140,7 @@ class Iteration:
         peak = self.weights.held_bytes + resident
         if not self.parts.own and peak > deployment.memory.capacity_bytes:
             told = f"the reshard holds {gib(self.weights.held_bytes)} of weights beside {gib(resident)} of training"
-            raise _RefusedError(f"{told}, of {gib(deployment.memory.capacity_bytes)} a GPU")
+            raise _RefusedError(f"{told}, of {gib(deployment.memory.capacity_bytes)} per GPU")
         if resident:
             room = deployment.costs.capacity_tokens
             left = None if room is None else int(room * max(0.0, 1.0 - resident / max(budget, 1.0)))

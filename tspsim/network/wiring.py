@@ -273,7 +273,7 @@ def links_of(graph: nx.DiGraph[Any]) -> tuple[Link, ...]:
 
 def _mesh(endpoints: int, argument: Any, cable: Cable) -> Wiring:
     if endpoints < 2 or cable.per_endpoint % (endpoints - 1):
-        raise InputError(f"a full mesh of {endpoints} GPUs needs a multiple of {endpoints - 1} links a GPU")
+        raise InputError(f"a full mesh of {endpoints} GPUs needs a multiple of {endpoints - 1} links per GPU")
     return full_mesh(endpoints, cable.together / (endpoints - 1), cable.latency_s)
 
 

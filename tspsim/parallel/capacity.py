@@ -137,7 +137,7 @@ class Capacity:
             alone = self.longest_context()
             offers = [f"one of {alone}"] if alone else ["no sequence at all: take more GPUs or fewer bits a weight"]
         return (
-            f"caches of {count} sequences need {gib(needed)} a GPU, and there is room for {gib(room)}; "
+            f"caches of {count} sequences need {gib(needed)} per GPU, and there is room for {gib(room)}; "
             f"what fits: {', or '.join(offers)}"
         )
 

@@ -56,7 +56,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
 
 
 def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
-    """Dollars a million tokens by price basis: on the offer's terms, else as the result has them."""
+    """Dollars per million tokens by price basis: on the offer's terms, else as the result has them."""
     if offer is None or not row.plan.tokens_per_s_per_gpu:
         return dollars_per_million_tokens(row.plan)
     each = row.plan.tokens_per_s_per_gpu * 3600.0
@@ -72,7 +72,7 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
     shown.add_column("plan", no_wrap=True)
     every = rows(results)
     told = {key: words for key, words in SEEN.items() if any(key in row.plan.inference for row in every)}
-    for heading in ("tokens/s", "ratio", "step", *(told.values() or ["MFU"]), "memory, GiB", "$ a million tokens"):
+    for heading in ("tokens/s", "ratio", "step", *(told.values() or ["MFU"]), "memory, GiB", "$/M tokens"):
         shown.add_column(heading, justify="right")
     best = max((row.ratio for row in every if row.ratio is not None), default=None)
     refused = []

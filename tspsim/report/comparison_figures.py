@@ -32,19 +32,19 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
     Parameters
     ----------
     points
-        Offer, plan, dollars a million tokens, tokens/s/GPU.
+        Offer, plan, dollars per million tokens, tokens/s/GPU.
     """
     groups = []
     for offer in dict.fromkeys(point[0] for point in points):
         own = [point for point in points if point[0] == offer]
         texts = [
-            f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $ a million tokens<br>{compact(rate)} tokens/s/GPU"
+            f"<b>{label(offer)}, {label(plan)}</b><br>{digits(usd)} $/M tokens<br>{compact(rate)} tokens/s/GPU"
             for _, plan, usd, rate in own
         ]
         groups.append(Marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
     front = sorted(front_of([(usd, rate) for _, _, usd, rate in points], lambda point: (-point[0], point[1])))
     line = Line("nobody is cheaper and faster", front, "hv")
-    x_axis = value_axis(f"$ a million tokens, {price}", rangemode="normal")
+    x_axis = value_axis(f"$/M tokens, {price}", rangemode="normal")
     return front_figure(groups, line, x_axis, "tokens/s/GPU")
 
 

@@ -100,13 +100,13 @@ PROJECT = (
 MEASURES = {
     "rate": "tokens/s",
     "each": "tokens/s/GPU",
-    "user": "tokens/s a user",
+    "user": "tokens/s per user",
     "dollar": "tokens a dollar",
     "joule": "tokens a joule",
-    "headroom": "memory left a GPU",
+    "headroom": "memory left per GPU",
     "mfu": "MFU",
 }
-COLUMNS = ("Scenario", "Plan", "GPUs", "Tokens/s", "Likely", "Step", "Memory a GPU", "$ a million tokens", "Ranked by")
+COLUMNS = ("Scenario", "Plan", "GPUs", "Tokens/s", "Likely", "Step", "Memory per GPU", "$/M tokens", "Ranked by")
 
 
 def page(

@@ -251,10 +251,10 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
         line(key.replace("_", " "), partial(_of_workload, key))
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))
-    line("$ a GPU hour", lambda index, _: _hour(offers[index]) if index in offers else "")
-    line("bought, $ a GPU hour", lambda index, _: _bought(offers[index]) if index in offers else "")
+    line("$ per GPU hour", lambda index, _: _hour(offers[index]) if index in offers else "")
+    line("bought, $ per GPU hour", lambda index, _: _bought(offers[index]) if index in offers else "")
     line("prices of", lambda index, _: offers[index].rates.date if index in offers else "")
-    line("power a GPU", lambda index, _: _power(offers[index]) if index in offers else "")
+    line("power per GPU", lambda index, _: _power(offers[index]) if index in offers else "")
     line("parts of the fabric", lambda index, _: _fabric(offers[index]) if index in offers else "")
     line("their prices", lambda index, _: offers[index].rates.fabric_source if index in offers else "")
     alike = [text for text in (shown[0].defaults if shown else ()) if all(text in result.defaults for result in shown)]
@@ -303,4 +303,4 @@ def _fabric(offer: OfferRow) -> str:
     pieces = f"{bill.nics:,} NICs, {bill.switches:,} switches, {bill.optics:,} optics"
     if not rates.fabric_usd_per_gpu_hour:
         return pieces
-    return f"{pieces}: {rates.fabric_usd_per_gpu_hour:.3f} $ a GPU hour, {rates.fabric_watts_per_gpu:.0f} W a GPU"
+    return f"{pieces}: {rates.fabric_usd_per_gpu_hour:.3f} $ per GPU hour, {rates.fabric_watts_per_gpu:.0f} W per GPU"

@@ -144,7 +144,7 @@ def bars(told: Sequence[Bar], axis: str, title: str) -> Figure:
 
 
 def served(plans: Sequence[PlanResult], title: str) -> Figure:
-    """Tokens/s a GPU over tokens/s a user, a line a plan: the curve over its loads."""
+    """Tokens/s per GPU over tokens/s per user, a line a plan: the curve over its loads."""
     lines = {
         plan.name: [
             (float(point["tokens_per_s_per_user"] or 0.0), float(point["output_tokens_per_s_per_gpu"]))
@@ -152,7 +152,7 @@ def served(plans: Sequence[PlanResult], title: str) -> Figure:
         ]
         for plan in plans
     }
-    return curves_of(lines, "tokens/s a user", "output tokens/s a GPU", title)
+    return curves_of(lines, "tokens/s per user", "output tokens/s per GPU", title)
 
 
 def curves_of(lines: dict[str, list[tuple[float, float]]], across: str, up: str, title: str) -> Figure:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tspsim.studies.planner import OffersPlanned
 
-COLUMNS = ("Offer", "Best plan", "GPUs", "Tokens/s", "A GPU", "Step", "$ a million tokens")
+COLUMNS = ("Offer", "Best plan", "GPUs", "Tokens/s", "Per GPU", "Step", "$/M tokens")
 
 TABLE = """
 <p class="kicker">{{ kicker }}</p>

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tspsim.units import GIB, compact, gib, percent
 
 from .numbers import seconds
+from .plan_names import legend
 from .tables import add_row, empty_table
 from .view import price_range
 
@@ -49,7 +50,7 @@ def kicker(planned: Planned) -> str:
 def best_table(planned: Planned, width: int) -> Table:
     """The best first, then the plans that the scenario states, at the same batch."""
     wide = width >= 120
-    table = empty_table(("plan",), ("tokens/s", "step", "MFU", "free, GiB", "$ a million tokens"))
+    table = empty_table(("plan",), ("tokens/s", "step", "MFU", "free, GiB", "$/M tokens"))
     if wide:
         table.add_column("what limits it", overflow="fold")
     for number, found in enumerate(planned.best):
@@ -90,6 +91,7 @@ def cells(name: str, result: PlanResult, wide: bool) -> list[str]:
 def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
     """What there is to know, by heading."""
     return [
+        ("Words in the names", named_words(planned)),
         ("How sure", sure(planned)),
         ("Why the best wins", why(planned)),
         ("The front of the plans searched: none of them is better in rate, cost and memory left", front(planned)),
@@ -99,6 +101,13 @@ def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
         ("The best plan as scenario keys", [yaml_of(planned)] if planned.best else []),
         ("Stated plans that did not run", [f"{e.name}: {e.error}" for e in planned.stated if e.error]),
     ]
+
+
+def named_words(planned: Planned) -> list[str]:
+    """What the names of the plans found are made of."""
+    found = [each.candidate.plan for each in planned.best if each.candidate.stated is None]
+    told = [f"{words}: {meaning}" for words, meaning in legend(found)]
+    return ["; ".join(told) + "."] if told else []
 
 
 def sure(planned: Planned) -> list[str]:
@@ -211,7 +220,7 @@ def what_fits(planned: Planned) -> list[str]:
         if limit is None:
             return f"{words}: none fits."
         value, lean = limit
-        return f"{words}: {value:,}, with {lean.name} ({gib(lean.bytes)} a GPU)."
+        return f"{words}: {value:,}, with {lean.name} ({gib(lean.bytes)} per GPU)."
 
     return [
         said(found.longest_sequence, f"Longest context with {planned.batch:,} sequences a step, in tokens"),

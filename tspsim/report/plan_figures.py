@@ -56,7 +56,7 @@ def front(planned: Planned) -> dict[str, Any]:
     ]
     joined = sorted((f.headroom_bytes / GIB, f.result.tokens_per_s) for f in planned.front)
     line = Line("front of the plans searched", joined, "vh")
-    return front_figure(marks, line, value_axis("memory left a GPU, GiB"), "tokens/s")
+    return front_figure(marks, line, value_axis("memory left per GPU, GiB"), "tokens/s")
 
 
 def scheme_map(planned: Planned) -> dict[str, Any]:

@@ -37,6 +37,12 @@ def legend(plans: Sequence[Plan]) -> list[tuple[str, str]]:
     return [(", ".join(words), meaning) for meaning, words in found.items()]
 
 
+def in_words(plans: Sequence[Plan]) -> str:
+    """The legend in a sentence; empty where the search named none of them."""
+    told = [f"`{words}` {meaning}" for words, meaning in legend(plans)]
+    return f"In the names: {'; '.join(told)}." if told else ""
+
+
 def words_of(plan: Plan) -> Iterator[tuple[str, str]]:
     """The words behind the degrees of one plan's name, in its order."""
     if plan.vpp > 1:

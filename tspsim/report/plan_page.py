@@ -67,7 +67,7 @@ SHORT = {
 #: Sections that show the best plan alone.
 OF_THE_BEST = (breakdown.SECTION, timeline.SECTION, memory.SECTION)
 
-COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$ a million tokens", "What limits it")
+COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$/M tokens", "What limits it")
 
 
 def page(planned: Planned, plotly_js: str = "inline") -> str:

@@ -51,7 +51,7 @@ def rate(point: Point) -> str:
 
 
 def price(point: Point) -> str:
-    """Dollars a million output tokens, the cheapest and the dearest basis."""
+    """Dollars per million output tokens, the cheapest and the dearest basis."""
     return in_dollars(figures(point)["usd_per_million_output_tokens"].values()) or "–"
 
 
@@ -89,7 +89,7 @@ def columns(shown: Sequence[Point]) -> Iterator[Column]:
     yield "output tokens/s", "tok/s", rate, True
     if any(point.get("steady") for point in shown):
         yield "steady", "steady", steady, True
-    yield "a GPU", "a GPU", lambda point: compact(point["output_tokens_per_s_per_gpu"]), True
+    yield "per GPU", "per GPU", lambda point: compact(point["output_tokens_per_s_per_gpu"]), True
     yield "TTFT", "TTFT", wait("ttft_s"), True
     yield "99 %", "99 %", wait("ttft_s", "p99"), False
     yield "TPOT", "TPOT", wait("tpot_s"), True
@@ -98,7 +98,7 @@ def columns(shown: Sequence[Point]) -> Iterator[Column]:
         yield "good\nrequests/s", "good/s", good, True
     yield "cache", "KV", full, False
     if any(point["usd_per_million_output_tokens"] for point in shown):
-        yield "$ a million\noutput tokens", "$/M", price, True
+        yield "$/M\noutput tokens", "$/M", price, True
 
 
 def table(results: Sequence[Result], width: int = 160) -> Table:
@@ -174,7 +174,7 @@ def sentences(plan: PlanResult) -> Iterator[str]:
     if point["ttft_s"]:
         told = f"First tokens come after {wait('ttft_s')(point)} (99 % within {wait('ttft_s', 'p99')(point)})"
         if point["tpot_s"]:
-            told += f", then one every {wait('tpot_s')(point)}: {user(point)} tokens/s a user"
+            told += f", then one every {wait('tpot_s')(point)}: {user(point)} tokens/s per user"
         yield f"{told}."
     room = point["kv"]["capacity_tokens"]
     if room:

@@ -34,13 +34,13 @@ def columns(view: View) -> tuple[Column, ...]:
     assert load is not None
     shown = [
         Column(view.rate_words, "tok/s", rate),
-        Column(f"{view.rate_words} a GPU", "a GPU", lambda plan: each_gpu(view, plan)),
+        Column(f"{view.rate_words} per GPU", "per GPU", lambda plan: each_gpu(view, plan)),
     ]
     if FIRST in keys:
         shown.append(Column("First token", "first", lambda plan: (timed(plan, FIRST), "")))
     if TOKEN in keys:
         shown.append(Column("Output token", "token", lambda plan: (timed(plan, TOKEN), "")))
-        shown.append(Column("Tokens/s a user", "a user", user))
+        shown.append(Column("Tokens/s per user", "a user", user))
     if load.speculation or (load.prompts and load.batch):
         shown.append(Column("Step", "step", lambda plan: (seconds(plan.step_time_s), ""), wide=True))
     if load.prompts:
@@ -49,7 +49,7 @@ def columns(view: View) -> tuple[Column, ...]:
         *shown,
         Column("Exposed communication", "exp.", exposed, wide=True),
         Column("Sessions", "sess.", sessions),
-        Column("Memory a GPU", "GiB", memory),
+        Column("Memory per GPU", "GiB", memory),
     )
 
 
@@ -139,7 +139,7 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
     assert load is not None
     if not load.batch:
         yield (
-            f"That is {compact(best.tokens_per_s)} prompt tokens/s, {compact(best.tokens_per_s_per_gpu)} a GPU, at "
+            f"That is {compact(best.tokens_per_s)} prompt tokens/s, {compact(best.tokens_per_s_per_gpu)} per GPU, at "
             f"{percent(best.mfu)} of peak."
         )
         quick = quickest(view, FIRST)
@@ -149,7 +149,7 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
         each = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
         replicas = best.degrees.get("dp", 1)
         whose = f"{load.batch:,} sequences" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-        made = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} a GPU"
+        made = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} per GPU"
         yield f"{each}; {whose} {made}{', beside the prompts that are read' if load.prompts else ''}."
         quick = quickest(view, TOKEN)
         if quick is not best:
@@ -187,14 +187,14 @@ def tiles(view: View, best: PlanResult) -> list[dict[str, str]]:
         accepted = f"{load.speculation.accepted:.3g} tokens a step" if load.speculation else "time between two"
         tile("Output token", timed(best, TOKEN), accepted)
         tile("A user", digits(seen["tokens_per_s_per_user"]), "tokens/s")
-    tile("A GPU", compact(best.tokens_per_s_per_gpu), f"{view.rate_words.lower()}; {best.gpus:,} GPUs")
+    tile("Per GPU", compact(best.tokens_per_s_per_gpu), f"{view.rate_words.lower()}; {best.gpus:,} GPUs")
     if load.speculation or not load.batch:
         tile("Step", seconds(best.step_time_s), f"{percent(best.mfu)} of dense peak")
     room = seen.get("capacity", {})
     if room:
         longest = length(room["longest_context"])
         tile("Sessions", whole(held(best)), f"of {room['context']:,} tokens; the longest alone: {longest}")
-    tile("Memory", gib(best.memory.peak_bytes), f"of {gib(best.memory.capacity_bytes)} a GPU")
+    tile("Memory", gib(best.memory.peak_bytes), f"of {gib(best.memory.capacity_bytes)} per GPU")
     return shown
 
 
@@ -203,7 +203,7 @@ def facts(plan: PlanResult) -> Iterator[tuple[str, Any]]:
     room = plan.inference.get("capacity", {})
     if room:
         low, high = room["sessions_range"]
-        yield "bytes for caches, a GPU", gib(room["cache_bytes"])
+        yield "bytes for caches, per GPU", gib(room["cache_bytes"])
         if low != high:
             yield "sessions, nine times of ten", f"{digits(low)} – {digits(high)}"
         yield "longest context", length(room["longest_context"])

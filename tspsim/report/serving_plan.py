@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from tspsim.studies.planner.serving import Served
 
 COLUMNS = (
-    "Plan", "Batch a replica", "Tokens/s", "A GPU", "First token", "Output token", "A user", "Sessions", "Memory free",
-    "$ a million tokens", "What limits it",
+    "Plan", "Batch a replica", "Tokens/s", "Per GPU", "First token", "Output token", "Per user", "Sessions",
+    "Memory free", "$/M tokens", "What limits it",
 )  # fmt: skip
 #: Limits in words, by name; the value follows.
 LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "step": "time of a step",
-           "memory_free": "memory free a GPU"}  # fmt: skip
+           "memory_free": "memory free per GPU"}  # fmt: skip
 
 
 def told(planned: ServingPlanned) -> Searched:
@@ -115,15 +115,15 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     """Rate a GPU over the rate of a user, or over the wait for the first token."""
     decodes = any("tokens_per_s_per_user" in each.result.inference for each in planned.known)
     key = "tokens_per_s_per_user" if decodes else "time_to_first_token_s"
-    title = "tokens/s a user" if decodes else "time to the first token, s"
+    title = "tokens/s per user" if decodes else "time to the first token, s"
 
     def marks(name: str, colour: str, chosen: Sequence[Served]) -> Marks:
         rates = [each.result.tokens_per_s_per_gpu for each in chosen]
-        said = [f"{compact(rate)} tokens/s a GPU" for rate in rates]
+        said = [f"{compact(rate)} tokens/s per GPU" for rate in rates]
         texts = [f"<b>{label(each.name, 60)}</b><br>{rate}" for each, rate in zip(chosen, said, strict=True)]
         return Marks(name, colour, [each.result.inference[key] for each in chosen], rates, texts)
 
     others = [each for each in planned.known if each not in planned.best]
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
-    return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s a GPU")
+    return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s per GPU")

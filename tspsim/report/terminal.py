@@ -21,7 +21,7 @@ WIDE, WIDE_SERVED = 120, 155
 #: heading on a wide and on a narrow terminal
 _COLUMNS = (
     ("tokens/s", "tok/s"),
-    ("tokens/s\na GPU", "a GPU"),
+    ("tokens/s\nper GPU", "per GPU"),
     ("block-forward\ntokens/s", "block\ntok/s"),
     ("step", "step"),
     ("MFU", "MFU"),
@@ -47,7 +47,7 @@ def table(result: Result, width: int = 160) -> Table:
     for long, short in headings:
         answer.add_column(long if wide else short, justify="right", no_wrap=True)
     if priced:
-        answer.add_column("$ a million\ntokens" if wide else "$/M\ntok", justify="right", no_wrap=True)
+        answer.add_column("$/M\ntokens" if wide else "$/M\ntok", justify="right", no_wrap=True)
     for plan in view.plans:
         if plan.ran:
             add_row(answer, (plan.name, *_cells(view, plan, wide, priced)), "bold" if plan is view.best else "")

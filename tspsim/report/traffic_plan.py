@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tspsim.studies.planner.traffic_answer import Tried
 
 COLUMNS = (
-    "Plan", "Offer", "Load", "Good requests/s", "Within bounds", "Tokens/s", "A GPU", "First token", "Output token",
-    "A user", "$ a million output tokens",
+    "Plan", "Offer", "Load", "Good requests/s", "Within bounds", "Tokens/s", "Per GPU", "First token", "Output token",
+    "Per user", "$/M output tokens",
 )  # fmt: skip
 COLOURS = (ACCENT, "#c2410c", "#15803d", "#7c3aed", "#b45309")
 
@@ -148,15 +148,15 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
         mine = [each for each in planned.known if each.offer == offer and _user(each)]
         texts = [
             f"<b>{label(each.name, 60)}</b><br>{load_in_words(each)}<br>"
-            f"{compact(each.result.tokens_per_s_per_gpu)} tokens/s a GPU"
+            f"{compact(each.result.tokens_per_s_per_gpu)} tokens/s per GPU"
             for each in mine
         ]
         rates = [each.result.tokens_per_s_per_gpu for each in mine]
         groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
     joined = sorted((_user(each), each.result.tokens_per_s_per_gpu) for each in planned.front if _user(each))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
-    axis = value_axis("tokens/s a user", rangemode="normal")
-    return front_figure(groups, Line("front", upper, "vh"), axis, "output tokens/s a GPU")
+    axis = value_axis("tokens/s per user", rangemode="normal")
+    return front_figure(groups, Line("front", upper, "vh"), axis, "output tokens/s per GPU")
 
 
 def _user(tried: Tried) -> float:

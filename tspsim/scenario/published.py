@@ -46,7 +46,7 @@ class PublishedPoint(Section):
 
     @property
     def per_user(self) -> float | None:
-        """Output tokens/s a user."""
+        """Output tokens/s per user."""
         if self.tokens_per_s_per_user is None and self.tpot is not None:
             return 1.0 / self.tpot
         return self.tokens_per_s_per_user

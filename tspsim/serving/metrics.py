@@ -9,7 +9,7 @@ ITL                every gap between two tokens (or between two groups of accept
 E2E                e − s
 wall               from the first s to the last e of the requests that count, ramp and drain included
 output tokens/s    Σ n / wall; per GPU over *all* GPUs, those that only read prompts too
-tokens/s a user    1 / TPOT (InferenceX's interactivity; TensorRT-LLM's n / E2E is another number)
+tokens/s per user    1 / TPOT (InferenceX's interactivity; TensorRT-LLM's n / E2E is another number)
 goodput            requests within all bounds / wall (``vllm bench serve --goodput``); one output counts as TPOT 0
 =================  =====================================================================================================
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..units import were
+
 #: Gaps up to this share are as good as none.
 CLOSE = 0.01
 
@@ -34,7 +36,7 @@ class Searched:
         if not self.plan:
             return f"{name}: {self.error}."
         within = f" within {', '.join(self.limits)}" if self.limits else ""
-        told = f"{name}: {self.plan} is the best of all plans searched{within}; {self.simulated:,} were simulated"
+        told = f"{name}: {self.plan} is the best of all plans searched{within}; {were(self.simulated)} simulated"
         if self.complete and self.gap <= CLOSE:
             return f"{told}, and no other can be better by more than {100 * CLOSE:.0f} %."
         left = f"another may be {100 * self.gap:.1f} % better" if self.gap > CLOSE else "others were left"

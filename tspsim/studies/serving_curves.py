@@ -24,7 +24,7 @@ CONTEXTS = tuple(2**power for power in range(10, 22))
 
 @dataclass(frozen=True)
 class Rate:
-    """Of a plan at ``batch`` sequences a replica: tokens/s a GPU, tokens/s that a user sees, seconds a token."""
+    """Of a plan at ``batch`` sequences a replica: tokens/s per GPU, tokens/s that a user sees, seconds a token."""
 
     batch: int
     per_gpu: float

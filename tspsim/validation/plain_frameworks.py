@@ -124,7 +124,7 @@ UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
 
 @each_row
 def predict(row: Row, position: int, answers: Answers) -> None:
-    """Tokens/s a GPU of runs whose plan fits; the stack that is meant is a label, and memory a further column."""
+    """Tokens/s per GPU of runs whose plan fits; the stack that is meant is a label, and memory a further column."""
     unit = str(row["unit"]).strip()
     if unit not in UNITS:
         raise InputError(f"no prediction in '{unit}'; known: {', '.join(UNITS)}")

@@ -19,7 +19,7 @@ from .runs import TOO_LARGE, Run, memory_of, simulate_run
 
 @each_row
 def predict_nanotron(row: Row, position: int, answers: Answers) -> None:
-    """Tokens/s a GPU of runs that ran, and memory and the verdict of every run."""
+    """Tokens/s per GPU of runs that ran, and memory and the verdict of every run."""
     run = nanotron_run(row)
     memory = memory_of(run)
     # Logged by the first stage at the end of a step, when activations are gone, in GiB: by that unit, and no other,

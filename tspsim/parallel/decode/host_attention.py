@@ -120,7 +120,7 @@ def notes(job: Job) -> Iterator[str]:
     size = sum(cache_bytes(each, ranks, away) for each in layers if isinstance(each, ServingLayer))
     slowest = size / job.work.host_reads_bytes_per_s
     yield (
-        f"caches of {count} sequences, {size / 1e9:,.3g} GB a GPU, are in the hosts' memory, whose processors attend "
+        f"caches of {count} sequences, {size / 1e9:,.3g} GB per GPU, are in the hosts' memory, whose processors attend "
         f"them in {slowest * 1e3:,.3g} ms a step beside the device (`{KEY}`); latencies of copies and threads are left "
         "out"
     )

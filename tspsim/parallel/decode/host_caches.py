@@ -120,7 +120,7 @@ def notes(job: Job) -> Iterator[str]:
     size = arriving_bytes(job) if job.step.serves else 0.0
     if size:
         yield (
-            f"{size / 1e9:,.3g} GB of caches a GPU come from the host's memory every step, in "
+            f"{size / 1e9:,.3g} GB of caches per GPU come from the host's memory every step, in "
             f"{1e3 * size / job.work.host_bytes_per_s:,.3g} ms at best (`{KEY}`)"
         )
 

@@ -64,7 +64,7 @@ def of_steps(planned: Planned) -> Memo:
             ("Backward", recomputation_in_words(best.result)),
             ("Precision", str(planned.scenario.workload.precision)),
             ("Stack", planned.scenario.workload.stack),
-            ("Prices", f"$ a GPU hour: {prices}" if prices else ""),
+            ("Prices", f"$ per GPU hour: {prices}" if prices else ""),
             ("Left out", "keys that were not searched; the page (--html) names them, with the reason."),
         ],
     )

@@ -176,7 +176,7 @@ def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
     yield "Tokens/s", compact(row.best.tokens_per_s), more
     if row.rates.usd and row.best.tokens_per_s_per_gpu:
         each = 1e6 * row.rates.usd / (row.best.tokens_per_s_per_gpu * 3600.0)
-        yield "$/M tokens", digits(each), f"{digits(row.rates.usd)} $ a GPU hour"
+        yield "$/M tokens", digits(each), f"{digits(row.rates.usd)} $ per GPU hour"
 
 
 def _cells(decision: Decision, row: Row) -> list[str]:

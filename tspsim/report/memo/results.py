@@ -15,7 +15,7 @@ from tspsim.result import PlanResult, Result
 from tspsim.studies.uncertainty import likely_ratio, offer_told
 from tspsim.units import compact, gib, percent
 
-COLUMNS = ("Plan", "Machine", "In words", "Tokens/s", "Step", "Memory a GPU", "$/M tokens", "× the first")
+COLUMNS = ("Plan", "Machine", "In words", "Tokens/s", "Step", "Memory per GPU", "$/M tokens", "× the first")
 
 
 def memo_of(results: Sequence[Result], title: str = "", description: str = "") -> Memo:
@@ -81,7 +81,7 @@ def figures(plan: PlanResult) -> Iterator[tuple[str, str, str]]:
                 yield what, seconds(plan.serving[key]["mean"]), f"99 % within {seconds(plan.serving[key]['p99'])}"
     else:
         yield "Step", seconds(plan.step_time_s), f"MFU {percent(plan.mfu)}" if plan.mfu else ""
-        yield "Memory a GPU", gib(plan.memory.peak_bytes), f"of {gib(plan.memory.capacity_bytes)}"
+        yield "Memory per GPU", gib(plan.memory.peak_bytes), f"of {gib(plan.memory.capacity_bytes)}"
     if price_range(plan):
         yield "$/M tokens", price_range(plan), "the cheapest to the dearest basis"
 
@@ -141,5 +141,5 @@ def _terms(results: Sequence[Result], first: tuple[Result, PlanResult] | None) -
     yield "Stack", stack(results)
     hour: Any = first[1].cost.get("usd_per_gpu_hour") if first is not None else None
     if isinstance(hour, dict) and hour:
-        yield "Prices", "$ a GPU hour: " + ", ".join(f"{basis} {usd:g}" for basis, usd in hour.items())
+        yield "Prices", "$ per GPU hour: " + ", ".join(f"{basis} {usd:g}" for basis, usd in hour.items())
     yield "Left out", "staff, storage, failures and negotiation; what the model does not explain stands on the page."

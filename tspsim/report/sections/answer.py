@@ -63,7 +63,7 @@ def build(view: View) -> dict[str, Any]:
         {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×", "likely": likely(best, rival)}
         for rival in view.rivals
     ]
-    fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} a GPU, so it fits."
+    fits = f"It needs {gib(best.memory.peak_bytes)} of {gib(best.memory.capacity_bytes)} per GPU, so it fits."
     sentences = [_stop(text) for text in (best.bottleneck, fits) if text]
     if view.load is not None:
         sentences = [*served.sentences(view, best), *sentences]
@@ -121,14 +121,14 @@ def tiles(view: View) -> list[dict[str, str]]:
         others = [item for item in prices.items() if item[0] != market]
         where = f" ({market})" if market else ""
         further = "".join(f"; ${digits(other)} {name}" for name, other in others)
-        shown.append({"what": "Cost", "value": f"${digits(price)}", "more": f"a million tokens{where}{further}"})
+        shown.append({"what": "Cost", "value": f"${digits(price)}", "more": f"per million tokens{where}{further}"})
     return shown
 
 
 def rates(best: PlanResult) -> list[dict[str, str]]:
     """Tiles of a step that serves nobody."""
     return [
-        {"what": "Tokens/s a GPU", "value": compact(best.tokens_per_s_per_gpu), "more": f"{best.gpus:,} GPUs"},
+        {"what": "Tokens/s per GPU", "value": compact(best.tokens_per_s_per_gpu), "more": f"{best.gpus:,} GPUs"},
         {
             "what": "Block forward",
             "value": compact(best.block_forward_tokens_per_s),
@@ -139,7 +139,7 @@ def rates(best: PlanResult) -> list[dict[str, str]]:
         {
             "what": "Memory",
             "value": f"{gib(best.memory.peak_bytes)}",
-            "more": f"of {gib(best.memory.capacity_bytes)} a GPU",
+            "more": f"of {gib(best.memory.capacity_bytes)} per GPU",
         },
     ]
 

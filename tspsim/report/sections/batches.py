@@ -17,8 +17,8 @@ TEMPLATE = """
 that was asked for. Right is quick for a user, up is cheap. Numbers beside marks are sequences a replica.") }}
 {% if not complete %}<p class="note">Time for this picture was up before all batches were simulated.</p>{% endif %}
 <details><summary>The same as a table</summary><div class="scroll"><table>
-  <thead><tr><th scope="col">Plan</th><th scope="col">batch a replica</th><th scope="col">tokens/s a GPU</th>
-  <th scope="col">tokens/s a user</th><th scope="col">an output token</th></tr></thead>
+  <thead><tr><th scope="col">Plan</th><th scope="col">batch a replica</th><th scope="col">tokens/s per GPU</th>
+  <th scope="col">tokens/s per user</th><th scope="col">an output token</th></tr></thead>
   <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>{{ cell }}</td>
   {% endfor %}</tr>{% endfor %}</tbody>
 </table></div></details>
@@ -46,7 +46,7 @@ def build(view: View) -> dict[str, Any] | None:
                 [(rate.per_user, rate.per_gpu) for rate in line],
                 [
                     f"<b>{label(name)}</b><br>{rate.batch:,} sequences a replica<br>{compact(rate.per_gpu)} tokens/s a "
-                    f"GPU<br>{digits(rate.per_user)} tokens/s a user<br>a token every {seconds(rate.token_s)}"
+                    f"GPU<br>{digits(rate.per_user)} tokens/s per user<br>a token every {seconds(rate.token_s)}"
                     for rate in line
                 ],
                 **beside(
@@ -70,8 +70,8 @@ def build(view: View) -> dict[str, Any] | None:
         "height": 440,
         "hovermode": "closest",
         "margin": {"r": 36},
-        "xaxis": {**axis, "title": {"text": "tokens/s a user", "standoff": 8}},
-        "yaxis": {**axis, "title": {"text": "tokens/s a GPU", "standoff": 8}, "tickformat": "~s"},
+        "xaxis": {**axis, "title": {"text": "tokens/s per user", "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": "tokens/s per GPU", "standoff": 8}, "tickformat": "~s"},
         "showlegend": True,
         "legend": LEGEND,
     }

@@ -72,7 +72,7 @@ def memory(view: View, plans: list[PlanResult]) -> dict[str, Any]:
     ]
     capacity = max(plan.memory.capacity_bytes for plan in plans) / GIB
     data.append(limit(f"visible, {capacity:.1f} GiB", capacity, len(names)))
-    layout = bars_layout(names, "memory a GPU (GiB)", places=[view.place(plan) for plan in plans])
+    layout = bars_layout(names, "memory per GPU (GiB)", places=[view.place(plan) for plan in plans])
     return {"data": data, "layout": layout | {"margin": {}}}
 
 

@@ -39,7 +39,7 @@ def build(view: View) -> dict[str, Any] | None:
             percent(told["rollout_idle_share"], decimals=0),
         ]
         rows.append({"name": plan.name, "cells": cells})
-    more = ["iteration", "weights a GPU receives", "generated tokens/s", "engines wait"]
+    more = ["iteration", "weights received per GPU", "generated tokens/s", "engines wait"]
     return {"columns": [*parts, *more], "rows": rows}
 
 

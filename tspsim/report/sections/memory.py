@@ -57,7 +57,7 @@ def build(view: View) -> dict[str, Any]:
             text = f"does not run: {plan.error}."
         fits = memory.fits and not refused
         verdicts.append({"name": plan.name, "place": view.place(plan), "fits": fits, "text": text})
-    layout = bars_layout(names, "memory a GPU (GiB)", places=[view.place(plan) for plan in view.plans])
+    layout = bars_layout(names, "memory per GPU (GiB)", places=[view.place(plan) for plan in view.plans])
     return {"verdicts": verdicts, "figures": {"memory": {"data": data, "layout": layout}}}
 
 

@@ -39,12 +39,12 @@ in the scenario's order, here and in the figures</label></div>
 
 COLUMNS = (
     "Tokens/s",
-    "Tokens/s a GPU",
+    "Tokens/s per GPU",
     "Block-forward tokens/s",
     "Step",
     "MFU",
     "Exposed communication",
-    "Memory a GPU",
+    "Memory per GPU",
 )
 
 
@@ -52,7 +52,7 @@ def build(view: View) -> dict[str, Any]:
     """A row a plan; a switch shows them, and all figures' rows, in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
     columns = list(COLUMNS) if view.load is None else [column.long for column in served.columns(view)]
-    columns += ["$ a million tokens"] if priced else []
+    columns += ["$/M tokens"] if priced else []
     rows = [_row(view, plan, priced) | {"place": view.place(plan)} for plan in view.plans]
     places = [row["place"] for row in rows]
     return {"columns": columns, "rows": rows, "sortable": places != sorted(places)}

@@ -83,7 +83,7 @@ def _hover(plan: Any, value: float, ranges: bool) -> str:
     lines = [f"<b>{label(plan.name)}</b>", compact(value, "tokens/s")]
     if ranges and plan.range is not None:
         lines.append(f"range {compact(plan.range.low)} to {compact(plan.range.high)}")
-    lines.append(f"{compact(value / plan.gpus)} a GPU")
+    lines.append(f"{compact(value / plan.gpus)} per GPU")
     return "<br>".join(lines)
 
 

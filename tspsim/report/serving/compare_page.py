@@ -94,7 +94,8 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
         }  # fmt: skip
     usd, served, run = best[0]
     at = f", {view.load_in_words(run.load)}" if view.curve else ""
-    told["headline"] = f"{served.offer} is cheapest: ${digits(usd)} a million output tokens with {served.plan.name}{at}"
+    price = f"${digits(usd)} per million output tokens"
+    told["headline"] = f"{served.offer} is cheapest: {price} with {served.plan.name}{at}"
     basis = next(iter(run.prices("usd_per_million_output_tokens")), "")
     told["spread"] = f"price basis {basis}" if basis else ""
     told["ratios"] = [
@@ -105,13 +106,13 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
         for usd_other, other, rival in best[1:]
     ]
     if any(even(run, rival) for _, _, rival in best[1:2]):
-        told["headline"] = f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} a million output tokens{at}"
-    lead = [sure, f"That is {words.dollars(run)} a million output tokens." if basis else ""]
+        told["headline"] = f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} per million output tokens{at}"
+    lead = [sure, f"That is {words.dollars(run)} per million output tokens." if basis else ""]
     return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
 
 def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
-    """Of every offer its plan and load that cost least a million output tokens by the basis that ranks, the cheapest
+    """Of every offer its plan and load that cost least per million output tokens by the basis that ranks, the cheapest
     offer first.
 
     Under bounds the loads count at which a plan keeps them; without, any load.
@@ -146,7 +147,7 @@ def sentences(view: ServingView, run: Run) -> Iterator[str]:
     yield words.users(run)
     yield from by_load(view)
     most = view.ranked[0]
-    what = "within the limits" if view.slo else "a GPU"
+    what = "within the limits" if view.slo else "per GPU"
     value = f"{digits(most.best.goodput)} requests/s" if view.slo else compact(
         most.best.lasting("output_tokens_per_s_per_gpu"), "output tokens/s"
     )  # fmt: skip
@@ -188,8 +189,8 @@ def tiles(view: ServingView, best: Sequence[tuple[float, Served, Run]]) -> list[
         {
             "what": served.offer,
             "value": f"${digits(usd)}",
-            "more": f"a million output tokens; {served.plan.name}, {view.load_in_words(run.load)}: "
-            f"{compact(run.lasting('output_tokens_per_s_per_gpu'))} tokens/s a GPU",
+            "more": f"per million output tokens; {served.plan.name}, {view.load_in_words(run.load)}: "
+            f"{compact(run.lasting('output_tokens_per_s_per_gpu'))} tokens/s per GPU",
         }
         for usd, served, run in best
     ]

@@ -53,7 +53,7 @@ def _plain(value: float) -> str:
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
-        "output tokens/s a GPU", lambda run: each_gpu(run), compact, of="output_tokens_per_s",
+        "output tokens/s per GPU", lambda run: each_gpu(run), compact, of="output_tokens_per_s",
         measured=lambda point: point.per_gpu,
     ),
     Measure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
@@ -67,10 +67,10 @@ MEASURES: tuple[Measure, ...] = (
     ),
     Measure("time to the first token, 99 of 100 (s)", lambda run: run.mean("ttft_s", "p99"), seconds, limit="ttft",
             log=True),
-    Measure("tokens/s a user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
+    Measure("tokens/s per user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
             measured=lambda point: point.per_user),
     Measure("requests/s within the limits", lambda run: run.goodput, _plain),
-    Measure("$ a million output tokens", lambda run: run.price(), _plain),
+    Measure("$/M output tokens", lambda run: run.price(), _plain),
     Measure("most of the cache in use (%)", lambda run: 100.0 * cache_share(run), _plain),
 )  # fmt: skip
 
@@ -119,7 +119,7 @@ def cells(view: ServingView, run: Run) -> list[str]:
 
 
 def front(view: ServingView) -> dict[str, Any] | None:
-    """Output tokens/s a GPU over tokens/s a user, a line a plan; None where no request has a second token."""
+    """Output tokens/s per GPU over tokens/s per user, a line a plan; None where no request has a second token."""
     traces: list[dict[str, Any]] = []
     points: list[tuple[float, float]] = []
     few = len(view.served) < 3
@@ -150,8 +150,8 @@ def front(view: ServingView) -> dict[str, Any] | None:
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
-        "xaxis": value_axis("tokens/s a user"),
-        "yaxis": value_axis("output tokens/s a GPU", tickformat="~s"),
+        "xaxis": value_axis("tokens/s per user"),
+        "yaxis": value_axis("output tokens/s per GPU", tickformat="~s"),
         "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     return {"data": traces, "layout": layout}
@@ -164,8 +164,8 @@ def each_gpu(run: Run) -> float:
 def hover(view: ServingView, name: str, run: Run) -> str:
     told = [
         f"<b>{label(name)}</b>", view.load_in_words(run.load),
-        f"{compact(run.rate('output_tokens_per_s_per_gpu'))} output tokens/s a GPU",
-        f"{digits(run.rate('tokens_per_s_per_user'))} tokens/s a user",
+        f"{compact(run.rate('output_tokens_per_s_per_gpu'))} output tokens/s per GPU",
+        f"{digits(run.rate('tokens_per_s_per_user'))} tokens/s per user",
         f"first token after {seconds(run.mean('ttft_s'))}, mean",
     ]  # fmt: skip
     return "<br>".join(told)

@@ -126,16 +126,16 @@ COLUMNS = (
     Column("Within the limits, requests/s", _goodput),
     Column("Output tokens/s", _rate),
     Column("in the steady part", _lasting),
-    Column("a GPU", _each),
+    Column("per GPU", _each),
     Column("First token", _wait("ttft_s")),
     Column("Output token", _wait("tpot_s")),
-    Column("Tokens/s a user", _user),
-    Column("$ a million output tokens", _price),
+    Column("Tokens/s per user", _user),
+    Column("$/M output tokens", _price),
     Column("Cache at its peak", _cache),
     Column("Preemptions", _put_back),
     Column("Found in caches", _hits),
     Column("A task", _tasks),
-    Column("Memory a GPU", _memory),
+    Column("Memory per GPU", _memory),
 )
 
 

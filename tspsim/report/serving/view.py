@@ -197,7 +197,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Published:
-    """A measured point of the same question: its load, tokens/s a user and a GPU, mean waits; nan where unknown."""
+    """A measured point of the same question: its load, tokens/s per user and a GPU, mean waits; nan where unknown."""
 
     name: str
     load: float
@@ -246,7 +246,7 @@ class Served:
 
 @dataclass(frozen=True, order=True)
 class Merit:
-    """What runs are ranked by: that they keep the limits, requests/s within them, then output tokens/s a GPU."""
+    """What runs are ranked by: that they keep the limits, requests/s within them, then output tokens/s per GPU."""
 
     kept: bool
     goodput: float

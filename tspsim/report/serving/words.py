@@ -39,7 +39,7 @@ def headline(view: ServingView) -> str:
     if not np.isnan(run.goodput):
         return f"{best.name} {lead}: {digits(run.goodput)} requests/s within the limits{at}"
     each = compact(run.lasting("output_tokens_per_s_per_gpu"))
-    return f"{best.name} {lead}: {compact(run.lasting('output_tokens_per_s'))} tokens/s ({each} a GPU){at}"
+    return f"{best.name} {lead}: {compact(run.lasting('output_tokens_per_s'))} tokens/s ({each} per GPU){at}"
 
 
 def ties(a: Run, b: Run) -> bool:
@@ -89,7 +89,7 @@ def sentences(view: ServingView) -> Iterator[str]:
     yield from leaders(view)
     cost = dollars(run)
     if cost:
-        yield f"That is {cost} a million output tokens."
+        yield f"That is {cost} per million output tokens."
     yield from cheapest(view)
     yield from limits(best, run)
 
@@ -107,7 +107,7 @@ def users(run: Run) -> str:
     asides = _likely(run, "tpot_s")
     likely = f" ({asides[0]})" if asides else ""
     each = digits(run.rate("tokens_per_s_per_user"))
-    return f"{text}, then one every {seconds(token)}{likely}: {each} tokens/s a user."
+    return f"{text}, then one every {seconds(token)}{likely}: {each} tokens/s per user."
 
 
 def _likely(run: Run, key: str) -> list[str]:
@@ -164,7 +164,7 @@ def in_a_row(firsts: Sequence[tuple[str, float]]) -> list[str]:
 
 
 def dollars(run: Run) -> str:
-    """Prices of a million output tokens, by basis; empty without prices."""
+    """Prices of per million output tokens, by basis; empty without prices."""
     prices = run.prices("usd_per_million_output_tokens")
     return ", ".join(f"${digits(value)}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
 
@@ -179,7 +179,7 @@ def cheapest(view: ServingView) -> Iterator[str]:
     best = view.ranked[0]
     mine = best.best.price()
     if cheap is not best and mine > TIE * least:
-        yield f"{cheap.name} is cheaper: ${digits(least)} a million output tokens, {mine / least:.2f} times less."
+        yield f"{cheap.name} is cheaper: ${digits(least)} per million output tokens, {mine / least:.2f} times less."
 
 
 def limits(best: Served, run: Run) -> Iterator[str]:
@@ -249,7 +249,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     if not np.isnan(run.mean("tpot_s")):
         tile("Output token", seconds(run.mean("tpot_s")), _tail(run, "tpot_s"))
         tile("A user", digits(run.rate("tokens_per_s_per_user")), "tokens/s")
-    tile("A GPU", compact(run.lasting("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
+    tile("Per GPU", compact(run.lasting("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
     if not np.isnan(run.goodput):
         tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
     prices = run.prices("usd_per_million_output_tokens")
@@ -257,7 +257,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
         (basis, price), *others = prices.items()
         named = f" ({basis})" if basis else ""
         further = "".join(f"; ${digits(other)} {name}" for name, other in others)
-        tile("Cost", f"${digits(price)}", f"a million output tokens{named}{further}")
+        tile("Cost", f"${digits(price)}", f"per million output tokens{named}{further}")
     kv = run.metrics.get("kv") or {}
     if kv.get("peak_share") is not None:
         sessions = f"room for {int(kv['sessions']):,} requests" if kv.get("sessions") else "of the room, at the peak"

@@ -114,8 +114,8 @@ MEASURES = (
     Measure("time_per_output_token_s", "time per output token, s", seconds, more=False),
     Measure("ttft_s_mean", "TTFT, mean, s", seconds, more=False),
     Measure("tpot_s_mean", "TPOT, mean, s", seconds, more=False),
-    Measure("tokens_per_s_per_user", "tokens/s a user", digits),
-    Measure("memory_peak_bytes", "memory a GPU, GiB", gib, scale=2.0**-30, more=False),
+    Measure("tokens_per_s_per_user", "tokens/s per user", digits),
+    Measure("memory_peak_bytes", "memory per GPU, GiB", gib, scale=2.0**-30, more=False),
 )
 DOLLARS = ("usd_per_million_tokens_", "usd_per_million_output_tokens_")
 

@@ -18,6 +18,7 @@ from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan, scheduled
+from ...units import were
 from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of
@@ -370,7 +371,7 @@ class Planner:
             raise KeyboardInterrupt
         if not answer.best and answer.complete:
             told = " and ".join(self.limits.words)
-            raise InfeasibleError(f"no plan keeps {told}; {answer.simulated} were simulated")
+            raise InfeasibleError(f"no plan keeps {told}; {were(answer.simulated)} simulated")
         if not answer.best:
             raise TspsimError("time ran out before a plan was found that keeps the limits; give more with --budget")
 

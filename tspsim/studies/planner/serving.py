@@ -24,6 +24,7 @@ from ...result import PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...simulation import run_plan, scheduled
+from ...units import were
 from ..front import front_of
 from ..query import Library
 from .limit import LIMITS, Limit, Limits, limit_texts
@@ -79,7 +80,7 @@ class ServingPlanned(ServicePlanned[Served]):
     def why_none(self) -> str:
         if self.limits and self.simulated:
             said = " and ".join(f"{each.name} {each.compare} {each.value:g}" for each in self.limits)
-            return f"no plan keeps {said}; {self.simulated} were simulated"
+            return f"no plan keeps {said}; {were(self.simulated)} simulated"
         return super().why_none()
 
 

@@ -469,5 +469,5 @@ class TrafficPlanner:
 
 
 def merits(tried: Tried) -> tuple[float, ...]:
-    """A front's: tokens/s a GPU, and what a user sees of them."""
+    """A front's: tokens/s per GPU, and what a user sees of them."""
     return tried.result.tokens_per_s_per_gpu, tried.result.serving["tokens_per_s_per_user"] or 0.0

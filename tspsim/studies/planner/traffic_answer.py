@@ -75,7 +75,7 @@ class TrafficPlanned(ServicePlanned[Tried]):
     bounds
         Seconds of ``ttft``, ``tpot``, ``e2e`` that a good request keeps.
     front
-        Points that no other beats in tokens/s a GPU and in tokens/s a user, of every offer.
+        Points that no other beats in tokens/s per GPU and in tokens/s per user, of every offer.
     by_offer
         The best of every offer.
     kept

@@ -87,5 +87,5 @@ class Row:
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Memory a GPU that the best plan leaves."""
+        """Memory per GPU that the best plan leaves."""
         return self.best.memory.capacity_bytes - self.best.memory.peak_bytes if self.best else None
