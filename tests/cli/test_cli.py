@@ -228,7 +228,7 @@ def test_bound_judges_the_published_claim(capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     (model,) = [line for line in lines if line.startswith("  whole model")]
     (block,) = [line for line in lines if line.strip().startswith("one block:")]
-    assert "impossible" in model and "8.707 PFLOP/s a GPU" in model and "26.0 M tokens/s" in model
+    assert "impossible" in model and "8.707 PFLOP/s per GPU" in model and "26.0 M tokens/s" in model
     assert "plausible" in block and "impossible" not in block and "272.1 TFLOP/s" in block and "21 %" in block
 
 

@@ -271,7 +271,7 @@ def test_the_answer_says_who_by_how_much_what_users_see_what_it_costs_and_what_l
 
 def test_without_limits_the_rate_ranks_and_the_leader_changes_with_the_load() -> None:
     view = made.view()
-    assert "within the limits" not in words.headline(view) and " a GPU), 32 at once" in words.headline(view)
+    assert "within the limits" not in words.headline(view) and " per GPU), 32 at once" in words.headline(view)
     assert "Most of outputs, by requests at once: A from 1 to 8, B at 32." in list(words.sentences(view))
     assert any(text.startswith("With 1 at once A is quickest: a token every ") for text in words.sentences(view))
 
@@ -394,7 +394,7 @@ def test_offers_are_compared_by_price_rate_and_speed() -> None:
     said = " ".join(compare_page.sentences(view, view.served[0].best))
     assert "Cheapest at equal load, by requests at once: Cheap from 1 to 32." in said
     assert "Quickest with 1 at once: TP8 on Dear, a token every " in said
-    assert "Most a GPU: TP8 on Dear" in said
+    assert "Most per GPU: TP8 on Dear" in said
     (ratio,) = compare_page.answer(view, "", "", "")["ratios"]
     assert ratio["name"] == "Dear (TP8)" and float(ratio["times"].removesuffix("×")) > 1.0
 

@@ -40,7 +40,7 @@ def test_the_published_173_million_is_impossible_as_a_model_and_plausible_as_a_b
     model, block = headline.judge(173e6)
     assert not model.possible and model.word == "impossible"
     assert model.flops_per_s_per_gpu == pytest.approx(8.7e15, rel=2e-3)
-    assert "8.707 PFLOP/s a GPU" in model.reason and "1.307 PFLOP/s" in model.reason
+    assert "8.707 PFLOP/s per GPU" in model.reason and "1.307 PFLOP/s" in model.reason
     assert block.possible and block.plausible
     assert block.flops_per_s_per_gpu == pytest.approx(272e12, rel=1e-3)
     assert block.share == pytest.approx(0.208, abs=1e-3)

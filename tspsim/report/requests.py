@@ -93,7 +93,7 @@ def columns(shown: Sequence[Point]) -> Iterator[Column]:
     yield "TTFT", "TTFT", wait("ttft_s"), True
     yield "99 %", "99 %", wait("ttft_s", "p99"), False
     yield "TPOT", "TPOT", wait("tpot_s"), True
-    yield "tokens/s\na user", "a user", user, True
+    yield "tokens/s\nper user", "per user", user, True
     if any(point["goodput_requests_per_s"] is not None for point in shown):
         yield "good\nrequests/s", "good/s", good, True
     yield "cache", "KV", full, False

@@ -40,7 +40,7 @@ def columns(view: View) -> tuple[Column, ...]:
         shown.append(Column("First token", "first", lambda plan: (timed(plan, FIRST), "")))
     if TOKEN in keys:
         shown.append(Column("Output token", "token", lambda plan: (timed(plan, TOKEN), "")))
-        shown.append(Column("Tokens/s per user", "a user", user))
+        shown.append(Column("Tokens/s per user", "per user", user))
     if load.speculation or (load.prompts and load.batch):
         shown.append(Column("Step", "step", lambda plan: (seconds(plan.step_time_s), ""), wide=True))
     if load.prompts:

@@ -65,9 +65,9 @@ def _headings(view: View, wide: bool) -> tuple[tuple[str, str], ...]:
 
 
 def _in_two_lines(heading: str) -> str:
-    """The first word above the others; ``a GPU`` and its like stay together."""
-    first, _, rest = heading.partition(" a ")
-    return f"{first}\na {rest}" if rest else "\n".join(heading.rsplit(" ", 1))
+    """The first word above the others; ``per GPU`` and its like stay together."""
+    first, _, rest = heading.partition(" per ")
+    return f"{first}\nper {rest}" if rest else "\n".join(heading.rsplit(" ", 1))
 
 
 def _cells(view: View, plan: PlanResult, wide: bool, priced: bool) -> list[str]:

@@ -17,7 +17,8 @@ TEMPLATE = """
 {{ figure("volume-step", "Payload a rank receives in one step and did not hold, by what it is for, mean over ranks; read
 from the simulated transfers. Weights are those that replicas gather, gradients what they sum; what is copied from and
 to the host counts too.") }}
-{{ figure("volume", "Of it what one layer's forward needs for attention and MLP: what a scheme trades.") }}
+{{ figure("volume", "Of it what one layer's forward needs for attention and MLP: what a scheme trades. Weights that replicas
+gather and gradients that they sum are above, not here.") }}
 """
 
 _COLOURS = {"attention": "#56b4e9", "mlp": "#e69f00", "weights": "#009e73", "gradients": "#cc79a7"}
@@ -28,8 +29,8 @@ MIB, GIB = 2.0**20, 2.0**30
 
 def build(view: View) -> dict[str, Any] | None:
     """Stacked bars of a step's volume and of a layer's, a plan each; None where no rank receives anything."""
-    step = _figure(view, lambda plan: plan.communication_bytes_per_step, "received a step and rank")
-    layer = _figure(view, lambda plan: plan.communication_bytes_per_layer, "received a layer and rank")
+    step = _figure(view, lambda plan: plan.communication_bytes_per_step, "received per step and rank")
+    layer = _figure(view, lambda plan: plan.communication_bytes_per_layer, "received per layer and rank")
     if step is None and layer is None:
         return None
     figures = {"volume-step": step, "volume": layer}
