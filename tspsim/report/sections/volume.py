@@ -17,8 +17,8 @@ TEMPLATE = """
 {{ figure("volume-step", "Payload a rank receives in one step and did not hold, by what it is for, mean over ranks; read
 from the simulated transfers. Weights are those that replicas gather, gradients what they sum; what is copied from and
 to the host counts too.") }}
-{{ figure("volume", "Of it what one layer's forward needs for attention and MLP: what a scheme trades. Weights that replicas
-gather and gradients that they sum are above, not here.") }}
+{{ figure("volume", "Of it what one layer's forward needs for attention and MLP: what a scheme trades. Weights that
+replicas gather and gradients that they sum are above, not here.") }}
 """
 
 _COLOURS = {"attention": "#56b4e9", "mlp": "#e69f00", "weights": "#009e73", "gradients": "#cc79a7"}
