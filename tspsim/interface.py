@@ -93,7 +93,7 @@ def plan(
 
     Examples
     --------
-    >>> found = plan("tsp-8x-h100", budget=10)
+    >>> found = plan("tsp-8x-h100", budget=1)
     >>> best = simulate(found.best[0]).best
     >>> best.name == found.best[0].result.name
     True
@@ -116,10 +116,10 @@ def plan(
             progress=told,
         )
         found = planner.run()
-    for planned in [found] if isinstance(found, Planned) else getattr(found, "offers", ()):
-        whole = planned if isinstance(planned, Planned) else planned.planned
-        if whole is not None:
-            whole.with_questions()
+    several = [each for _, each in found.found] if isinstance(found, OffersPlanned) else [found]
+    for each in several:
+        if isinstance(each, Planned):
+            each.with_questions()
     return found
 
 
