@@ -40,6 +40,9 @@ def test_every_figure_is_drawn_and_nothing_is_cut(visit: Open, report: Path, wid
     page.select_option("select[data-figure=heat]", label="tokens/s, SP8")
     assert "×" in page.inner_text("#figure-heat") and "<b>sweep</b>" in page.inner_text("h1")
     page.emulate_media(media="print")
-    page.set_viewport_size({"width": 690, "height": 900})
-    page.wait_for_timeout(200)
-    assert page.evaluate("() => document.documentElement.scrollWidth <= 690")
+    page.set_viewport_size({"width": 710, "height": 900})
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")  # figures as wide as paper, and light
+    assert page.evaluate("() => document.documentElement.scrollWidth <= 710")
+    assert page.evaluate("() => document.getElementById('figure-lines').layout.width") <= 710
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("() => document.documentElement.dataset.theme") is None

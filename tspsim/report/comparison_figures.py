@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tspsim.studies.front import front_of
@@ -56,7 +57,8 @@ def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
     """Efficiency over GPUs, the axis from what the worst curve loses to a little above the ideal, which is a line; the
     loss at the last point stands beside it. Names and words are escaped already."""
     traces: list[dict[str, Any]] = []
-    for name, colour, gpus, shares, texts, symbols in curves:
+    sides = _apart([shares[-1] for _, _, _, shares, _, _ in curves])
+    for side, (name, colour, gpus, shares, texts, symbols) in zip(sides, curves, strict=True):
         lost = 1.0 - shares[-1]
         last = f" {'−' if lost > 0 else '+'}{percent(abs(lost))}" if abs(lost) >= 0.0005 else " 0 %"
         traces.append(
@@ -69,7 +71,7 @@ def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
                 "line": {"color": colour, "width": 2},
                 "marker": {"size": 9, "symbol": list(symbols) if symbols else "circle"},
                 "text": [*[""] * (len(shares) - 1), last],
-                "textposition": ["middle right"] * len(shares),
+                "textposition": [side] * len(shares),
                 "textfont": {"color": "THEME", "size": 12},
                 "cliponaxis": False,
                 "hovertext": list(texts),
@@ -98,6 +100,17 @@ def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
         "showlegend": True,
     }
     return {"data": traces, "layout": layout}
+
+
+def _apart(ends: Sequence[float]) -> list[str]:
+    """Where the word at the end of each curve stands: two that would lie on each other, one above and one below."""
+    sides = ["middle right"] * len(ends)
+    ranked = sorted(range(len(ends)), key=lambda index: -ends[index])
+    near = 0.05 * max(1.0 - min(ends, default=1.0), 0.01)
+    for upper, lower in pairwise(ranked):
+        if ends[upper] - ends[lower] < near and sides[upper] == "middle right":
+            sides[upper], sides[lower] = "top right", "bottom right"
+    return sides
 
 
 def _powers(sizes: Sequence[float]) -> dict[str, Any]:

@@ -121,15 +121,20 @@ def project(decision: Decision) -> dict[str, Any]:
     wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms.deadline)]
     need = " and ".join(filter(None, wanted))
     bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
-    columns = ["days", "likely", *(f"$, {basis}" for basis in bases), "likely", *kept_columns(terms)]
+    columns = ["days", *(f"$, {basis}" for basis in bases), *kept_columns(terms)]
     columns += ["kWh", "failures", "goodput", "checkpoint every"]
     table = []
     for row in decision.rows:
         done = row.outcome
         cells = ["–"] * len(columns)
         if done is not None:
-            usd = [compact(done.usd[basis]) if basis in done.usd else "–" for basis in bases]
-            cells = [digits(done.days), likely_days(row.likely), *usd, likely_usd(row.likely)]
+            usd = [
+                compact(done.usd[basis]) + (f" ({likely_usd(row.likely)})" if basis == row.rates.basis else "")
+                if basis in done.usd
+                else "–"
+                for basis in bases
+            ]
+            cells = [f"{digits(done.days)} ({likely_days(row.likely)})", *usd]
             cells += kept_cells(terms, row.likely)
             cells += [compact(done.kwh) if done.kwh is not None else "–", digits(done.run.failures)]
             cells += [percent(done.run.goodput), seconds(done.run.interval_s)]

@@ -7,6 +7,8 @@ const report = (() => {
   const config = { displaylogo: false, responsive: false, typesetMath: false, modeBarButtons: [["toImage"]],
     displayModeBar: matchMedia("(pointer: coarse)").matches ? false : "hover" };
   const redraws = [];
+  /* Of A4 and of Letter between their margins. */
+  const PAPER = "690px";
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
   const token = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -171,6 +173,22 @@ const report = (() => {
       width = window.innerWidth;
       clearTimeout(waiting);
       waiting = setTimeout(drawAll, 120);
+    });
+    /* Paper is light and narrow: figures are drawn for it, and for the window again when it is printed. */
+    const main = document.querySelector("main");
+    let theme;
+    window.addEventListener("beforeprint", () => {
+      theme = root.dataset.theme;
+      root.dataset.theme = "light";
+      root.dataset.paper = "";
+      main.style.width = PAPER;
+      drawAll();
+    });
+    window.addEventListener("afterprint", () => {
+      if (theme === undefined) delete root.dataset.theme; else root.dataset.theme = theme;
+      delete root.dataset.paper;
+      main.style.width = "";
+      drawAll();
     });
     showTheme();
     drawAll();

@@ -16,7 +16,7 @@ from tspsim.report.page import _asset, _environment
 #: What fits on the sheet: rows of the table, sentences below the verdict, characters of a sentence.
 ROWS, REASONS, LENGTH = 8, 3, 180
 #: Lines of the two columns below the table, and characters of a line of each, on the narrower and the shorter paper.
-LINES, LEFT, RIGHT = 18, 60, 46
+LINES, LEFT, RIGHT = 13, 60, 46
 
 MEMO = r"""
 <div class="memo">
