@@ -138,6 +138,15 @@ def test_chunks_of_a_prompt_follow_each_other_with_their_own_contexts(tmp_path: 
     assert whole.step_time_s == pytest.approx(sum(apart), rel=0.2) and whole.step_time_s < sum(apart)
 
 
+def test_what_is_cached_stands_before_the_sequence_and_is_no_part_of_it(tmp_path: Path) -> None:
+    """A prompt of 4Ki of which 3Ki are cached: as much in the cache as of the whole, a quarter of the tokens read."""
+    path, plan = model_file(tmp_path, GROUPED), {"name": "P", "tp": 8}
+    (whole,), (behind,) = prefill(path, plan), prefill(path, plan, sequence=1024, cached=3072)
+    assert behind.memory.parts["kv_cache"] == whole.memory.parts["kv_cache"]
+    assert 4 * behind.tokens_per_step == whole.tokens_per_step
+    assert behind.step_time_s < whole.step_time_s
+
+
 @pytest.mark.parametrize("ep", [1, 8])
 def test_experts_fold_beside_prompts(ep: int, tmp_path: Path) -> None:
     model = moe(1024, count=16, topk=4, shared_width=512, kv_heads=8)

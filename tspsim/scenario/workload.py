@@ -280,7 +280,9 @@ class Workload(Section):
     chunk: PositiveCount | None = Field(
         None, description="prefill: tokens of a prompt a pass reads; default: all. mixed: another spelling of sequence"
     )  # fmt: skip
-    cached: Count = Field(0, description="prefill, mixed: tokens of every prompt that the cache has already")
+    cached: Count = Field(
+        0, description="prefill, mixed: tokens before those of `sequence` that the cache has of every prompt already"
+    )  # fmt: skip
     batch: PositiveCount | None = Field(
         None, description="decode, mixed, verify: sequences that decode, a replica. prefill: another spelling of "
         "sequences_per_replica"
