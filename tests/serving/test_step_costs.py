@@ -220,11 +220,13 @@ def test_replicas_that_share_experts_wait_for_the_busiest_and_see_all_tokens() -
     cost = costs("kimi-k2.6", {"dp": 8, "ep": 8}, device="b200")
     few, many = Work((), (2000,) * 8), Work((), (2000,) * 32)
     reads = Work((Chunk(6000, 0),), (2000,) * 8)
-    assert cost.seconds([many, *[few] * 7]) == cost.seconds([many] * 8)
+    assert cost.seconds([few] * 8) < cost.seconds([many, *[few] * 7]) < cost.seconds([many] * 8)
     assert cost.seconds([few] * 8) < cost.seconds([reads, *[few] * 7]) < cost.seconds([reads] * 8)
     assert cost.seconds([reads, *[Work()] * 7]) <= cost.seconds([reads, *[few] * 7])
-    ends_s = cost.decode_ends_s([many, few], 10)
-    np.testing.assert_allclose(ends_s, cost.decode_ends_s([many], 10))
+    works = [many, few]
+    alone = [cost.seconds([work.later(step) for work in works]) for step in range(10)]
+    assert cost.decode_each_s(works, 10).tolist() == alone
+    assert cost.decode_ends_s(works, 10)[-1] < cost.decode_ends_s([many], 10)[-1]
 
 
 def test_prompts_whose_tokens_are_divided_are_read_one_after_the_other() -> None:

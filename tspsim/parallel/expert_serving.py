@@ -54,7 +54,7 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     planned = plan_copies(builder, job, [chosen])
     if shared and beside:
         done = shared([chosen])
-    few = -(-tokens // pieces)
+    few = -(-routed_tokens(job, mean_tokens(job)) // pieces)
     pairs = few * experts.topk * load_of(job, position)
     here = tokens_here(job, few, position)
     touched = touched_experts(job, plan.ep * few, position)
@@ -169,6 +169,12 @@ def by_nodes(job: Job, phase: int, size: float) -> tuple[float, float]:
     return whole, max(0.0, rest) * near / (near - 1)
 
 
-def routed_tokens(job: Job) -> int:
-    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have."""
-    return -(-job.tokens // job.plan.tp)
+def mean_tokens(job: Job) -> int:
+    """Tokens of a pass of the replicas that share experts, in their mean: experts get those of all."""
+    return max(1, ceil(job.tokens * job.work.load.expert_share - 1e-9))
+
+
+def routed_tokens(job: Job, tokens: int | None = None) -> int:
+    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have, of
+    ``tokens`` (None: the job's)."""
+    return -(-(job.tokens if tokens is None else tokens) // job.plan.tp)

@@ -99,9 +99,23 @@ class ProgramCosts:
     def _together(self, works: Sequence[Work]) -> float:
         if len(works) == 1:
             return self._seconds(works[0], None)
-        busy = [work for work in works if work.tokens]
-        experts = -(-sum(work.tokens for work in busy) // len(works))
-        return max(self._seconds(work, experts) for work in busy)
+        experts = self._mean_tokens(works)
+        return max(self._seconds(work, experts) for work in works if work.tokens)
+
+    def _mean_tokens(self, works: Sequence[Work]) -> int | None:
+        """Tokens of attention replicas that share experts, in the mean, padded as each of them is; None where all have
+        as many."""
+        tokens = [self._padded(work) for work in works]
+        return None if len(set(tokens)) == 1 else -(-sum(tokens) // len(tokens))
+
+    def _padded(self, work: Work) -> int:
+        if not work.chunks:
+            return self._decodes.padded(work.sequences) * work.queries if work.sequences else 0
+        rows = [(tokens, context, 1) for tokens, context, _ in work.chunks]
+        if work.sequences:
+            rows.append((work.queries, max(1, work.context_tokens // work.sequences), work.sequences))
+        filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.queries)
+        return sum(queries * count for queries, _, count in filled)
 
     def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
@@ -110,23 +124,25 @@ class ProgramCosts:
     def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
         """What each of them takes: shape (steps,)."""
         self._seen.add(works, steps)
-        each = [self._decodes.steps_s(work, steps) for work in works if work.sequences]
+        experts = self._mean_tokens(works)
+        each = [self._decodes.steps_s(work, steps, experts) for work in works if work.sequences]
         taken: Floats = each[0] if len(each) == 1 else np.max(each, axis=0)
         return taken
 
     def _seconds(self, work: Work, expert_tokens: int | None) -> float:
         if not work.chunks:
-            return self._decodes.step_s(work)
+            return self._decodes.step_s(work, expert_tokens)
         if not work.sequences and self.programs.divides_prompts:
             return sum(self._piece(chunk.query_tokens, chunk.context_tokens) for chunk in work.chunks)
         for way in (self._mixed, self._overlapped):
             found = way.seconds(work, expert_tokens)
             if found is not None:
                 return found
-        key = work.chunks, work.sequences, work.context_tokens
+        key = work.chunks, work.sequences, work.context_tokens, expert_tokens
         if key not in self._kept:
+            share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.seconds(Work(work.chunks, contexts, work.queries))
+            self._kept[key] = self.programs.seconds(Work(work.chunks, contexts, work.queries), share)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return self._kept[key]

@@ -13,13 +13,16 @@ otherwise. Where some contexts have reached a window,
 or what an indexer chooses, and others have not, f is the mean over sequences. And an indexer waits for the longest:
 with γ what a token more of it alone takes, γ · (longest − s) is added.
 
+Where attention replicas that share experts have other numbers of sequences, experts get as many tokens as all have in
+the mean, and what those take more or less than their own is added.
+
 A pipeline's stages each work on a part of the batch; cells are those of parts, or of halves that a batch is cut into.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any
 
@@ -29,8 +32,8 @@ from numpy.typing import NDArray
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from .flat import Layout, things_of
-from .grid import TILE
-from .programs import StepPrograms
+from .grid import TILE, Quarters, Tokens
+from .programs import TYPICAL_CONTEXT, StepPrograms
 from .tables import Curve, Floats
 from .work import Work
 
@@ -68,6 +71,10 @@ class Decodes:
         #: Of a batch: the curves at the ends of its cell (of one, where they are the same), and how far it is from the
         #: first to the second.
         self._ends: dict[int, tuple[Curve, Curve | None, float]] = {}
+        #: Over tokens of experts, what those take in passes of which so much is captured.
+        self._experts: dict[Captured, Tokens] = {}
+        #: Of a batch: that, its own tokens, and what is hidden of it.
+        self._of_all: dict[int, tuple[Tokens, int, Quarters | None]] = {}
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
@@ -81,10 +88,17 @@ class Decodes:
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
-    def step_s(self, work: Work) -> float:
-        """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
+    def padded(self, batch: int) -> int:
+        """Sequences that a batch runs as."""
         if self._stages > 1 or self._halves:
-            return float(self.steps_s(work, 1)[0])
+            return batch
+        _, high, padded = self.cell(batch)
+        return high if padded else batch
+
+    def step_s(self, work: Work, expert_tokens: int | None = None) -> float:
+        """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
+        if self._stages > 1 or self._halves or expert_tokens is not None:
+            return float(self.steps_s(work, 1, expert_tokens)[0])
         batch, tokens = work.sequences, work.context_tokens
         uneven = batch > 1 and work.longest * batch > tokens
         if self.bends and (self.bends[0] <= work.longest or (uneven and self._waits)):
@@ -94,8 +108,14 @@ class Decodes:
             return found
         return max(found, self._once(1, float(work.longest)))
 
-    def steps_s(self, work: Work, steps: int) -> Floats:
-        """Seconds of each of the next steps, where every context grows by one a step: shape (steps,)."""
+    def steps_s(self, work: Work, steps: int, expert_tokens: int | None = None) -> Floats:
+        """Seconds of each of the next steps, where every context grows by one a step: shape (steps,).
+        ``expert_tokens``: those of a replica, in the mean of all that share experts with it; None: as many as its own.
+        """
+        found = self._own_steps_s(work, steps)
+        return found if expert_tokens is None else found + self._shared(work.sequences, expert_tokens)
+
+    def _own_steps_s(self, work: Work, steps: int) -> Floats:
         batch, tokens = work.sequences, work.context_tokens
         later = np.arange(steps, dtype=np.float64)
         # Whole tokens over sequences, as a step by itself has them, and not its first mean and what has been added.
@@ -188,6 +208,43 @@ class Decodes:
         ends = (batch, batch) if batch < 2 * low else (2 * low, 2 * high)
         return self._between(*ends, batch, at[None, :], np.ones(1), high if padded else 0)
 
+    def _shared(self, batch: int, tokens: int) -> float:
+        """Seconds by which a step differs where its experts get so many tokens a replica, and not its own."""
+        if self._stages > 1 or self._halves:
+            return self._shared_at(batch, tokens)
+        low, high, _ = self.cell(batch)
+        start = self._shared_at(low, tokens)
+        if high == low:
+            return start
+        return start + (self._shared_at(high, tokens) - start) * ((batch - low) / (high - low))
+
+    def _shared_at(self, batch: int, tokens: int) -> float:
+        if batch not in self._of_all:
+            job = self.programs.decoding((self._typical,) * batch)
+            own, experts_s = self.padded(batch) * self.queries, self._experts_in(job.capture)
+            found = None
+            if self.programs.walked(job) is None:
+                # Of what streams hide experts are not all: the rest is what the engine finds.
+                found = Quarters(self._hidden_in(batch, own, experts_s), own)
+            self._of_all[batch] = experts_s, own, found
+        experts_s, own, hidden_s = self._of_all[batch]
+        plain = float(experts_s(tokens)[0]) - float(experts_s(own)[0])
+        return plain + hidden_s(tokens) if hidden_s is not None else plain
+
+    def _experts_in(self, captured: Captured) -> Tokens:
+        if captured not in self._experts:
+            self._experts[captured] = Tokens(lambda n: np.array([self.programs.experts_s(n, captured)]))
+        return self._experts[captured]
+
+    def _hidden_in(self, batch: int, own: int, experts_s: Tokens) -> Callable[[int], float]:
+        contexts = (self._typical,) * batch
+        beside_s = self._seconds(contexts) - float(experts_s(own)[0])
+        return lambda tokens: self._seconds(contexts, tokens / own) - float(experts_s(tokens)[0]) - beside_s
+
+    @cached_property
+    def _typical(self) -> int:
+        return min(TYPICAL_CONTEXT, (self.programs.question.model.max_context or TYPICAL_CONTEXT) // 2)
+
     def _curve(self, batch: int, padded: int) -> Curve:
         """Over equal contexts of a batch; ``padded``: to what."""
         key = "equal", batch, padded
@@ -222,10 +279,10 @@ class Decodes:
             self._curves[key] = Curve(value, self.bends, epsilon=0.2)
         return self._curves[key]
 
-    def _seconds(self, contexts: tuple[int, ...]) -> float:
+    def _seconds(self, contexts: tuple[int, ...], expert_share: float = 1.0) -> float:
         """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""
         programs = self.programs
-        job = programs.decoding(contexts)
+        job = programs.decoding(contexts, expert_share)
         captured = job.capture
         passes = job.forwards if self._stages == 1 else job.step.passes(job.work.load, 1)
         # In a pass that is padded what depends on its tokens differs from what depends on those that are sampled.

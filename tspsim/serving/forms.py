@@ -20,6 +20,7 @@ from operator import le
 
 from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
+from ..parallel.expert_serving import mean_tokens
 from ..parallel.step import axes_of
 from ..program import Program
 from .carriers import COUNTED, LISTED, Carrier, lists_rows, unpacked
@@ -33,7 +34,7 @@ NONE = -1
 #: Of a step: so many counts of each pass, the last of which are tokens that keys and values of prompts are made of;
 #: then the rows of all, and the same cut to each length from which on a layer reads less, or chooses.
 Numbers = tuple[Hashable, ...]
-COUNTS = 6
+COUNTS = 7
 #: Of some rows, which of those lengths any of them passes.
 Reach = tuple[bool, ...]
 
@@ -56,7 +57,8 @@ class Passes:
         for each, rows in zip(jobs, self.rows, strict=True):
             decodes, prompts = decoded(rows), prefilled(rows)
             read, decoding = tokens_of(decodes), sum([count for *_, count in decodes])
-            counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, *unpacked(rows)]
+            experts = mean_tokens(each)
+            counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, experts, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
             kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
         #: Those of them that have an order.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 
 from .tables import EPSILON, Floats
 
 #: Rows of the smallest tile of a product: within so many a table is straight but for small things.
 TILE = 16
+#: Tokens of experts up to which every number of them has a value of its own.
+FEW = 64
 #: Rows of the largest cell.
 COARSE = 256
 #: Times that numbers grow by, beyond which values jump.
@@ -112,6 +115,38 @@ class Cells:
         if n not in self._known:
             self._known[n] = self._value(n)
         return self._known[n]
+
+
+class Tokens:
+    """A vector over n = 1, 2, …: of few the value itself, as experts bend between any two of them, of more in cells."""
+
+    def __init__(self, value: Vector, least: float = 0.0) -> None:
+        self._value = lru_cache(maxsize=None)(value)
+        self._cells = Cells(self._value, least, first=FEW + 1)
+
+    def __call__(self, n: int) -> Floats:
+        return self._value(n) if n <= FEW else self._cells(n)
+
+
+class Quarters:
+    """A number over n = 1, 2, …, straight between knots: four an octave, and one that is stated.
+
+    >>> squares = Quarters(lambda n: float(n * n), 9)
+    >>> [squares(n) for n in (3, 8, 9, 10, 11, 37)]
+    [9.0, 64.0, 81.0, 100.0, 122.0, 1384.0]
+    """
+
+    def __init__(self, value: Callable[[int], float], besides: int) -> None:
+        self._value, self._besides = lru_cache(maxsize=None)(value), besides
+
+    def __call__(self, n: int) -> float:
+        step = max(1, (1 << (n.bit_length() - 1)) // 4)
+        low = n // step * step
+        high, knot = low + step, self._besides
+        if low < knot < high:
+            low, high = (low, knot) if n < knot else (knot, high)
+        start = self._value(low)
+        return start if n == low else start + (self._value(high) - start) * ((n - low) / (high - low))
 
 
 class Line:

@@ -32,7 +32,7 @@ from ..program import Program
 from .carriers import Carrier, carrier_of
 from .compositions import BATCH, SECOND, Change, Kind, Part, compositions, part_by
 from .flat import Layout, Thing, things_of
-from .grid import TILE, Cells, Line
+from .grid import TILE, Cells, Line, Tokens
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import Chunk, Work
@@ -184,6 +184,7 @@ class Shape:
             return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
 
         self._tokens, self._experts = over_tokens(Part.TOKENS), over_tokens(Part.EXPERTS)
+        self._of_all = Tokens(self._of_experts, least)
         self._outputs = Cells(lambda n: self._part(Part.OUTPUTS, self._sampling(n)), least, coarse=64)
         self._read_tokens = Cells(lambda n: self._part(Part.READ, self._work(n)), least, first=MOST_DECODED + 1)
         self._cached = Cells(lambda n: self._part(Part.CACHED, self._work(self._piece, n)), least)
@@ -235,6 +236,12 @@ class Shape:
             self._last = {work: self.programs.things_of(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
+    def _of_experts(self, tokens: int) -> Floats:
+        """Seconds of what depends on tokens of all that share experts, so many a replica, in a step of few."""
+        work = self._work(self._piece)
+        (job,) = self.programs.of(work, tokens / work.tokens)
+        return self._sums(self.programs.things_of(job), Part.EXPERTS)
+
     def _part(self, part: Part, work: Work) -> Floats:
         return self._sums(self._written(work), part)
 
@@ -261,8 +268,7 @@ class Shape:
                 return None
         total = self._constant + self._tokens(tokens)
         if self._shares_experts:
-            fewer = tokens if expert_tokens is None else max(expert_tokens, self._beside + MOST_DECODED + 1)
-            total = total + self._experts(fewer)
+            total = total + (self._experts(tokens) if expert_tokens is None else self._of_all(expert_tokens))
         if self.kind.outputs:
             total = total + self._outputs(work.outputs)
         if self.kind.decodes:

@@ -3,8 +3,8 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import hypot
@@ -22,7 +22,7 @@ from ..question import Question
 from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Thing
+from .flat import Thing, timed
 from .forms import Forms
 from .work import Work
 
@@ -57,6 +57,11 @@ def part_of(operator: Operator) -> str:
     if operator.role.routed:
         return "experts"
     return "products" if operator.kind == "gemm" else "other kernels"
+
+
+def is_routed(thing: Thing) -> bool:
+    """Whether it multiplies routed experts."""
+    return isinstance(thing.what, Operator) and thing.what.role.routed
 
 
 def chained_s(job: Job, chain: Chain) -> float:
@@ -120,18 +125,20 @@ class StepPrograms:
         """Whether ranks divide the tokens of a prompt that is read alone."""
         return self.job(PREFILL_STEP, self._typical(PREFILL_STEP)).token_shards > 1
 
-    def decoding(self, contexts: Sequence[int]) -> Job:
+    def decoding(self, contexts: Sequence[int], expert_share: float = 1.0) -> Job:
         """Every sequence puts out a token, or verifies drafts."""
-        load = Load(batch=len(contexts), contexts=tuple(contexts), speculation=self.speculation)
+        load = Load(
+            batch=len(contexts), contexts=tuple(contexts), speculation=self.speculation, expert_share=expert_share
+        )
         return self.job(self.decode_step, load)
 
-    def of(self, work: Work) -> list[Job]:
+    def of(self, work: Work, expert_share: float = 1.0) -> list[Job]:
         """The step of some work: one pass, or where ranks divide the tokens of prompts and nothing decodes, one for
-        every piece of one."""
+        every piece of one. ``expert_share``: tokens of a replica in the mean of all that share experts, over these."""
         if not work.chunks:
-            return [self.decoding(work.contexts)]
+            return [self.decoding(work.contexts, expert_share)]
         if not work.sequences and self.divides_prompts:
-            return [self._alone(Piece(*chunk)) for chunk in work.chunks]
+            return [self._alone(Piece(*chunk), expert_share) for chunk in work.chunks]
         pieces = tuple(Piece(*chunk) for chunk in work.chunks)
         load = Load(
             prompts=len(pieces),
@@ -139,15 +146,17 @@ class StepPrograms:
             batch=work.sequences,
             contexts=work.contexts,
             speculation=self.speculation,
+            expert_share=expert_share,
         )
         return [self.job(MIXED_STEP, load)]
 
-    def _alone(self, piece: Piece) -> Job:
+    def _alone(self, piece: Piece, expert_share: float) -> Job:
         """A piece whose tokens ranks divide evenly, padded where they do not come out even."""
         plan = self._plans[PREFILL_STEP.name]
         parts = plan.token_shards * (2 if plan.partition == "zigzag" else 1)
         tokens = -(-piece.query_tokens // parts) * parts
-        return self.job(PREFILL_STEP, Load(prompts=1, prompt=tokens, cached=piece.context_tokens))
+        load = Load(prompts=1, prompt=tokens, cached=piece.context_tokens, expert_share=expert_share)
+        return self.job(PREFILL_STEP, load)
 
     # --- pieces of a step -------------------------------------------------------------------------------------
 
@@ -211,6 +220,28 @@ class StepPrograms:
             self._operators_s[captured] = lru_cache(MOST_OPERATORS)(cost)
         return self._operators_s[captured]
 
+    def experts_s(self, tokens: int, captured: Captured) -> float:
+        """Seconds of the experts' kernels in a step of decoding whose replicas have so many tokens in the mean."""
+        times, weights = self.times(captured), self._routed
+        things = self.things_of(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
+        return sum(count * times(things[index]) for index, count in weights.items())
+
+    @cached_property
+    def _routed(self) -> dict[int, int]:
+        """Of a step's things in few layers those that multiply experts, and how many of all layers are alike."""
+        job = self.decoding((TYPICAL_BATCH,))
+        few = self.things_of(job)
+        first: dict[Hashable, int] = {}
+        for index, thing in enumerate(few):
+            if is_routed(thing):
+                first.setdefault(thing.does, index)
+        counts: Counter[int] = Counter()
+        for stage, program in enumerate(self.written_of(job)):
+            for instruction, _, _ in program.unrolled():
+                things = [Thing(what, stage) for what in timed(instruction)]
+                counts.update(first[thing.does] for thing in things if is_routed(thing))
+        return counts
+
     def has_time(self, thing: Thing) -> bool:
         """Whether its seconds are known without the engine: transfers whose groups share links unevenly have none."""
         what, stage = thing
@@ -232,8 +263,8 @@ class StepPrograms:
 
     # --- times ------------------------------------------------------------------------------------------------
 
-    def seconds(self, work: Work) -> float:
-        return sum(self._job_s(job) for job in self.of(work))
+    def seconds(self, work: Work, expert_share: float = 1.0) -> float:
+        return sum(self._job_s(job) for job in self.of(work, expert_share))
 
     def _job_s(self, job: Job) -> float:
         found = self._ordered_s(job) if self._walks else None

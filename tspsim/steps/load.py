@@ -121,7 +121,8 @@ class Load:
     """Of one replica: ``prompts`` of ``prompt`` tokens behind ``cached`` ones each, in pieces of ``chunk`` tokens, and
     a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache, of the
     longer ones one more where that does not come out even. ``pieces`` are those of prompts instead, where they are of
-    several lengths, as a scheduler puts them together."""
+    several lengths, as a scheduler puts them together. ``expert_share``: tokens that a replica has in the mean of those
+    that share experts with this one, over its own."""
 
     prompts: int = 0
     prompt: int = 0
@@ -132,6 +133,7 @@ class Load:
     speculation: Speculation | None = None
     pieces: tuple[Piece, ...] = ()
     streams: Streams = Streams()
+    expert_share: float = 1.0
 
     @property
     def in_words(self) -> str:
