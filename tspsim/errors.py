@@ -7,6 +7,9 @@
     └── InfeasibleError       the question is right, but no plan fits or can run: exit code 3
         └── UnreachableError  dead links cut two GPUs off from each other
 
+    KeyboardInterrupt
+    └── Interrupted           Ctrl-C; ``found`` is what there was by then: exit code 130
+
 Every message is one line: where (file and key path), what was found, what is allowed, and the remedy.
 Anything else that leaves the program is a bug (exit code 1).
 """
@@ -15,12 +18,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class TspsimError(Exception):
     """Base of every error this package raises on purpose; ``exit_code`` is what the command line returns."""
 
     exit_code = 1
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while many things were asked; ``found`` is the answer as far as it came."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__("interrupted; what was found by then is in .found")
+        self.found = found
 
 
 class InputError(TspsimError):

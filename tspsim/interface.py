@@ -16,10 +16,10 @@ from ._display import Pictured, html_table, progress_bar
 from .answer import bounds as ceilings_of
 from .answer import simulate
 from .bound import Bounds
-from .errors import InputError
+from .errors import InputError, Interrupted
 from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
 from .scenario import Scenario, load
-from .studies import Sweep, Table
+from .studies import Sweep, SweepInterruptedError, Table
 from .studies.best_plans import with_best
 from .studies.planner import (
     OffersPlanned,
@@ -56,7 +56,7 @@ def plan(
     objective: str | None = None,
     top: int = 3,
     jobs: int | None = 1,
-    budget: str | float = "40 s",
+    budget: str | float | None = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Planned | ServingPlanned | TrafficPlanned | OffersPlanned:
@@ -77,8 +77,8 @@ def plan(
         Processes; None for as many as this machine lends (a program that starts processes needs the usual
         ``if __name__ == "__main__"``).
     budget
-        Processor time for it all, such as ``"40 s"`` or a number of seconds; ``"none"`` until nothing better can be
-        left.
+        Work for it all, counted in seconds of a processor: ``"40 s"``, or the number; ``"none"`` or None until nothing
+        better can be left.
     limits
         What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
     progress
@@ -90,6 +90,8 @@ def plan(
         The scenario, objective or budget is wrong.
     InfeasibleError
         No legal plan fits.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the answer as far as it came.
 
     Examples
     --------
@@ -98,7 +100,7 @@ def plan(
     >>> best.name == found.best[0].result.name
     True
     """
-    budget_s = read_budget(budget if isinstance(budget, str) else f"{budget!r} s")
+    budget_s = read_budget(budget)
     if isinstance(scenario, Scenario):
         _refuse_overrides(overrides)
         question, stated = scenario, True
@@ -120,11 +122,17 @@ def plan(
     for each in several:
         if isinstance(each, Planned):
             each.with_questions()
+    if found.interrupted:
+        raise Interrupted(found)
     return found
 
 
 def compare(
-    *scenarios: Source, overrides: Sequence[str] = (), jobs: int | None = None, progress: Progress | None = None
+    *scenarios: Source,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    budget: str | float | None = "40 s",
+    progress: Progress | None = None,
 ) -> Comparison:
     """Several scenarios side by side, or the offers of one, as ``tspsim compare`` shows them.
 
@@ -136,11 +144,15 @@ def compare(
         ``path=value`` for every one of them; for a loaded Scenario they were taken there.
     jobs
         Processes for searches and scaling curves; None for as many as this machine lends.
+    budget
+        Work for the best plan of each machine, as :func:`plan` has it.
 
     Raises
     ------
     InputError
         A scenario is wrong, or there is none.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` has the scenarios that were answered.
 
     Examples
     --------
@@ -153,14 +165,24 @@ def compare(
     if any(isinstance(each, Scenario) for each in scenarios):
         _refuse_overrides(overrides)
     asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
-    with progress_bar(progress) as told:
-        found = with_best(expand_all(asked), jobs=jobs, progress=told)
-        questions = [question for question, _ in found]
-        results = [
-            simulate(question, progress=part_of(told, question.name, index, len(questions)))
-            for index, question in enumerate(questions)
-        ]
-    return Comparison(tuple(asked), tuple(questions), tuple(results), progress, tuple(each for _, each in found), jobs)
+    found: list[tuple[Scenario, Searched | None]] = []
+    results: list[Result] = []
+
+    def compared() -> Comparison:
+        done = found[: len(results)]
+        questions, searched = tuple(each for each, _ in done), tuple(each for _, each in done)
+        return Comparison(tuple(asked), questions, tuple(results), progress, searched, jobs)
+
+    try:
+        with progress_bar(progress) as told:
+            found += with_best(expand_all(asked), jobs=jobs, budget_s=read_budget(budget), progress=told)
+            for index, (question, _) in enumerate(found):
+                results.append(simulate(question, progress=part_of(told, question.name, index, len(found))))
+                if results[-1].interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise Interrupted(compared()) from None
+    return compared()
 
 
 def sweep(
@@ -197,6 +219,8 @@ def sweep(
     ------
     InputError
         The scenario, a path or a value is wrong.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the table of what was answered.
 
     Examples
     --------
@@ -207,8 +231,11 @@ def sweep(
     axes = [f"{path}={_values(values)}" for path, values in over.items()] if isinstance(over, Mapping) else list(over)
     question = Sweep(str(scenario), axes, zipped=zipped, overrides=overrides)
     kept = Path(store) if store is not None else None
-    with progress_bar(progress) as told:
-        return question.run(store=kept, resume=resume, jobs=jobs, progress=told)
+    try:
+        with progress_bar(progress) as told:
+            return question.run(store=kept, resume=resume, jobs=jobs, progress=told)
+    except SweepInterruptedError as error:
+        raise Interrupted(error.found) from None
 
 
 def bounds(scenario: Source, overrides: Sequence[str] = ()) -> Bounds:

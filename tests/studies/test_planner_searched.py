@@ -16,13 +16,13 @@ from tspsim.cli import main
 from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import Plan
-from tspsim.paths import Division, LowerBound
+from tspsim.paths import Division, Effort, LowerBound
 from tspsim.question import look_up
 from tspsim.report.plan import sure
 from tspsim.simulation import run_plan
 from tspsim.studies.planner import Planner, ServingPlanner
 from tspsim.studies.planner.candidate import LONGEST_NAME, Candidate, name_of
-from tspsim.studies.planner.clock import Clock, Deadline
+from tspsim.studies.planner.clock import Deadline
 from tspsim.studies.planner.limit import Limits
 from tspsim.studies.planner.space import Space
 from tspsim.studies.planner.written import scenario_text
@@ -124,16 +124,16 @@ def test_a_name_stays_within_what_a_scenario_takes() -> None:
 # --- time -------------------------------------------------------------------------------------------------------
 
 
-def test_a_clock_counts_the_processor_time_of_all_processes_and_no_waiting() -> None:
-    clock = Clock()
-    deadline = Deadline(10.0, clock.spent_s)
-    time.sleep(0.05)
-    assert clock.spent_s() < 0.05
-    assert not deadline.passed
-    clock.told(1, 4.0)
-    clock.told(1, 6.0)  # since it began, not since it last told
-    clock.told(2, 5.0)
-    assert 11.0 <= clock.spent_s() < 11.5
+def test_a_deadline_is_of_work_that_is_counted_and_not_of_time() -> None:
+    effort = Effort()
+    deadline = Deadline(10.0, effort.now)
+    time.sleep(0.02)
+    assert effort.spent_s == 0.0
+    effort.add(6.0)
+    assert (deadline.left_s, deadline.passed) == (4.0, False)
+    assert deadline.nearer(0.5).at_s == 8.0
+    assert deadline.within(1.0, effort.now).at_s == 7.0
+    effort.add(5.0)
     assert deadline.passed
     assert not Deadline().passed
 

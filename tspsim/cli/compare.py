@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ..studies.purchase import Decision
     from ..studies.purchase.row import Row
 
+#: What a budget is.
+BUDGET_HELP = "Work for each machine's `plans: best`, counted in seconds of a processor; none: as it takes."
+
 
 @click.command()
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, shell_complete=scenario_names)
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
 @pdf_option
 @jobs_option
+@click.option("--budget", default="40 s", show_default=True, metavar="WORK", help=BUDGET_HELP)
 def compare(
     scenarios: tuple[str, ...],
     overrides: tuple[str, ...],
@@ -40,6 +44,7 @@ def compare(
     csv_file: str | None,
     pdf_file: str | None,
     jobs: int | None,
+    budget: str,
 ) -> None:
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
 
@@ -53,7 +58,7 @@ def compare(
     asked = [load(name, overrides) for name in scenarios]
     outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
     with progress_bar() as progress:
-        compared = side_by_side(*asked, jobs=jobs, progress=progress)
+        compared = side_by_side(*asked, jobs=jobs, budget=budget, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
         served = any(project.users or project.requests for project in projects)
         _ = compared.decision if html_file or json_file or served else compared.verdict  # while the bar stands
@@ -65,7 +70,11 @@ def compare(
             "pdf": compared.to_pdf,
         },
         show=lambda: print_rich(
-            comparison.table(compared.results, _offers(compared)), *_project(compared), *_told(compared), ""
+            *_first(compared),
+            comparison.table(compared.results, _offers(compared)),
+            *_project(compared),
+            *_told(compared),
+            "",
         ),
     )
     if compared.best is None:
@@ -79,6 +88,11 @@ def _written(compared: Comparison, path: Path) -> str:
     if compared.decision is None or path.suffix == ".zip" or not pages.is_dir():
         return ""
     return f", with the offers' own pages in {pages.name}/ (--html {path.stem}.zip: all in one file to mail)"
+
+
+def _first(compared: Comparison) -> list[str]:
+    """What has to be said before all numbers."""
+    return [compared.verdict.doubt, ""] if compared.verdict is not None and compared.verdict.doubt else []
 
 
 def _offers(compared: Comparison) -> Sequence[Row]:
@@ -114,7 +128,7 @@ def _told(compared: Comparison) -> Iterator[str]:
         list(filter(None, [in_words(compared.differences)])),
         [each.in_words(question.name) for question, each in searched if each is not None],
         list(filter(None, [_names(compared)])),
-        decision.in_words() if decision is not None else [],
+        decision.in_words() if decision is not None and not decision.doubt else [],
         list(_services(decision)),
         list(announced),
     ]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @json_option
 @pdf_option
 @jobs_option
-@click.option("--budget", default="40 s", show_default=True, metavar="TIME", help="Processor time; none: as it takes.")
+@click.option("--budget", default="40 s", show_default=True, metavar="WORK", help="In processor seconds; none: no end.")
 @click.option("--write", "written", metavar="FILE", help="Write the best plan as a scenario that runs as it is.")
 @click.option(
     "--emit",

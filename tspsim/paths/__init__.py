@@ -5,8 +5,9 @@ The planner asks it which plans are worth simulating, the tuner which schedules 
 
 from __future__ import annotations
 
+from .effort import CHECK_S, MEMORY_S, Effort
 from .lower_bound import LowerBound
 from .replicas import Division
 from .stages import Outline
 
-__all__ = ["Division", "LowerBound", "Outline"]
+__all__ = ["CHECK_S", "MEMORY_S", "Division", "Effort", "LowerBound", "Outline"]

@@ -19,6 +19,7 @@ from ..parallel.recomputed import KEPT
 from ..parallel.step import Writer
 from ..program import Compute, Instruction, Program, Repeat
 from ..steps import FORWARD, Task
+from .effort import SUM_S, WRITE_S, WRITTEN_S, Effort
 
 #: Number of a micro-batch that is neither the first nor the last.
 MIDDLE = -1
@@ -46,12 +47,21 @@ class KernelTimes:
         No kernel is faster.
     mixed
         The model's layers are not all alike.
+    effort
+        Is told what is done.
     """
 
     def __init__(
-        self, cluster: Cluster, cost: Callable[[Operator], float], peak_flops_per_s: float, *, mixed: bool
+        self,
+        cluster: Cluster,
+        cost: Callable[[Operator], float],
+        peak_flops_per_s: float,
+        *,
+        mixed: bool,
+        effort: Effort | None = None,
     ) -> None:
         self.cluster, self.cost, self.peak, self.mixed = cluster, cost, peak_flops_per_s, mixed
+        self.effort = effort or Effort()
         self._seconds: dict[Operator, float] = {}
         self._rates: dict[Operator, float] = {}
         self._best: dict[str, float] = {}
@@ -131,6 +141,7 @@ class KernelTimes:
         self, job: Job, pieces: Sequence[tuple[Chunk, int]], seconds: Callable[[Operator], float]
     ) -> KernelSeconds:
         """Kernels of some chunks, each so many times."""
+        self.effort.add(SUM_S)
         outside_s = layers_s = 0.0
         both_s, forward_s = [0.0] * len(pieces), [0.0] * len(pieces)
         for kind in job.step.kinds(job.order):
@@ -154,9 +165,21 @@ class KernelTimes:
         if key not in self._written:
             self._written[key] = [
                 ([each for step in body if isinstance(step, Compute) for each in step.operators], times)
-                for body, times in bodies(write(alike, 0, piece, Task(kind, MIDDLE, 0)))
+                for body, times in bodies(self.write(alike, 0, piece, Task(kind, MIDDLE, 0)))
             ]
         return self._written[key]
+
+    def write(self, job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
+        """The program of one visit alone."""
+        writer = Writer(scheme_of(job.plan), job, {"pp": stage})
+        writer.visit(visit, chunk)
+        return self.counted(writer.builder.program())
+
+    def counted(self, program: Program) -> Program:
+        """A program that was written."""
+        written = sum(len(item.body) if isinstance(item, Repeat) else 1 for item in program.items)
+        self.effort.add(WRITE_S + written * WRITTEN_S)
+        return program
 
     def least_of_schedules(self, family: Job, seconds: Callable[[Job], KernelSeconds]) -> KernelSeconds:
         """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
@@ -176,13 +199,6 @@ class KernelTimes:
                 found = found + saved
             least = found if least is None else np.minimum(least, found)
         return NO_SCHEDULE if least is None else least
-
-
-def write(job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
-    """The program of one visit alone."""
-    writer = Writer(scheme_of(job.plan), job, {"pp": stage})
-    writer.visit(visit, chunk)
-    return writer.builder.program()
 
 
 def on_one_stage(job: Job) -> Job:

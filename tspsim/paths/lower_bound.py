@@ -20,11 +20,12 @@ from ..mesh import Mesh
 from ..network import Cluster
 from ..operators import Operator
 from ..parallel import Job
+from .effort import ASK_S, BEGIN_S, INSTRUCTION_S, UNLIKE, Effort
 from .families import FamilyBounds, Shape
 from .kernels import KernelTimes
 from .parts import Parts
 from .replicas import Division
-from .stages import Outline, StageBounds
+from .stages import Outline, StageBounds, hides
 from .unequal import UnequalBounds
 
 #: Sums of many floats in another order than the engine's may differ in the last digits.
@@ -46,6 +47,8 @@ class LowerBound:
         Factor on a kernel's time while its device moves data, at least 1.
     mixed
         The model's layers are not all alike.
+    effort
+        Is told what is done to find them.
     """
 
     def __init__(
@@ -56,8 +59,10 @@ class LowerBound:
         slowdown: float,
         *,
         mixed: bool = False,
+        effort: Effort | None = None,
     ) -> None:
-        self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, mixed=mixed)
+        self.effort = effort or Effort()
+        self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, mixed=mixed, effort=self.effort)
         parts = Parts(cluster, self._kernels)
         self._families = FamilyBounds(self._kernels)
         self._stages = StageBounds(self._kernels, parts, slowdown)
@@ -65,6 +70,7 @@ class LowerBound:
 
     def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """:meth:`floor_s` or less, alike for all ways to experts that a family may have."""
+        self.effort.add(ASK_S)
         if family.unequal:
             return self.dealt_s(family)
         return self._families.first_s(family, pipelines) * ROUNDING
@@ -77,6 +83,7 @@ class LowerBound:
         pipelines
             Those that the family may have, of which the one with the least bubble counts; none: not asked.
         """
+        self.effort.add(ASK_S)
         if family.unequal:
             return self.dealt_s(family)
         return self._families.floor_s(family, pipelines) * ROUNDING
@@ -84,6 +91,7 @@ class LowerBound:
     def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
         """The kernels of a step alone, spread evenly over the stages, of the schedule that has the least; needs no
         mesh."""
+        self.effort.add(ASK_S)
         if family.unequal:
             return self.dealt_s(family)
         return self._families.compute_s(family, pipelines) * ROUNDING
@@ -150,3 +158,9 @@ class LowerBound:
     def instructions(self, job: Job, mesh: Mesh) -> int:
         """About how many a simulation of it runs."""
         return self._stages.instructions(job, mesh)
+
+    def simulation_s(self, job: Job, mesh: Mesh) -> float:
+        """The effort of a simulation of it, about."""
+        instructions = self.instructions(job, mesh)
+        unlike = (UNLIKE if hides(job) else 1.0) * (UNLIKE if job.plan.copies else 1.0)
+        return BEGIN_S + unlike * instructions * INSTRUCTION_S

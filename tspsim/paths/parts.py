@@ -15,8 +15,9 @@ from ..parallel.pipeline import Chunk
 from ..parallel.step import Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
+from .effort import TIMED_S
 from .groups import Floats, Groups
-from .kernels import MIDDLE, KernelTimes, signature, write
+from .kernels import MIDDLE, KernelTimes, signature
 from .tasks import Part, Stage
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
@@ -78,20 +79,22 @@ class Parts:
         replicas = (groups.replicas, job.plan.shard_group) if met or visit.micro_batch != MIDDLE else ()
         place = (groups.pattern, replicas)
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
-        tables = (chunk.has_embedding, chunk.has_head, chunk.first_layer if mixed else 0)
+        # Of layers that differ a chunk is like another with the same ones in the same order.
+        layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if mixed else ()
+        tables = (chunk.has_embedding, chunk.has_head, layers)
         task = (signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
         shape = (*task, place)
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
             if mixed or job.plan.recomputed is not None or job.plan.copies:
-                known = self.compile(write(job, stage, chunk, visit), groups)
+                known = self.compile(self.kernels.write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
                     # Groups elsewhere move the same over other links.
                     alike = (*task, replicas, job.plan.rail_axes)
                     if alike not in self._programs:
-                        self._programs[alike] = write(job, stage, replace(chunk, layers=1), visit)
+                        self._programs[alike] = self.kernels.write(job, stage, replace(chunk, layers=1), visit)
                     self._parts[shape] = self.compile(self._programs[alike], groups)
                 known = self._parts[shape].with_layers(chunk.layers)
             self._parts[key] = known
@@ -101,7 +104,7 @@ class Parts:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
         program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
-        return self.compile(program, groups)
+        return self.compile(self.kernels.counted(program), groups)
 
     def compile(self, program: Program, groups: Groups) -> Part:
         """A program with the times that a rank's groups give it."""
@@ -113,6 +116,8 @@ class Parts:
                 items.append(Layers(steps, item.times))
             else:
                 items.append(self._step(item, groups, outside_s, 1))
+        timed = sum(len(item.steps) if isinstance(item, Layers) else 1 for item in items)
+        self.kernels.effort.add(timed * TIMED_S)
         return Part(TimedTask(tuple(items)), outside_s, layers_s)
 
     def occupied_s(self, program: Program, groups: Groups) -> Floats:

@@ -27,12 +27,13 @@ from ..parallel import Job, scheme_of
 from ..parallel.pipeline import Chunk
 from ..parallel.step import write_program
 from ..steps import Task
+from .effort import LAYER_S, STAGE_S, TASK_S
 from .families import in_pipeline
 from .groups import Floats, Groups
 from .kernels import MIDDLE, KernelTimes, kinds_of
 from .parts import Parts
 from .replicas import Division, Replicas
-from .tasks import Part, Stage, around_last, longest_path
+from .tasks import ROUNDS, Part, Stage, around_last, longest_path
 from .walk import Layers
 
 
@@ -230,6 +231,7 @@ class StageBounds:
 
     def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[Part]:
         """One layer between two others, in every kind of task."""
+        self.kernels.effort.add(LAYER_S)
         chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.least_again
         groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
@@ -237,6 +239,8 @@ class StageBounds:
 
     def _longest(self, job: Job, mesh: Mesh, *, whole: bool) -> Outline:
         groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
+        tasks = job.plan.pp * job.plan.vpp * min(job.micro_batches, (ROUNDS + 1) * job.plan.pp)
+        self.kernels.effort.add(job.plan.pp * STAGE_S + len(job.step.kinds(job.order)) * tasks * TASK_S)
         stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
         layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
         # Where micro-batches come from both ends, each meets one of a stage's chunks.

@@ -10,6 +10,7 @@ from ..operators import Operator
 from ..parallel import Job, scheme_of
 from ..parallel.step import write_program
 from ..program import Compute
+from .effort import SUM_S
 from .groups import Groups
 from .kernels import KernelTimes, bodies
 from .packs import Rates, rates_of, replicas_s
@@ -30,6 +31,7 @@ class UnequalBounds:
 
     def dealt_s(self, family: Job) -> float:
         """The replica that takes longest, as they are dealt."""
+        self.kernels.effort.add(SUM_S)
         return max(self.flops_s(family), max(replicas_s(family, self._rates_of(family))))
 
     def _rates_of(self, family: Job) -> Rates:
@@ -52,7 +54,7 @@ class UnequalBounds:
         other or links differ."""
         each, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
         longest = max(range(len(each)), key=each.__getitem__)
-        program = write_program(scheme, job, {"dp": longest})
+        program = self.kernels.counted(write_program(scheme, job, {"dp": longest}))
         computes = [(step, times) for body, times in bodies(program) for step in body if isinstance(step, Compute)]
         path_s = sum(times * self.kernels.kernel_s(step) for step, times in computes)
         near = self.cluster.gpus_per_node

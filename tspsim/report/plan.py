@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tspsim.result import PlanResult
     from tspsim.studies.planner import Planned
-    from tspsim.studies.planner.branch import Found
+    from tspsim.studies.planner.found import Found
     from tspsim.studies.planner.limits import Lean
     from tspsim.studies.planner.scheme_map import Cell
 
@@ -31,12 +31,23 @@ def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
     from rich.padding import Padding
     from rich.text import Text
 
-    parts: list[RenderableType] = [Text(kicker(planned), style="bold"), "", best_table(planned, width), ""]
+    first = [Text(opening(planned), style="bold yellow")] if opening(planned) else []
+    parts: list[RenderableType] = [*first, Text(kicker(planned), style="bold"), "", best_table(planned, width), ""]
     for title, sentences in chapters(planned):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]
     return parts
+
+
+def opening(planned: Planned) -> str:
+    """What has to be said first: that the search was interrupted, or has not shown that its best plan is the best."""
+    told = ["Interrupted: the best plan so far."] if planned.interrupted else []
+    if not planned.enough:
+        far = f"another plan may be up to {percent(planned.gap)} faster" if planned.gap else "nothing is proven"
+        remedy = "" if planned.interrupted else "; give more with --budget"
+        told.append(f"Not searched enough: {far}{remedy}.")
+    return " ".join(told)
 
 
 def kicker(planned: Planned) -> str:
@@ -123,7 +134,7 @@ def sure(planned: Planned) -> list[str]:
     if planned.interrupted:
         left = f"Interrupted: the best so far. {left}"
     elif not planned.complete:
-        left = f"Time ran out (--budget). {left}"
+        left = f"The budget of work ran out (--budget). {left}"
     kept = [f"Limits: {'; '.join(planned.kept.words)}."] if planned.kept.words else []
     needs = dict.fromkeys(found.candidate.plan.dispatch.assumption for found in planned.best)
     assumed = [f"Assumed for some of the best: {words}." for words in needs if words]
@@ -184,8 +195,8 @@ def sensitivity(planned: Planned) -> list[str]:
             sentences.append(f"{what} nothing was found that runs.")
             continue
         name = each.ranking[0][0]
-        verdict = "stays the best" if same_way(name, best) else f"is beaten by {name}"
-        sentences.append(f"{what} {best} {verdict}: {compact(each.tokens_per_s)} tokens/s.")
+        verdict = f"{best} is the fastest" if same_way(name, best) else f"{name} is faster than {best}"
+        sentences.append(f"{what}, of the plans told here, {verdict}: {compact(each.tokens_per_s)} tokens/s.")
     return sentences
 
 
@@ -223,9 +234,10 @@ def what_fits(planned: Planned) -> list[str]:
         return f"{words}: {value:,}, with {lean.name} ({gib(lean.bytes)} per GPU)."
 
     return [
-        said(found.longest_sequence, f"Longest context with {planned.batch:,} sequences a step, in tokens"),
-        said(found.largest_batch, "Largest batch without accumulating gradients, in sequences"),
-        said(found.fewest_nodes, f"Fewest nodes of {planned.question.cluster.gpus_per_node} GPUs"),
+        "By memory alone, however slow a step would be:",
+        said(found.longest_sequence, f"longest context with {planned.batch:,} sequences a step, in tokens"),
+        said(found.largest_batch, "largest batch without accumulating gradients, in sequences"),
+        said(found.fewest_nodes, f"fewest nodes of {planned.question.cluster.gpus_per_node} GPUs"),
     ]
 
 

@@ -12,7 +12,20 @@ from tspsim.units import compact, gib, percent
 from . import plan_figures as figures
 from .numbers import seconds
 from .page import render_sections
-from .plan import chapters, front, kicker, rows_of, scheme_map, searched, sensitivity, sure, what_fits, why, yaml_of
+from .plan import (
+    chapters,
+    front,
+    kicker,
+    opening,
+    rows_of,
+    scheme_map,
+    searched,
+    sensitivity,
+    sure,
+    what_fits,
+    why,
+    yaml_of,
+)
 from .plan_names import legend
 from .sections import assumptions, breakdown, memory, timeline, unexplained
 from .view import View, price_range
@@ -25,6 +38,7 @@ HEADLINE = """
 <p class="kicker">{{ kicker }}</p>
 <h1>{{ title }}</h1>
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
+{% if opening %}<p class="headline"><strong>{{ opening }}</strong></p>{% endif %}
 <p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
 {% if searched %}<details><summary>What was searched</summary><p>{{ searched }}</p></details>{% endif %}
@@ -146,6 +160,7 @@ def headline(planned: Planned) -> dict[str, Any]:
         "description": planned.scenario.description,
         "headline": f"{best.candidate.name}: {compact(best.result.tokens_per_s)} tokens/s",
         "spread": f"likely {compact(likely.low)} to {compact(likely.high)}" if likely is not None else "",
+        "opening": opening(planned),
         "sentences": [sentence for sentence in sure(planned) if sentence != what],
         "searched": what,
         "yaml": yaml_of(planned),

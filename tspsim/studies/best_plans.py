@@ -19,8 +19,9 @@ from .planner.candidate import plan_keys
 from .planner.query import searched_apart
 from .searched import Searched
 
-#: Seconds of processor time for the best plan of one machine; most are found in a tenth of it.
-BUDGET_S = 100.0
+#: Work for the best plan of one machine, in seconds of a processor, and how many plans are wanted: as of
+#: ``tspsim plan``, so that both find the same.
+BUDGET_S, TOP = 40.0, 3
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
 
@@ -41,7 +42,7 @@ def with_best(
     jobs
         Processes, a machine each; None: as many as this machine lends.
     budget_s
-        Processor time for each machine; None: as it takes.
+        Work for each machine, counted in seconds of a processor; None: as it takes.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
     entry = scenario.searched
     assert entry is not None and entry.search is not None
     limits = entry.search.limits
-    planner = planner_of(scenario, top=1, jobs=1, budget_s=budget_s)
+    planner = planner_of(scenario, top=TOP, jobs=1, budget_s=budget_s)
     bare, _, _ = searched_apart(scenario, True)
     if isinstance(planner, ServingPlanner):
         raise InputError(
@@ -96,6 +97,8 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Seque
         # It stands in, is refused and says by how much it misses.
         plan, refused = Plan.model_validate(plan_keys(replace(lean.job.plan, name=lean.name))), str(error)
     else:
+        if answer.interrupted:
+            raise KeyboardInterrupt
         plan, refused = Plan.model_validate(answer.best[0].candidate.keys), ""
     workload = bare.workload.model_copy(update={"global_batch": answer.batch, "sequences_per_replica": 1})
     found = Searched(

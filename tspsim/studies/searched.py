@@ -31,16 +31,24 @@ class Searched:
     #: What was asked of a plan, as stated: others, which may be better, were not searched.
     limits: Sequence[str] = ()
 
+    @property
+    def doubt(self) -> float:
+        """By what share the machine may be better than with the plan that was found; what is as good as nothing is
+        none."""
+        return self.gap if self.gap > CLOSE else 0.0
+
     def in_words(self, name: str) -> str:
         """In a sentence, of the machine called ``name``."""
         if not self.plan:
             return f"{name}: {self.error}."
         within = f" within {', '.join(self.limits)}" if self.limits else ""
-        told = f"{name}: {self.plan} is the best of all plans searched{within}; {were(self.simulated)} simulated"
-        if self.complete and self.gap <= CLOSE:
+        proven = self.complete and self.gap <= CLOSE
+        which = "is the best of all plans searched" if proven else "is the best found of the plans searched"
+        told = f"{name}: {self.plan} {which}{within}; {were(self.simulated)} simulated"
+        if proven:
             return f"{told}, and no other can be better by more than {100 * CLOSE:.0f} %."
         left = f"another may be {100 * self.gap:.1f} % better" if self.gap > CLOSE else "others were left"
-        return f"{told}, then time ran out: {left}."
+        return f"{told}, then the budget of work ran out: {left}."
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cells import Cell
-from ..errors import InputError, TspsimError, UnknownNameError
+from ..errors import InputError, Interrupted, TspsimError, UnknownNameError
 from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import duration
@@ -25,9 +25,10 @@ Progress = Callable[[str, float], None]
 
 
 class SweepInterruptedError(TspsimError):
-    """Ctrl-C: what was answered is kept; exit code 130."""
+    """Ctrl-C: what was answered is kept, and ``found`` is the table of it; exit code 130."""
 
     exit_code = 130
+    found: Table | None = None
 
 
 class Sweep:
@@ -131,9 +132,11 @@ class Sweep:
         kept = Store(store, resume=resume)
         try:
             return self._run(kept, jobs, scheduler, progress)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupted:
             remedy = f"are kept in {store}; add --resume to go on" if store else "are lost; name --out to keep them"
-            raise SweepInterruptedError(f"interrupted; {len(kept)} answers {remedy}") from None
+            error = SweepInterruptedError(f"interrupted; {len(kept)} answers {remedy}")
+            error.found = getattr(interrupted, "found", None)
+            raise error from None
         finally:
             kept.close()
 
@@ -150,6 +153,9 @@ class Sweep:
                 bugs |= {answer.key: answer.bug for answer in found if answer.bug}
                 clock.answered(len(found))
             finished = True
+        except KeyboardInterrupt:
+            done = [entry for entry in entries if entry.error or store.get(entry.key)]
+            raise Interrupted(self._table(store, done, bugs)) from None
         finally:
             executor.close(now=not finished)
         return self._table(store, entries, bugs)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from .. import simulation
 from .._collector import seldom_collecting
@@ -30,8 +29,6 @@ class Answer:
     text: str
     wall_s: float
     bug: str = ""
-    #: The process that answered, and the seconds of processor time it has spent since it began.
-    spent: tuple[int, float] | None = field(default=None, compare=False)
 
 
 class StrangerError(InputError):
@@ -47,9 +44,7 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
         The content of a question is not the same here.
     """
     with seldom_collecting():
-        found = [_answer(question) for question in questions]
-    spent = os.getpid(), time.process_time()
-    return [replace(each, spent=spent) for each in found]
+        return [_answer(question) for question in questions]
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ...question import Question
 from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
 from ...statements import defaults_in_words
-from .branch import Found
+from .found import Found
 from .limit import Limits as KeptLimits
 from .limit import limit_texts
 from .limits import Lean, Limits
@@ -23,6 +23,9 @@ from .sensitivity import Sensitivity
 from .space import Space
 from .why import Part
 from .workers import scenario_of
+
+#: A best plan that no other can beat by more than this share is one to explain and to compare with.
+PROVEN = 0.02
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,11 @@ class Planned(ShownPlans):
     bounded: int = 0
     complete: bool = True
     interrupted: bool = False
+
+    @property
+    def enough(self) -> bool:
+        """Whether it is proven that no plan of those searched is better by more than :data:`PROVEN`."""
+        return self.gap <= PROVEN and (self.complete or self.gap > 0.0)
 
     def shown_title(self) -> str:
         return self.scenario.name
@@ -193,6 +201,7 @@ def document(planned: Planned) -> dict[str, Any]:
                 "simulated": planned.simulated,
                 "bounded": planned.bounded,
                 "complete": planned.complete,
+                "enough": planned.enough,
                 "interrupted": planned.interrupted,
                 "next_bound_s": planned.next_bound_s if planned.next_bound_s < math.inf else None,
                 "gap": planned.gap,

@@ -11,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ...parallel import Job
 from ...paths import LowerBound
 from ...result import PlanResult
-from ...scenario import Scenario
 from .candidate import Candidate
+from .climb import Climb
 from .clock import NEVER, Deadline
-from .frontier import BEGIN_S, INSTRUCTION_S, Frontier, Tally
+from .found import Found
+from .frontier import Frontier, Tally
 from .sets import Sets
+from .shapes import Shapes
 from .space import Space
 
 #: Plans simulated between two looks at the bounds: enough to keep a few processes busy, few enough to waste little.
@@ -35,34 +38,6 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, answers: Sequence[PlanResult | None]) -> None:
         self.answers = answers
-
-
-@dataclass(frozen=True)
-class Found:
-    """A plan that was simulated, and the bound it was picked by."""
-
-    candidate: Candidate
-    result: PlanResult
-    bound_s: float
-    #: The scenario with it alone, once an answer tells it.
-    asked: Scenario | None = field(default=None, repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        return self.candidate.name
-
-    @property
-    def step_s(self) -> float:
-        return self.result.step_time_s
-
-    @property
-    def headroom_bytes(self) -> float:
-        return self.result.memory.capacity_bytes - self.result.memory.peak_bytes
-
-    @property
-    def rank(self) -> tuple[float, tuple[int, ...], str]:
-        """Faster first, of equals the simpler."""
-        return self.step_s, self.candidate.order, self.candidate.name
 
 
 @dataclass(frozen=True)
@@ -97,14 +72,15 @@ class Search:
     least_s: float = 0.0
     known: dict[str, Found] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
-    #: Families, the floors of some by their number, and what those that time was too short for cannot undercut.
-    listed: list[Job] = field(default_factory=list)
+    #: The floors of some spreads by their number, and what those that time was too short for cannot undercut.
     floors: dict[int, float] = field(default_factory=dict)
     unseen_s: float = math.inf
-    #: How much longer simulations have taken than was thought.
-    pace: float = 1.0
-    all_listed: bool = False
     sets: Sets = field(init=False, repr=False)
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The spreads, the same objects each time, and what they are made of."""
+        return Shapes(self.sets, list(self.space.spreads()))
 
     def __post_init__(self) -> None:
         self.sets = Sets(self.space, self.bound, self.capacity_bytes)
@@ -119,6 +95,7 @@ class Search:
         most_rounds: float = math.inf,
         at_once: int = ROUND,
         gap: float = 0.0,
+        until: Deadline | None = None,
     ) -> Best:
         """The fastest plans.
 
@@ -129,7 +106,7 @@ class Search:
         free_bytes
             Memory that they leave free.
         admit
-            Which families are looked at.
+            Which spreads and families are looked at.
         below_s
             Slower plans are of no interest.
         most_rounds
@@ -139,17 +116,20 @@ class Search:
             Plans that are simulated between two looks at the bounds.
         gap
             The best is good enough when nothing that is left is better by more than this share.
+        until
+            When to stop, where that is before the search's own deadline.
         """
-        families = self._families(admit)
-        frontier = Frontier(self, families, self.capacity_bytes - free_bytes)
+        deadline = until or self.deadline
+        spreads = self._spreads(admit, deadline)
+        frontier = Frontier(self, spreads, self.capacity_bytes - free_bytes, deadline, admit=admit)
         best = sorted((each for each in self.known.values() if self._fits(each, free_bytes, admit)), key=_rank)
-        first_look = self.deadline.at_s < math.inf and most_rounds == math.inf
+        first_look = deadline.at_s < math.inf and most_rounds == math.inf and not best
         while True:
             limit_s = min(below_s, best[count - 1].step_s) if len(best) >= count else below_s
             if gap and len(best) >= count:
                 limit_s = min(limit_s, best[0].step_s / (1.0 + gap))
             if first_look:
-                first_look, soon = False, self.deadline.nearer(FIRST_SHARE)
+                first_look, soon = False, deadline.nearer(FIRST_SHARE)
                 batch = frontier.take(at_once, limit_s, until=soon) or frontier.dive(at_once)
             elif most_rounds > 0:
                 batch = frontier.take(at_once, limit_s, slow=most_rounds == math.inf)
@@ -161,9 +141,40 @@ class Search:
                 return Best(tuple(best[:count]), frontier.next_bound_s, complete)
             if self.report is not None:
                 self.report(frontier.next_bound_s, best)
-            for found in self._answers(batch, frontier):
+            for found in self._answers(batch, frontier.put_back):
                 best.append(found)
             best.sort(key=_rank)
+
+    def begin(
+        self,
+        *,
+        free_bytes: float = 0.0,
+        admit: Callable[[Job], bool] = lambda job: True,
+        below_s: float = math.inf,
+    ) -> None:
+        """Simulate the most promising of the first portfolio; parameters as in :meth:`best`."""
+        self._climb(free_bytes, admit, below_s, self.deadline).begin()
+
+    def climb(
+        self,
+        *,
+        free_bytes: float = 0.0,
+        admit: Callable[[Job], bool] = lambda job: True,
+        below_s: float = math.inf,
+        until: Deadline | None = None,
+    ) -> None:
+        """From the best that is known to better ones beside it; parameters as in :meth:`best`."""
+        self._climb(free_bytes, admit, below_s, until or self.deadline).up()
+
+    def _climb(self, free_bytes: float, admit: Callable[[Job], bool], below_s: float, deadline: Deadline) -> Climb:
+        def fits(found: Found) -> bool:
+            return self._fits(found, free_bytes, admit)
+
+        return Climb(self, self.capacity_bytes - free_bytes, admit, fits, below_s, deadline)
+
+    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[Found]:
+        """Those of some plans that ran, simulated."""
+        return list(self._answers(batch, lambda bound_s, candidate: None))
 
     def near(self, *, admit: Callable[[Job], bool], gap: float, effort: int, rival_s: float = math.inf) -> Best:
         """A plan that is at most ``gap`` slower than the fastest, or the best that ``effort`` finds.
@@ -178,8 +189,8 @@ class Search:
         rival_s
             A step to beat: where no plan that is left can, :data:`HOPELESS` of the effort is enough.
         """
-        families = self._families(admit)
-        frontier = Frontier(self, families, self.capacity_bytes, quick=math.inf)
+        spreads = self._spreads(admit, self.deadline)
+        frontier = Frontier(self, spreads, self.capacity_bytes, self.deadline, quick=math.inf, admit=admit)
         best: Found | None = None
         passed_s, spent = math.inf, 0
         while True:
@@ -197,33 +208,31 @@ class Search:
                     passed_s = min(passed_s, bound_s)
                     continue
             spent += instructions
-            for found in self._answers(batch, frontier):
+            for found in self._answers(batch, frontier.put_back):
                 best = found if best is None else min(best, found, key=_rank)
 
-    def _families(self, admit: Callable[[Job], bool]) -> Iterator[tuple[float, Job]]:
-        """Families with their floors, each found once; after the deadline those found before."""
+    def _spreads(self, admit: Callable[[Job], bool], deadline: Deadline) -> Iterator[tuple[float, Job]]:
+        """Spreads with their floors, each found once; after the deadline those found before."""
         self.unseen_s = math.inf
-        every: Iterable[Job] = self.listed if self.all_listed else self.space.families()
-        for number, family in enumerate(every):
-            if len(self.listed) <= number:
-                self.listed.append(family)
-            family = self.listed[number]  # the same object each time
-            if not admit(family):
+        for number, spread in enumerate(self.shapes.spreads):
+            if not admit(spread):
                 continue
             if number not in self.floors:
-                if self.deadline.passed:
+                if deadline.passed:
                     self.unseen_s = self.least_s
                     return
-                self.floors[number] = self.sets.first_s(family)
-            yield self.floors[number], family
-        self.all_listed = True
+                self.floors[number] = self.sets.first_s(spread)
+            if self.floors[number] < math.inf:
+                yield self.floors[number], spread
 
     def _fits(self, found: Found, free_bytes: float, admit: Callable[[Job], bool]) -> bool:
         return found.headroom_bytes >= free_bytes and admit(found.candidate.job)
 
-    def _answers(self, batch: Sequence[tuple[float, Candidate]], frontier: Frontier) -> Iterable[Found]:
-        instructions = sum(self.bound.instructions(each.job, each.mesh) for _, each in batch)
-        before_s = self.deadline.now()
+    def _answers(
+        self, batch: Sequence[tuple[float, Candidate]], put_back: Callable[[float, Candidate], None]
+    ) -> Iterable[Found]:
+        for _, candidate in batch:
+            self.space.effort.add(self.bound.simulation_s(candidate.job, candidate.mesh))
         try:
             answers = self.simulate([candidate for _, candidate in batch])
         except Interrupted as interrupted:
@@ -231,11 +240,9 @@ class Search:
                 if answer is not None and answer.ran:
                     self.known[candidate.name] = Found(candidate, answer, bound_s)
             raise
-        thought_s = len(batch) * BEGIN_S + instructions * INSTRUCTION_S
-        self.pace = max(self.pace, (self.deadline.now() - before_s) / thought_s)
         for (bound_s, candidate), answer in zip(batch, answers, strict=True):
             if answer is None:
-                frontier.put_back(bound_s, candidate)
+                put_back(bound_s, candidate)
             elif answer.ran:
                 self.tally.simulated += 1
                 found = self.known[candidate.name] = Found(candidate, answer, bound_s)

@@ -42,7 +42,8 @@ def planner_of(
     jobs
         Processes, of a planner that uses several; None: as many as this machine lends.
     budget_s
-        Seconds of processor time for everything, of all processes; None: until nothing better can be left.
+        Work for everything, counted in seconds of a processor, for each of several offers; None: until nothing better
+        can be left.
     limits
         Texts such as ``memory_free>=8GiB``, ``tpot<=50ms`` and ``schemes=tsp,tp``: what plans have to keep.
     progress
@@ -77,10 +78,9 @@ def planner_of(
         return asked(scenario, stated=stated, budget_s=budget_s, progress=progress)
     if maps:
         raise InputError("a map is of one machine, the scenario has offers", key="--map")
-    each_s = budget_s / len(scenario.offers) if budget_s is not None else None
 
     def of_offer(offer: Scenario, told: Callable[[str, float], None] | None) -> Planner:
         bare, others, own = searched_apart(offer, stated)
-        return asked(bare, stated=others, budget_s=each_s, progress=told, limits=(*own, *limits))
+        return asked(bare, stated=others, budget_s=budget_s, progress=told, limits=(*own, *limits))
 
     return OffersPlanner(whole, of_offer, progress)

@@ -1,37 +1,22 @@
-"""How much time a search has taken and may take: processor time, of all processes that work for it."""
+"""How much work a search has done and may do: counted, so that its answer never depends on how busy a machine is."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
-@dataclass
-class Clock:
-    """Seconds of processor time since it was made: of this process, and of others as far as they have told.
-
-    A machine that does other things as well changes how long an answer is waited for, hardly what it costs.
-    """
-
-    begin_s: float = field(default_factory=time.process_time)
-    others_s: dict[int, float] = field(default_factory=dict)
-
-    def told(self, process: int, spent_s: float) -> None:
-        """Another process has spent so much since it began."""
-        self.others_s[process] = max(spent_s, self.others_s.get(process, 0.0))
-
-    def spent_s(self) -> float:
-        return time.process_time() - self.begin_s + sum(self.others_s.values())
+def _nothing() -> float:
+    return 0.0
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on some clock, never by default."""
+    """So much on some clock, that of an effort (:class:`tspsim.paths.Effort`) for instance; never by default."""
 
     at_s: float = math.inf
-    now: Callable[[], float] = time.process_time
+    now: Callable[[], float] = _nothing
 
     @property
     def left_s(self) -> float:
@@ -44,6 +29,10 @@ class Deadline:
     def nearer(self, share: float) -> Deadline:
         """When that share of what is left is over."""
         return Deadline(self.now() + share * self.left_s, self.now) if self.at_s < math.inf else self
+
+    def within(self, seconds: float, now: Callable[[], float]) -> Deadline:
+        """After so many more seconds on a clock, or this one where that is earlier."""
+        return Deadline(min(self.at_s, now() + seconds), now)
 
 
 #: No end.

@@ -19,14 +19,11 @@ from ...parallel import Job
 from ...parallel.recomputed import KEPT
 from ...paths import Division
 from .candidate import Candidate
-from .clock import Deadline
-from .room import layout_bytes, memory_bytes
+from .clock import NEVER, Deadline
 from .sets import Sets
 
 #: Plans that take longer to simulate than this many instructions wait until the others are done.
 QUICK = 400_000
-#: Seconds of processor time that a simulation takes to begin, and that one of its instructions does, about.
-BEGIN_S, INSTRUCTION_S = 0.2, 2e-5
 
 
 @dataclass
@@ -45,13 +42,9 @@ class Course(Protocol):
     @property
     def sets(self) -> Sets: ...
     @property
-    def deadline(self) -> Deadline: ...
-    @property
     def known(self) -> Container[str]: ...
     @property
     def tally(self) -> Tally: ...
-    @property
-    def pace(self) -> float: ...
     @property
     def unseen_s(self) -> float: ...
 
@@ -60,16 +53,23 @@ class Frontier:
     """What has not been simulated yet, lowest bound first."""
 
     def __init__(
-        self, course: Course, families: Iterable[tuple[float, Job]], room_bytes: float, quick: float = QUICK
+        self,
+        course: Course,
+        spreads: Iterable[tuple[float, Job]],
+        room_bytes: float,
+        deadline: Deadline = NEVER,
+        quick: float = QUICK,
+        admit: Callable[[Job], bool] = lambda job: True,
     ) -> None:
         self._course, self._sets, self._room_bytes, self._quick = course, course.sets, room_bytes, quick
+        self._deadline, self._admit = deadline, admit
         self._ticks = 0
         #: The lowest bound of plans that time was too short for.
         self._late_s = math.inf
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
-        for floor_s, family in families:
-            self._push(floor_s, partial(self._floor if family.plan.ep > 1 else self._kernels, family))
+        for floor_s, spread in spreads:
+            self._push(floor_s, partial(self._families, spread))
 
     @property
     def next_bound_s(self) -> float:
@@ -83,7 +83,7 @@ class Frontier:
 
         Those that are slow to simulate come last, and only if ``slow``.
         """
-        deadline = until or self._course.deadline
+        deadline = until or self._deadline
         taken: list[tuple[float, Candidate]] = []
         planned_s = 0.0
         heaps = (self._heap, self._slow) if slow else (self._heap,)
@@ -104,8 +104,8 @@ class Frontier:
             if heap is self._heap and instructions > self._quick:
                 heapq.heappush(self._slow, (bound_s, tick, entry))
                 continue
-            takes_s = self._course.pace * (BEGIN_S + instructions * INSTRUCTION_S)
-            if planned_s + takes_s > self._course.deadline.left_s:
+            takes_s = self._sets.bound.simulation_s(entry.job, entry.mesh)
+            if planned_s + takes_s > deadline.left_s:
                 self._late_s = min(self._late_s, bound_s)
                 continue
             planned_s += takes_s
@@ -116,7 +116,7 @@ class Frontier:
         """The most promising plan of each of the most promising sets, quick ones alone: for where time runs out
         before plans come out on top."""
         whole, found = self._heap, list[tuple[float, Candidate]]()
-        while whole and len(found) < count and not self._course.deadline.passed:
+        while whole and len(found) < count and not self._deadline.passed:
             self._heap = [heapq.heappop(whole)]
             while self._heap:
                 bound_s, tick, entry = heapq.heappop(self._heap)
@@ -143,7 +143,12 @@ class Frontier:
 
     def _fits(self, job: Job) -> bool:
         """Whether a plan's memory is within the limit."""
-        return memory_bytes(job) <= self._room_bytes
+        return self._sets.memory_bytes(job) <= self._room_bytes
+
+    def _families(self, spread: Job, bound_s: float) -> None:
+        """What is made again, and the ways to experts."""
+        for family in filter(self._admit, self._sets.once(self._sets.families, spread)):
+            self._push(bound_s, partial(self._floor if family.plan.ep > 1 else self._kernels, family))
 
     def _floor(self, family: Job, bound_s: float) -> None:
         """A family with its own way to experts."""
@@ -193,7 +198,7 @@ class Frontier:
 
     def _outlined(self, layout: Candidate, bound_s: float) -> None:
         """A layout with its whole pipeline, each way to divide its state; to ask first whether it may fit is cheap."""
-        if self._sets.once(layout_bytes, layout) > self._room_bytes:
+        if self._sets.once(self._sets.layout_bytes, layout) > self._room_bytes:
             self._course.tally.too_large += 1
             return
         for outline_s, division in self._sets.once(self._sets.outlined, layout):

@@ -13,6 +13,7 @@ from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
 from ...parallel.memory import stage_memory, workspace
+from ...paths import CHECK_S, MEMORY_S
 from .candidate import name_of
 from .clock import NEVER, Deadline
 from .room import memory_bytes
@@ -74,6 +75,7 @@ def leanest(
     """
     best: Lean | None = None
     for job in lean_jobs(space):
+        space.effort.add(MEMORY_S)
         found = needed(job)
         if best is None or found < best.bytes:
             best = Lean(job, found)
@@ -89,7 +91,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
         families = (family for family in space.families() if family.plan.recomputation == step.recomputation)
         for family, zero in itertools.product(families, (1, 3) if step.trains else (0,)):
             job = replace(family, plan=replace(family.plan, zero=zero if family.copies > 1 else 0))
-            if legal(job):
+            if space.legal(job):
                 yield job
         return
     for degrees in space.degrees():
@@ -112,7 +114,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 zero=zero,
             )
             job = Job(space.model, plan.with_defaults(), work)
-            if not checked or legal(job):
+            if not checked or space.legal(job):
                 yield job
 
 
@@ -123,6 +125,7 @@ def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster], d
     def needed(job: Job) -> float:
         if deadline.passed:
             raise TimeoutError
+        space.effort.add(CHECK_S + MEMORY_S)
         return bytes_up_to(room_bytes, job)
 
     def fits(tried: Space) -> Lean | None:

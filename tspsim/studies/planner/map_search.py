@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import math
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -37,7 +36,7 @@ def search_map(
     tokens
         Of a step, at every point; at least one sequence.
     deadline
-        Cells whose time has run out are not sure. What is left of it is divided among the workers.
+        What is left of it is divided evenly among the cells; those whose share has run out are not sure.
 
     Raises
     ------
@@ -49,12 +48,11 @@ def search_map(
     every = points.each()
     waiting = iter(every)
     ahead = len(every) if executor.width > 1 else 1
+    share_s = deadline.left_s / len(every)
     flying: dict[Point, Future[list[Cell]]] = {}
     for point in every:
         for other in itertools.islice(waiting, ahead - len(flying)):
-            # A process knows of no other's time: all may work until their shares are over.
-            until = time.time() + deadline.left_s / max(1, executor.width // 2)
-            flying[other] = executor.submit(partial(cells, scenario, tokens, until), [other])
+            flying[other] = executor.submit(partial(cells, scenario, tokens, share_s), [other])
         future = flying.pop(point)
         concurrent.futures.wait([future])
         if isinstance(future.exception(), executor.deaths):
@@ -62,13 +60,14 @@ def search_map(
         yield from future.result()
 
 
-def cells(scenario: Scenario, tokens: int, until: float, points: Sequence[Point]) -> list[Cell]:
-    """The cells of some points, here; ``until`` by the wall clock."""
-    deadline = Deadline(until, time.time)
+def cells(scenario: Scenario, tokens: int, effort_s: float, points: Sequence[Point]) -> list[Cell]:
+    """The cells of some points, here, each with so much effort."""
     library = Library()
-    simulators = Simulators(Here(library), library, deadline)
-    searches = Searches(scenario, library, simulators.simulate)
-    return [cell(searches, tokens, point, deadline) for point in points]
+    simulators, found = Simulators(Here(library), library), []
+    for point in points:
+        searches = Searches(scenario, library, simulators.simulate)
+        found.append(cell(searches, tokens, point, Deadline(effort_s, searches.effort.now)))
+    return found
 
 
 def cell(searches: Searches, tokens: int, point: Point, deadline: Deadline = NEVER) -> Cell:

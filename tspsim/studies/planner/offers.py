@@ -1,4 +1,4 @@
-"""The best plans of a step on every offer: one planner each, the budget shared evenly."""
+"""The best plans of a step on every offer: one planner each, each with the whole budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...result import SCHEMA_VERSION, PlanResult
 from ...scenario import Scenario
 from ..purchase.offers import expand
 from .answer import Planned, document
-from .branch import Found
+from .found import Found
 from .planner import Planner
 
 #: Called with a sentence and the share that is done.

@@ -14,6 +14,7 @@ from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
 from ...parallel.checks import MOST_VISITS
+from ...paths import Effort
 from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
@@ -24,9 +25,10 @@ from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
 from .answer import Ahead, Planned, Stated
-from .branch import Best, Found, Interrupted, Search
+from .branch import Best, Search
 from .candidate import NAMED, Candidate, name_of
-from .clock import NEVER, Clock, Deadline
+from .clock import NEVER, Deadline
+from .found import Found
 from .limit import Limits
 from .limits import Lean, bytes_up_to, lean_jobs, leanest, limits
 from .map_search import search_map
@@ -44,6 +46,9 @@ FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 4
 #: Shares of the time there is at which the search for the best, what follows from it, and everything ends.
 SEARCH_SHARE, DETAIL_SHARE, WHOLE_SHARE = 0.75, 0.88, 0.95
+#: Effort after which a proof that is not there yet waits for a climb, at most such a share of what there is; share of
+#: what is left then that the climb may take.
+SOON_S, FIRST_SHARE, CLIMB_SHARE = 6.0, 0.25, 0.6
 #: The best is good enough when nothing that is left is better by more than this share; not where time is no matter.
 CLOSE_ENOUGH = 0.01
 #: Instructions of a simulation that is over at once; plans that are looked at for such a one.
@@ -81,13 +86,15 @@ class Planner:
     ) -> None:
         if objective not in OBJECTIVES:
             raise UnknownNameError("objective", objective, OBJECTIVES, key="--objective")
-        self.clock = Clock()
+        self.effort = Effort()
         self.budget_s = budget_s
         self.limits = Limits.of(limits, serves=False)
         self.progress = progress
         self.jobs = jobs
         self.library = Library(keep=RECENT)
-        self.searches = Searches(scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans))
+        self.searches = Searches(
+            scenario, self.library, lambda asked, plans: self.simulators.simulate(asked, plans), self.effort
+        )
         scenario, self.question = self.searches.scenario, self.searches.question
         batch = self._batch(scenario, stated)
         self.answer = Planned(scenario, self.question, batch, objective, top, self.limits)
@@ -112,9 +119,9 @@ class Planner:
         TspsimError
             Time ran out before any plan that keeps them was found.
         """
-        further = [self._why, self._limits, self._sensitivity, self._front]
+        further = [self._front, self._why, self._limits, self._sensitivity]
         if self.question.work.unequal.tokens:  # no other batch or length has the same sequences
-            further = [self._why, self._front]
+            further = [self._front, self._why]
             if points is not None:
                 told = "has one longest length; --map is of sequences that are all as long"
                 raise InputError(told, key="workload.lengths")
@@ -125,7 +132,12 @@ class Planner:
 
     def only_best(self) -> Planned:
         """The best plans and the stated ones, without what :meth:`run` says about them; raises the same."""
-        return self._answer(self._stated, self._best)
+        return self._answer(self._stated, self._best, self._unless_proven)
+
+    def _unless_proven(self) -> None:
+        """The front may hold what a search that came to no proof has missed: so the answer is that of :meth:`run`."""
+        if not self.answer.enough:
+            self._front()
 
     def _answer(self, *steps: Callable[[], None]) -> Planned:
         answer = self.answer
@@ -133,7 +145,7 @@ class Planner:
         # A map has many points, each of them long.
         mapped = self.points is not None
         self.executor = executor_of(self.jobs, None, MANY) if mapped else growing(self.jobs, self.library)
-        self.simulators = Simulators(self.executor, self.library, self._deadline(WHOLE_SHARE), self.clock)
+        self.simulators = Simulators(self.executor, self.library)
         finished = False
         try:
             try:
@@ -154,7 +166,7 @@ class Planner:
         return 0.0 if self.budget_s is None else CLOSE_ENOUGH
 
     def _deadline(self, share: float) -> Deadline:
-        return NEVER if self.budget_s is None else Deadline(share * self.budget_s, self.clock.spent_s)
+        return NEVER if self.budget_s is None else Deadline(share * self.budget_s, self.effort.now)
 
     def _check_feasible(self, space: Space) -> Lean:
         """The first plan that fits, the leanest of all where none does."""
@@ -214,7 +226,7 @@ class Planner:
             words += f", best {tokens / best[0].step_s:,.0f} tokens/s, others at most {100 * gap:.1f} % faster"
             share = min(0.7, 0.2 + 0.05 * simulated)
         if self.budget_s is not None:
-            left_s = max(0.0, self.budget_s - self.clock.spent_s())
+            left_s = max(0.0, self.budget_s - self.effort.spent_s)
             words += f", at most {left_s:.0f} s left"
             share = max(share, 1.0 - left_s / self.budget_s)
         self.progress(words, share)
@@ -235,12 +247,12 @@ class Planner:
         search, names = self.search_at(self.question.cluster.nodes), list(asked)
         results: dict[str, PlanResult | None] = {}
         try:
-            for some, anyway in ((names[:1], True), (names[1:], False)):
-                told = self.simulators.ask([asked[name] for name in some], anyway=anyway)
-                results |= dict(zip(some, told, strict=True))
-        except Interrupted as interrupted:
-            results |= dict(zip(names[len(results) :], interrupted.answers, strict=False))
-            raise
+            for number, name in enumerate(names):
+                if number and self._deadline(WHOLE_SHARE).passed:
+                    break
+                candidate = self._stated_candidate(asked[name], asked[name].plans[0])
+                self.effort.add(search.bound.simulation_s(candidate.job, candidate.mesh))
+                (results[name],) = self.simulators.ask([asked[name]])
         finally:
             for keys in self.stated:
                 result = results.get(keys.name)
@@ -250,7 +262,8 @@ class Planner:
                     self._know(search, self._stated_candidate(asked[keys.name], keys), result)
         if not search.known:
             simplest = self._simplest(search)
-            (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)], anyway=True)
+            self.effort.add(search.bound.simulation_s(simplest.job, simplest.mesh))
+            (result,) = self.simulators.ask([scenario_of(answer.scenario, simplest)])
             if result is not None and result.ran:
                 self._know(search, simplest, result)
 
@@ -260,7 +273,7 @@ class Planner:
         own = candidate.stated is None or NAMED.issuperset(candidate.stated)
         # Under the name that the search would give it, where the name tells all of it: it is not simulated again.
         name = name_of(plan) if own else f"{candidate.name} (stated)"
-        search.known[name] = Found(candidate, result, result.step_time_s)
+        search.known[name] = Found(candidate, result, search.bound.step_s(candidate.job, candidate.mesh))
         # At an MFU of one: the model's own products at the device's peak.
         search.least_s = max(search.least_s, result.step_time_s * result.mfu)
 
@@ -308,15 +321,31 @@ class Planner:
                 known = answer.best
                 below_s = self._score(known[answer.top - 1]) / weight if len(known) >= answer.top else math.inf
                 below_s = min(below_s, self.limits.ceiling("step"))
-                best = search.best(
-                    answer.top,
-                    below_s=below_s,
-                    free_bytes=self.limits.floor("memory_free"),
-                    admit=self._admits,
-                    gap=self._gap,
-                )
-                self._take(best, weight)
+                self._take(self._searched(search, below_s), weight)
         self._conclude()
+
+    def _searched(self, search: Search, below_s: float) -> Best:
+        """The best of one search: what a hand writes, then the proof; where that is not soon there a climb first."""
+        free_bytes, deadline = self.limits.floor("memory_free"), search.deadline
+        search.begin(free_bytes=free_bytes, admit=self._admits, below_s=below_s)
+        soon = deadline.nearer(FIRST_SHARE).within(SOON_S, self.effort.now)
+
+        def proven(until: Deadline | None = None) -> Best:
+            return search.best(
+                self.answer.top,
+                free_bytes=free_bytes,
+                admit=self._admits,
+                below_s=below_s,
+                gap=self._gap,
+                until=until,
+            )
+
+        best = proven(soon)
+        if best.complete or deadline.passed:
+            return best
+        until = deadline.nearer(CLIMB_SHARE)
+        search.climb(free_bytes=free_bytes, admit=self._admits, below_s=below_s, until=until)
+        return proven()
 
     def _admits(self, job: Job) -> bool:
         return self.limits.admits(job.plan.degrees)
@@ -331,6 +360,9 @@ class Planner:
             if lean is None or lean.bytes > self.question.device.visible_memory_bytes:
                 return
             yield nodes
+
+    def _order(self, found: Found) -> tuple[float, tuple[float, tuple[int, ...], str]]:
+        return self._score(found), found.rank
 
     def _score(self, found: Found) -> float:
         """Less is better: seconds, or seconds times nodes."""
@@ -401,14 +433,19 @@ class Planner:
                 at_once=1,
                 gap=self._gap,
             )
+        answer = self.answer
         known = [found for each in self.found.values() for found in each.known.values() if self._keeps(found)]
-        self.answer.front = tuple(self._front_of(known))
-        self.answer.simulated = len(known)
+        if answer.best and answer.objective != "memory_headroom":
+            found = sorted({each.candidate.name: each for each in (*answer.best, *known)}.values(), key=self._order)
+            if self._score(found[0]) < self._score(answer.best[0]):
+                answer.best = tuple(found[: answer.top])
+        answer.front = ()
+        self._conclude()
 
     def _why(self) -> None:
         """The two best with their timelines: as they were answered here, or once more."""
         answer = self.answer
-        if len(answer.best) < 2 or self._deadline(DETAIL_SHARE).passed:
+        if len(answer.best) < 2 or not answer.enough or self._deadline(DETAIL_SHARE).passed:
             return
         results, offers = [], []
         for found in answer.best[:2]:
@@ -438,6 +475,8 @@ class Planner:
 
     def _sensitivity(self) -> None:
         answer = self.answer
+        if not answer.enough:  # what is best elsewhere is not known where it is not known here
+            return
         around = list(places(self.question.cluster, answer.scenario.workload.sequence, answer.batch))
         for number, place in enumerate(around):
             if self.progress is not None:

@@ -37,12 +37,15 @@ def searched_apart(scenario: Scenario, stated: bool) -> tuple[Scenario, bool, tu
     return scenario.model_copy(update={"plans": plans}), stated and bool(others), limits
 
 
-def read_budget(text: str) -> float | None:
-    """Seconds, or None for ``none``; raises InputError.
+def read_budget(text: str | float | None) -> float | None:
+    """Seconds, a plain number too, or None for ``none``; raises InputError.
 
-    >>> read_budget("2 min"), read_budget("none")
-    (120.0, None)
+    >>> read_budget("2 min"), read_budget("none"), read_budget(10)
+    (120.0, None, 10.0)
     """
+    if text is None:
+        return None
+    text = text if isinstance(text, str) else f"{float(text):g} s"
     if text.strip() == "none":
         return None
     try:

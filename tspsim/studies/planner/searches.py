@@ -8,7 +8,7 @@ from ...costs import Costs
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Captured
-from ...paths import LowerBound
+from ...paths import Effort, LowerBound
 from ...question import Question, look_up
 from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
@@ -75,6 +75,8 @@ class Searches:
         Look-ups that remember.
     simulate
         Answers plans of a scenario.
+    effort
+        Is told what all of them do.
 
     Raises
     ------
@@ -87,8 +89,10 @@ class Searches:
         scenario: Scenario,
         library: Library,
         simulate: Callable[[Scenario, Sequence[Candidate]], list[PlanResult | None]],
+        effort: Effort | None = None,
     ) -> None:
         self.scenario, self.library, self.simulate = one_draw(scenario), library, simulate
+        self.effort = effort or Effort()
         self.question = self.look_up(self.scenario)
         self.costs = Costs(self.question.device)
 
@@ -135,7 +139,7 @@ class Searches:
         )
 
     def space(self, question: Question, batch: int) -> Space:
-        return Space(question.model, question.work, question.cluster, batch)
+        return Space(question.model, question.work, question.cluster, batch, self.effort)
 
     def _bounds(self, question: Question) -> LowerBound:
         mixed = len(set(question.model.blocks)) > 1
@@ -147,4 +151,5 @@ class Searches:
             max(device.peak_flops_per_s.values()),
             work.stack.slowdown(device),
             mixed=mixed,
+            effort=self.effort,
         )

@@ -10,8 +10,9 @@ from ..._quick import replace
 from ...errors import InputError
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of
-from .branch import Found, Search
+from .branch import Search
 from .candidate import Candidate, name_of
+from .found import Found
 from .space import Space
 
 

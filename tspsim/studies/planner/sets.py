@@ -7,6 +7,7 @@ a bound counts what replicas say to each other in the way that says least, of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,9 +16,9 @@ from ..._quick import replace
 from ...parallel import Job
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
-from ...paths import Division, LowerBound, Outline
+from ...paths import MEMORY_S, Division, LowerBound, Outline
 from .candidate import Candidate
-from .room import first_stage_bytes, memory_bytes, state_bytes
+from .room import first_stage_bytes, layout_bytes, memory_bytes, state_bytes
 from .space import Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
@@ -40,8 +41,30 @@ class Sets:
     _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
     _states: dict[Hashable, list[float]] = field(default_factory=dict)
 
-    def first_s(self, family: Job) -> float:
+    def memory_bytes(self, job: Job) -> float:
+        """What a plan's fullest rank needs."""
+        self.space.effort.add(MEMORY_S)
+        return memory_bytes(job)
+
+    def layout_bytes(self, layout: Candidate) -> float:
+        """What no plan of a layout can undercut."""
+        self.space.effort.add(MEMORY_S)
+        return layout_bytes(layout)
+
+    def first_stage_bytes(self, job: Job) -> float:
+        """What no plan that divides a job's state somehow can undercut on its first stage."""
+        self.space.effort.add(MEMORY_S)
+        return first_stage_bytes(job)
+
+    def first_s(self, spread: Job) -> float:
+        """Of all families of a spread; infinite where none is legal."""
+        family = next(self.space.families_of(spread), None)
+        if family is None:
+            return math.inf
         return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
+
+    def families(self, spread: Job) -> list[Job]:
+        return list(self.space.families_of(spread))
 
     def floor_s(self, family: Job) -> float:
         return self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
@@ -64,7 +87,7 @@ class Sets:
         def least() -> float:
             _, vpp, schedule = pipeline
             plan = replace(family.plan, sequence_regions=family.plan.tp > 1, vpp=vpp, schedule=schedule)
-            return first_stage_bytes(replace(family, plan=plan))
+            return self.first_stage_bytes(replace(family, plan=plan))
 
         return self._remembered(("least_bytes", id(family), pipeline), family, least)
 
@@ -89,7 +112,13 @@ class Sets:
     def schedules(self, family: Job) -> list[tuple[float, Candidate]]:
         """A family's schedules within a stage, each with what its own kernels take."""
         shapes = self.shapes(family, self.space.pipelines(family))
-        return [(self.bound.schedule_s(each.job, shapes), each) for each in self.space.within_stage(family)]
+        return [(self.bound.schedule_s(each.job, shapes), each) for each in self.once(self.staged, family)]
+
+    def staged(self, family: Job) -> list[Candidate]:
+        return list(self.space.within_stage(family))
+
+    def pipelined(self, staged: Candidate) -> list[Candidate]:
+        return list(self.space.layouts(staged))
 
     def staged_s(self, staged: Candidate) -> float:
         """One of them with what its kernels wait for and lose."""
@@ -107,10 +136,19 @@ class Sets:
     def layouts(self, staged: Candidate) -> list[tuple[float, Candidate]]:
         """Its pipelines, each with the same."""
         found = []
-        for layout in self.space.layouts(staged):
+        for layout in self.once(self.pipelined, staged):
             divisions = self.divisions(layout, 0.0)
             found.append((self.bound.rough_s(layout.job, layout.mesh, divisions), layout))
         return found
+
+    def rough_s(self, layout: Candidate, division: Division) -> float:
+        """One of them with one way to divide its state."""
+
+        def found() -> float:
+            divisions = () if layout.job.copies == 1 else (division,)
+            return self.bound.rough_s(layout.job, layout.mesh, divisions)
+
+        return self._remembered(("rough_s", id(layout), division.zero, division.shard_group), layout, found)
 
     def outline(self, layout: Candidate) -> Outline:
         return self.bound.outline(layout.job, layout.mesh)
@@ -121,7 +159,7 @@ class Sets:
         every = self.space.divisions(layout)
         if len(every) == 1:
             return [(self.bound.outline_s(job, mesh, (), outline), each) for each in every]
-        fitting = self.divisions(layout, first_stage_bytes(job))
+        fitting = self.divisions(layout, self.first_stage_bytes(job))
         return [(self.bound.outline_s(job, mesh, (each,), outline), each) for each in fitting]
 
     def outline_of(self, thinner: Candidate, layout: Candidate) -> float:
@@ -140,7 +178,7 @@ class Sets:
 
         def made() -> tuple[float, Candidate] | None:
             found = self.space.plan(layout, division)
-            return None if found is None else (memory_bytes(found.job), found)
+            return None if found is None else (self.memory_bytes(found.job), found)
 
         return self._remembered(("plan", id(layout), *division[:2]), layout, made)
 

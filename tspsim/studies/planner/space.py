@@ -25,12 +25,13 @@ from ...network import Cluster
 from ...operators import DTYPE_BYTES
 from ...parallel import CONTEXT_METHODS, SCHEMES, Job, Plan, Work, build_mesh, located, mesh_axes, scheme_axes
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
-from ...parallel.choices import legal, schedules_of
+from ...parallel.choices import legal as is_legal
+from ...parallel.choices import schedules_of
 from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
-from ...paths import Division
+from ...paths import CHECK_S, Division, Effort
 from .candidate import Candidate, name_of
 
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)
@@ -53,6 +54,8 @@ class Space:
     cluster: Cluster
     #: Sequences of a step over all replicas: every plan has the same.
     batch: int
+    #: Is told what is looked at.
+    effort: Effort = field(default_factory=Effort, repr=False, compare=False)
     _placed: dict[Hashable, list[tuple[tuple[str, ...], Mesh]]] = field(default_factory=dict, repr=False)
     _meshes: dict[Hashable, Mesh] = field(default_factory=dict, repr=False)
     _divided: dict[Hashable, tuple[Division, ...]] = field(default_factory=dict, repr=False)
@@ -60,7 +63,12 @@ class Space:
 
     def on(self, cluster: Cluster) -> Space:
         """The plans of the same model and batch on another cluster."""
-        return Space(self.model, self.work, cluster, self.batch)
+        return Space(self.model, self.work, cluster, self.batch, self.effort)
+
+    def legal(self, job: Job) -> bool:
+        """Whether a plan's degrees divide what they must."""
+        self.effort.add(CHECK_S)
+        return is_legal(job)
 
     @cached_property
     def divisors(self) -> tuple[int, ...]:
@@ -69,31 +77,45 @@ class Space:
 
     def families(self) -> Iterator[Job]:
         """Every choice of degrees, micro-batch, recomputation and exchange, as the job of its simplest plan."""
-        training = self.work.step.trains
+        for spread in self.spreads():
+            yield from self.families_of(spread)
+
+    def spreads(self) -> Iterator[Job]:
+        """Every choice of degrees, micro-batch and exchange, nothing made again and experts reached as usual: what a
+        search begins with. Of sequences of unequal length the families themselves."""
         if self.work.unequal.tokens:
             yield from self._unequal_families()
             return
+        gpus, per_node = self.cluster.gpus, self.cluster.gpus_per_node
         for degrees in self.degrees():
             lone = Plan("", degrees)
             sequences = self.batch // lone.dp
             work = replace(self.work, sequences=sequences)
             sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
-            gpus, per_node = self.cluster.gpus, self.cluster.gpus_per_node
             for ep in self.expert_degrees(gpus // lone.pp):
                 placed = located(Plan("", {**degrees, "ep": ep}), gpus, per_node)
-                every = itertools.product(sizes, RECOMPUTATION if training else RECOMPUTATION[:1], self.exchanges(lone))
-                for size, recomputation, exchange in every:
-                    if math.gcd(size, lone.sp) > 1:
-                        continue
-                    plan = replace(placed, exchange=exchange, recomputation=recomputation, micro_batch=size)
-                    yield from self._with_experts(Job(self.model, plan.with_defaults(), work))
+                for size, exchange in itertools.product(sizes, self.exchanges(lone)):
+                    if math.gcd(size, lone.sp) == 1:
+                        plan = replace(placed, exchange=exchange, micro_batch=size)
+                        yield Job(self.model, plan.with_defaults(), work)
+
+    def families_of(self, spread: Job) -> Iterator[Job]:
+        """What is made again, and every way to the experts."""
+        if spread.unequal:
+            yield spread
+            return
+        for recomputation in RECOMPUTATION if self.work.step.trains else RECOMPUTATION[:1]:
+            yield from self._with_experts(replace(spread, plan=replace(spread.plan, recomputation=recomputation)))
 
     def _with_experts(self, job: Job) -> Iterator[Job]:
         """A family with every way to its experts; those spread beside tensor parallelism need sequence regions."""
         for regions in (False, True) if job.plan.ep > 1 and job.plan.tp > 1 else (False,):
             alike = replace(job, plan=replace(job.plan, sequence_regions=regions)) if regions else job
-            found = [each for each in self._ways(alike, self.kernel_keys) if legal(each)]
-            yield from found
+            found = False
+            for each in self._ways(alike, self.kernel_keys):
+                if self.legal(each):
+                    found = True
+                    yield each
             if found:
                 return
 
@@ -140,7 +162,7 @@ class Space:
                     plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
                     plan = plan.with_defaults()
                     job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
-                    yield from (each for each in self._ways(job, self.kernel_keys) if legal(each))
+                    yield from (each for each in self._ways(job, self.kernel_keys) if self.legal(each))
 
     @staticmethod
     def _shared_exchanges(shared: bool) -> tuple[str, ...]:
@@ -200,17 +222,17 @@ class Space:
         for place, (rails, mesh) in enumerate(self.placements(family.plan)):
             plan = located(replace(family.plan, rail_axes=rails), self.cluster.gpus, self.cluster.gpus_per_node)
             for number, job in enumerate(schedules_of(replace(family, plan=plan), self.cluster.layout.mesh)):
-                if not legal(job):
+                if not self.legal(job):
                     continue
                 for hidden, told in enumerate(self._ways(job, self.moment_keys)):
-                    if hidden == 0 or legal(told):
+                    if hidden == 0 or self.legal(told):
                         yield Candidate(told, mesh, (place, number, hidden))
 
     def layouts(self, staged: Candidate) -> Iterator[Candidate]:
         """Every pipeline around that."""
         for number, vpp, schedule in self.pipelines(staged.job):
             job = replace(staged.job, plan=replace(staged.plan, vpp=vpp, schedule=schedule))
-            if number == 0 or legal(job):
+            if number == 0 or self.legal(job):
                 yield Candidate(job, staged.mesh, (*staged.order, number))
 
     def pipelines(self, family: Job) -> tuple[tuple[int, int, str], ...]:
@@ -272,7 +294,7 @@ class Space:
                 found.append(Division(zero, None, layout.mesh))
                 for group in self.shard_groups(layout) if zero else ():
                     grouped = replace(plan, zero=zero, shard_group=group)
-                    if legal(replace(layout.job, plan=grouped)):
+                    if self.legal(replace(layout.job, plan=grouped)):
                         found.append(Division(zero, group, self._grouped(grouped)))
             self._divided[key] = tuple(found)
         return self._divided[key]
@@ -282,7 +304,7 @@ class Space:
         zero, group, mesh = division
         plan = replace(layout.plan, zero=zero, shard_group=group)
         job = replace(layout.job, plan=replace(plan, name=name_of(plan)))
-        if (group is not None or job.unequal) and not legal(job):
+        if (group is not None or job.unequal) and not self.legal(job):
             return None
         number = 0 if group is None else 1 + self.shard_groups(layout).index(group)
         return Candidate(job, mesh, (*layout.order, zero, number))
@@ -313,11 +335,11 @@ class Space:
 
         for number, name in enumerate(stores):
             stored = named(replace(plan, activation_store=name))
-            if legal(stored) and fits(stored):
+            if self.legal(stored) and fits(stored):
                 yield replace(candidate, job=stored, order=(*candidate.order, number))
                 break
         for number, way in enumerate(ways, start=len(stores)):
-            if not legal(named(way(most))) or not fits(named(way(most))):
+            if not self.legal(named(way(most))) or not fits(named(way(most))):
                 continue
             least = bisect.bisect_left(range(1, most), True, key=lambda layers: fits(named(way(layers)))) + 1
             thin = way(least)

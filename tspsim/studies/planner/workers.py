@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 
 from ...errors import TspsimError
@@ -15,7 +14,6 @@ from ..query import Library, Query
 from ..table import plan_result
 from .branch import Interrupted
 from .candidate import Candidate
-from .clock import NEVER, Clock, Deadline
 
 
 class Simulators:
@@ -27,20 +25,13 @@ class Simulators:
         Who answers.
     library
         Look-ups that remember.
-    deadline
-        What is not answered by then is left.
-    clock
-        Is told what other processes have spent.
     """
 
-    def __init__(
-        self, executor: Executor, library: Library, deadline: Deadline = NEVER, clock: Clock | None = None
-    ) -> None:
-        self.executor, self.library, self.deadline = executor, library, deadline
-        self.clock = clock or Clock()
+    def __init__(self, executor: Executor, library: Library) -> None:
+        self.executor, self.library = executor, library
 
     def simulate(self, scenario: Scenario, candidates: Sequence[Candidate]) -> list[PlanResult | None]:
-        """Answers in the order of the candidates; None for those that time did not reach.
+        """Answers in the order of the candidates.
 
         Raises
         ------
@@ -51,29 +42,20 @@ class Simulators:
         """
         return self.ask([scenario_of(scenario, candidate) for candidate in candidates])
 
-    def ask(self, scenarios: Sequence[Scenario], *, anyway: bool = False) -> list[PlanResult | None]:
-        """The same for scenarios of one plan each; ``anyway``: also when time is over."""
+    def ask(self, scenarios: Sequence[Scenario]) -> list[PlanResult | None]:
+        """The same for scenarios of one plan each."""
         questions = [Query(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
         found: dict[str, PlanResult] = {}
         try:
-            self._collect(questions, found, NEVER if anyway else self.deadline)
-        except KeyboardInterrupt:
-            raise Interrupted([found.get(question.key) for question in questions]) from None
-        return [found.get(question.key) for question in questions]
-
-    def _collect(self, questions: Sequence[Query], found: dict[str, PlanResult], deadline: Deadline) -> None:
-        """Put answers into ``found`` as they come, as long as there is time."""
-        if questions and not deadline.passed:
             for answered in answers(iter(questions), self.executor):
                 for answer in answered:
-                    if answer.spent is not None and answer.spent[0] != os.getpid():
-                        self.clock.told(*answer.spent)
                     if answer.bug:
                         name = next(q.scenario.plans[0].name for q in questions if q.key == answer.key)
                         raise TspsimError(f"bug: plan '{name}': {answer.bug}; please report")
                     found[answer.key] = plan_result(json.loads(answer.text))
-                if deadline.passed:
-                    break
+        except KeyboardInterrupt:
+            raise Interrupted([found.get(question.key) for question in questions]) from None
+        return [found.get(question.key) for question in questions]
 
 
 def scenario_of(scenario: Scenario, candidate: Candidate) -> Scenario:

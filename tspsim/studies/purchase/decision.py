@@ -33,7 +33,8 @@ Progress = Callable[[str, float], None]
 class Decision:
     """Every offer, and how the best by price compares with the others.
 
-    ``verdicts`` has the winner against each other offer, nearest first; ``measure`` is what they compare.
+    ``verdicts`` has the winner against each other offer, nearest first; ``measure`` is what they compare. Where a plan
+    that was not simulated may turn them there is no winner, and ``doubt`` says so.
     """
 
     project: Project | None
@@ -41,6 +42,7 @@ class Decision:
     measure: uncertainty.Measure
     winner: Row | None
     verdicts: tuple[uncertainty.Verdict, ...]
+    doubt: str = ""
 
     def ranked(self, measure: str) -> list[Row]:
         """Rows by a measure, the best first; those without it last, in their order."""
@@ -53,6 +55,8 @@ class Decision:
 
     def in_words(self) -> list[str]:
         """The verdict, a sentence or two each."""
+        if self.doubt:
+            return [self.doubt]
         return list(sentences(self.winner, self.rows, self.verdicts, self.measure))
 
     def to_json(self) -> dict[str, Any]:
@@ -62,6 +66,7 @@ class Decision:
             "measure": self.measure,
             "winner": self.winner.name if self.winner else None,
             "tied": [each.b for each in self.verdicts if each.tie],
+            "doubt": self.doubt or None,
             "offers": [_row_json(row) for row in self.rows],
             "verdicts": [
                 asdict(each) | {"tie": each.tie, "price_ratio_today": self.price_ratio(each)} for each in self.verdicts
@@ -153,7 +158,41 @@ def decide(
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
     winner, verdicts = _verdicts(rows, measure)
-    return Decision(project, tuple(rows), measure, winner, verdicts)
+    doubt = not_searched_enough(winner, rows, verdicts)
+    if doubt:
+        winner, verdicts = None, ()
+    return Decision(project, tuple(rows), measure, winner, verdicts, doubt)
+
+
+def not_searched_enough(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[uncertainty.Verdict]) -> str:
+    """Why there is no verdict: an offer that is behind may have a plan with which it is not; empty where none may."""
+    others = {row.name: row for row in rows}
+    told = [
+        f"{each.a} leads {each.b} by {100.0 * (each.ratio - 1.0):.1f} %, and {each.b} may have a plan that is "
+        f"{100.0 * doubt_of(others[each.b]):.1f} % better"
+        for each in verdicts
+        if doubt_of(others[each.b]) and each.ratio <= 1.0 + doubt_of(others[each.b])
+    ]
+    return f"Not searched enough: {'; '.join(told)}. Give more with --budget." if winner is not None and told else ""
+
+
+def doubt_of(row: Row) -> float:
+    """By what share an offer may be better than with the plan that was found for it."""
+    return row.searched.doubt if row.searched is not None else 0.0
+
+
+def _with_doubt(winner: uncertainty.Offer, row: Row, measure: uncertainty.Measure) -> uncertainty.Verdict:
+    """The winner against another; how likely it is ahead, and how little at least, if that has the best plan that
+    nobody has looked at."""
+    assert row.uncertainty is not None
+    verdict = uncertainty.compare(winner, row.uncertainty, measure)
+    if not doubt_of(row):
+        return verdict
+    faster = 1.0 + doubt_of(row)
+    parts_s = {name: part_s / faster for name, part_s in row.uncertainty.parts_s.items()}
+    best = replace(row.uncertainty, step_s=row.uncertainty.step_s / faster, parts_s=parts_s)
+    least = uncertainty.compare(winner, best, measure)
+    return replace(verdict, low=least.low, probability=least.probability)
 
 
 def _with_curves(
@@ -283,7 +322,7 @@ def _verdicts(rows: Sequence[Row], measure: uncertainty.Measure) -> tuple[Row | 
     if winner is None or winner.uncertainty is None:
         return None, ()
     verdicts = [
-        uncertainty.compare(winner.uncertainty, row.uncertainty, measure)
+        _with_doubt(winner.uncertainty, row, measure)
         for row in able
         if row is not winner and row.uncertainty is not None
     ]

@@ -1,0 +1,146 @@
+"""No plan that is written or drawn at random beats an answer by more than it says; it depends on its question alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim.errors import Interrupted
+from tspsim.result import PlanResult
+from tspsim.simulation import run_plan
+from tspsim.studies.best_plans import with_best
+from tspsim.studies.planner import Planned, Planner
+from tspsim.studies.planner.sample import drawn
+from tspsim.studies.planner.workers import Simulators, scenario_of
+from tspsim.studies.purchase.decision import not_searched_enough
+from tspsim.studies.searched import Searched
+
+SMALL = """
+name: few
+layers: 4
+hidden: 1024
+attention: {heads: 8, kv_heads: 4, head_dim: 128}
+mlp: {kind: moe, experts: 16, topk: 2, width: 1024, shared_width: 1024}
+embedding: {vocab: 32000, tied: false}
+source: made up for a test
+"""
+
+
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    model = tmp_path_factory.mktemp("models") / "few.yaml"
+    model.write_text(SMALL)
+    cluster = {"device": "h100", "nodes": 2, "fabric": "rail-optimised-400g"}
+    workload = {"model": str(model), "pass": "training", "sequence": "4Ki", "global_batch": 64}
+    return {"name": "few", "cluster": cluster, "workload": workload, "plans": [{"name": "any", "zero": 1}]}
+
+
+def beaten_by(planned: Planned, planner: Planner, count: int) -> list[tuple[str, float]]:
+    """Random plans that are faster than the answer allows."""
+    search, best = planner.search_at(planner.question.cluster.nodes), planned.best[0]
+    found = []
+    for candidate in itertools.islice(drawn(search.shapes, search.capacity_bytes), count):
+        asked = planner.library.look_up(scenario_of(planned.scenario, candidate))
+        result = run_plan(asked, asked.plans[0])
+        if result.ran and result.step_time_s * (1.0 + planned.gap) < best.step_s * (1.0 - 1e-9):
+            found.append((candidate.name, best.step_s / result.step_time_s))
+    return found
+
+
+def test_no_random_plan_beats_an_answer_by_more_than_its_gap(experts: dict[str, Any]) -> None:
+    planner = Planner(tspsim.load(experts), jobs=1, budget_s=1.5)
+    planned = planner.only_best()
+    assert planned.best[0].step_s <= min(each.result.step_time_s for each in planned.stated if each.result)
+    assert beaten_by(planned, planner, 15) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("device", "fabric", "nodes", "batch"), [("mi355x", "rails-400g", 4, 128), ("b200", "rail-optimised-400g", 2, 64)]
+)
+def test_no_random_plan_of_a_small_model_with_experts_beats_its_answer(
+    device: str, fabric: str, nodes: int, batch: int
+) -> None:
+    cluster = {"device": device, "nodes": nodes, "fabric": fabric}
+    workload = {"model": "deepseek-v2-lite", "pass": "training", "sequence": "4Ki", "global_batch": batch}
+    hand = [
+        {"name": "DP", "zero": 2, "micro_batch": 2},
+        {"name": "EP", "ep": 8, "zero": 1, "micro_batch": 4, "recomputation": "cheap", "expert_pieces": 4},
+    ]
+    source = {"name": "x", "cluster": cluster, "workload": workload, "plans": [{"name": "any", "zero": 1}]}
+    planner = Planner(tspsim.load(source), jobs=1, budget_s=40.0)
+    planned = planner.only_best()
+    assert beaten_by(planned, planner, 60) == []
+    for plan in hand:
+        (result,) = tspsim.simulate({**source, "plans": [plan]}).plans
+        assert not result.ran or result.tokens_per_s <= planned.best[0].result.tokens_per_s
+
+
+def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(
+    experts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tspsim.plan(experts, budget=1)
+    assert isinstance(first, Planned)
+    monkeypatch.setattr("time.process_time", iter(range(10**9)).__next__)  # a very busy machine
+    again = tspsim.plan(experts, budget="1 s")
+    assert json.dumps(first.to_json(), sort_keys=True) == json.dumps(again.to_json(), sort_keys=True)
+    ((searched, told),) = with_best([tspsim.load(experts | {"plans": "best"})], jobs=1, budget_s=1.0)
+    assert isinstance(told, Searched)
+    assert searched.plans[0].name == first.best[0].candidate.name
+    assert told.gap == pytest.approx(first.gap)
+    assert first.enough == (first.gap <= 0.02)
+    page = tmp_path / "x.html"
+    from tspsim.report.plan import opening
+    from tspsim.report.plan_page import write_page
+
+    doubtful = replace_gap(first, 0.4)
+    assert opening(doubtful).startswith("Not searched enough: another plan may be up to 40.0 % faster")
+    write_page(doubtful, page)
+    assert "Not searched enough" in page.read_text()
+
+
+def replace_gap(planned: Planned, gap: float) -> Planned:
+    return replace(planned, gap=gap, complete=False)
+
+
+def test_an_interrupt_is_an_interrupt_and_brings_what_was_found(
+    experts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, times = Simulators.ask, itertools.count()
+
+    def interrupted(self: Simulators, scenarios: Sequence[Any]) -> list[PlanResult | None]:
+        if next(times) == 1:
+            raise KeyboardInterrupt
+        return ask(self, scenarios)
+
+    monkeypatch.setattr(Simulators, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        tspsim.plan(experts, budget=1)
+    assert isinstance(stopped.value, Interrupted)
+    assert stopped.value.found.interrupted and stopped.value.found.best
+    assert not stopped.value.found.enough
+    monkeypatch.setattr("tspsim.interface.simulate", lambda *given, **how: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        tspsim.compare("tsp-8x-h100", "tsp-8x-mi355x")
+    assert isinstance(stopped.value, Interrupted) and stopped.value.found.results == ()
+
+
+def test_a_purchase_has_no_winner_while_what_was_not_searched_may_turn_it() -> None:
+    work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki", "global_batch": 8}
+    offers = [{"name": name, "cluster": {"device": name, "nodes": 1}} for name in ("h100", "mi300x")]
+    compared = tspsim.compare({"name": "x", "workload": work, "plans": [{"name": "TP8", "tp": 8}], "offers": offers})
+    decision = compared.verdict
+    assert decision is not None and decision.winner is not None and not decision.doubt
+    (verdict,) = decision.verdicts
+    for gap, turned in ((0.005, False), (0.9 * (verdict.ratio - 1.0), False), (1.1 * (verdict.ratio - 1.0), True)):
+        searched = Searched("TP8", gap=max(gap, 0.0), complete=False)
+        rows = [replace(row, searched=searched) for row in decision.rows]
+        doubt = not_searched_enough(decision.winner, rows, decision.verdicts)
+        assert doubt.startswith("Not searched enough") == turned, (gap, verdict.ratio)

@@ -1,0 +1,239 @@
+"""A good plan early: the first portfolio, and from the best of it to what differs in one thing, as long as that helps.
+
+A search that proves its answer looks at sets of plans in the order of their bounds, of which a model with experts has
+thousands alike: it would simulate late what is good. What is bounded and simulated here the proof does not ask again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from ...errors import UnreachableError
+from ...parallel import Job
+from ...parallel.recomputed import KEPT
+from .candidate import Candidate
+from .clock import Deadline
+from .found import Found
+from .frontier import Tally
+from .portfolio import USUAL, portfolio
+from .sets import Sets
+from .shapes import Line, Shapes, distance
+
+#: Of the portfolio so many of the most promising are tried at further micro-batches, and simulated.
+PROMISING = 4
+#: A plan that differs in one thing is worth a look where it may be faster by this share.
+WORTH = 0.002
+#: Plans that are simulated between two looks.
+TOGETHER = 2
+#: By what share a plan may be expected to be slower than the best and is simulated all the same, at last.
+SLACKS = (0.0, 0.03, 0.08)
+
+
+class Course(Protocol):
+    """The search that is begun."""
+
+    @property
+    def sets(self) -> Sets: ...
+    @property
+    def shapes(self) -> Shapes: ...
+    @property
+    def known(self) -> Mapping[str, Found]: ...
+    @property
+    def tally(self) -> Tally: ...
+    @property
+    def least_s(self) -> float: ...
+    @property
+    def report(self) -> Callable[[float, Sequence[Found]], None] | None: ...
+    def answers(self, batch: Sequence[tuple[float, Candidate]]) -> list[Found]: ...
+
+
+class Climb:
+    """Where a search begins.
+
+    Parameters
+    ----------
+    course
+        The search; what it knows is where a climb starts.
+    room_bytes
+        What plans may need of memory.
+    admit
+        Which degrees may be looked at.
+    fits
+        Whether a plan that was simulated may be the answer.
+    below_s
+        Slower plans are of no interest.
+    deadline
+        When to stop.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        room_bytes: float,
+        admit: Callable[[Job], bool],
+        fits: Callable[[Found], bool],
+        below_s: float,
+        deadline: Deadline,
+    ) -> None:
+        self.course, self.shapes, self.sets = course, course.shapes, course.sets
+        self.room_bytes, self.admit, self.fits = room_bytes, admit, fits
+        self.below_s, self.deadline = below_s, deadline
+
+    def begin(self) -> None:
+        """Simulate the most promising of the first portfolio."""
+        batch = self._promising(self.first(), self._limit_s(self._best()))
+        if batch:
+            self._simulated(batch, self._best())
+
+    def up(self) -> None:
+        """From the best to what differs from it in one thing, as long as that is faster; in the end also what is
+        expected to be a little slower."""
+        best, slack = self._best(), 0
+        while best is not None and not self.deadline.passed:
+            limit_s = self._limit_s(best)
+            waiting = self.beside(best.candidate, limit_s)
+            while slack < len(SLACKS) and not self.deadline.passed:
+                batch = self._promising(waiting, limit_s * (1.0 + SLACKS[slack]))
+                if not batch:
+                    slack += 1
+                    continue
+                before, best = best, self._simulated(batch, best)
+                if best is not before:
+                    slack = 0
+                    break
+            else:
+                return
+
+    def _best(self) -> Found | None:
+        return min(filter(self.fits, self.course.known.values()), key=lambda each: each.rank, default=None)
+
+    def _limit_s(self, best: Found | None) -> float:
+        return self.below_s if best is None else min(self.below_s, best.step_s / (1.0 + WORTH))
+
+    def _simulated(self, batch: Sequence[tuple[float, Candidate]], best: Found | None) -> Found | None:
+        """The best after some were simulated."""
+        if self.course.report is not None:
+            self.course.report(self.course.least_s, [best] if best is not None else [])
+        found = [*self.course.answers(batch), *([best] if best is not None else [])]
+        return min(filter(self.fits, found), key=lambda each: each.rank, default=None)
+
+    def _promising(self, waiting: Sequence[tuple[float, Candidate]], limit_s: float) -> list[tuple[float, Candidate]]:
+        """Of plans with their bounds those that are likely faster than ``limit_s``: if they take as much longer than
+        their bounds as what is most like them did."""
+        likely = []
+        for number, (bound_s, candidate) in enumerate(waiting):
+            if candidate.name not in self.course.known:
+                likely.append((bound_s * self._usual_ratio(candidate), number))
+        left_s, chosen = self.deadline.left_s, list[tuple[float, Candidate]]()
+        for step_s, number in sorted(likely):
+            if step_s >= limit_s or len(chosen) == TOGETHER:
+                break
+            candidate = waiting[number][1]
+            left_s -= self.sets.bound.simulation_s(candidate.job, candidate.mesh)
+            if left_s > 0.0:
+                chosen.append(waiting[number])
+        return chosen
+
+    def _usual_ratio(self, candidate: Candidate) -> float:
+        """By what factor the simulated plan that is most like another exceeds its bound."""
+        alike = [each for each in self.course.known.values() if 0.0 < each.bound_s <= each.step_s]
+        if not alike:
+            return 1.0
+        like = min(alike, key=lambda each: distance(each.candidate.plan, candidate.plan))
+        return like.step_s / like.bound_s
+
+    def first(self) -> list[tuple[float, Candidate]]:
+        """The most promising of the portfolio, and of these with more sequences a micro-batch, lowest bound first."""
+        lines = list(portfolio(self.shapes, self.room_bytes, self.admit))
+        best = self.bounded(lines, math.inf, PROMISING)
+        limit_s = best[-1][0] if len(best) >= PROMISING else math.inf
+        further: list[Candidate] = []
+        for _, candidate in best:
+            line = self.shapes.of(candidate.plan)
+            while line is not None:
+                line = self._larger(line)
+                further += [line.candidate] if line is not None else []
+        larger = self.bounded_candidates(further, limit_s, PROMISING)
+        return sorted((*best, *larger), key=lambda each: each[0])[:PROMISING]
+
+    def _larger(self, line: Line) -> Line | None:
+        """The same at the next larger micro-batch, where that fits."""
+        for spread in self.shapes.larger(line.spread):
+            return self.shapes.lightest(spread, line.division.zero, line.candidate.plan, self.room_bytes)
+        return None
+
+    def beside(self, best: Candidate, limit_s: float) -> list[tuple[float, Candidate]]:
+        """What differs from a plan in one thing and may take less than ``limit_s``, lowest bound first."""
+        line = self.shapes.of(best.plan)
+        if line is None:
+            return []
+        return self.bounded(self._around(line), limit_s)
+
+    def _around(self, line: Line) -> Iterator[Line]:
+        yield from self.shapes.within(line)
+        plan, zeros = line.candidate.plan, (0, 1, 3) if line.spread.training else (0,)
+        for spread in self.shapes.beside(line):
+            if not self.admit(spread):
+                continue
+            like = plan if spread.plan.scheme == plan.scheme else USUAL
+            for zero in dict.fromkeys((plan.zero, *zeros)) if spread.copies > 1 else (0,):
+                if zero == 0 and plan.zero and spread.copies > 1:
+                    continue
+                found = self.shapes.lightest(spread, zero, like, self.room_bytes)
+                if found is not None:
+                    yield found
+
+    def bounded(self, lines: Iterable[Line], limit_s: float, count: int = 0) -> list[tuple[float, Candidate]]:
+        """Plans that may be faster than ``limit_s`` with their bounds, lowest first; with ``count`` the first so
+        many, of the others hardly anything is asked."""
+        rough: list[tuple[float, int, Candidate]] = []
+        for number, line in enumerate(lines):
+            if self.deadline.passed:
+                break
+            if self._bound_s(self.sets.once, self.sets.staged_s, line.staged) < limit_s:
+                rough_s = self._bound_s(self.sets.rough_s, line.layout, line.division)
+                rough += [(rough_s, number, each) for each in self._fitting(line) if rough_s < limit_s]
+        return self._closer(sorted(rough, key=lambda each: each[:2]), limit_s, count)
+
+    def bounded_candidates(
+        self, candidates: Sequence[Candidate], limit_s: float, count: int = 0
+    ) -> list[tuple[float, Candidate]]:
+        return self._closer([(0.0, number, each) for number, each in enumerate(candidates)], limit_s, count)
+
+    def _closer(
+        self, rough: Sequence[tuple[float, int, Candidate]], limit_s: float, count: int
+    ) -> list[tuple[float, Candidate]]:
+        found: dict[str, tuple[float, int, Candidate]] = {}
+        for rough_s, number, candidate in rough:
+            if rough_s >= limit_s or self.deadline.passed:
+                break
+            if candidate.name in found:
+                continue
+            self.course.tally.bounded += 1
+            bound_s = self._bound_s(self.sets.once, self.sets.step_s, candidate)
+            if bound_s < limit_s:
+                found[candidate.name] = bound_s, number, candidate
+                if count and len(found) >= count:
+                    limit_s = sorted(each[0] for each in found.values())[count - 1]
+        ordered = sorted(found.values(), key=lambda each: each[:2])
+        return [(bound_s, candidate) for bound_s, _, candidate in (ordered[:count] if count else ordered)]
+
+    @staticmethod
+    def _bound_s(find: Callable[..., float], *of: Any) -> float:
+        """A bound, infinite where dead links cut ranks off from each other."""
+        try:
+            return find(*of)
+        except UnreachableError:
+            return math.inf
+
+    def _fitting(self, line: Line) -> Iterator[Candidate]:
+        """The plan, or where it keeps everything and does not fit what keeps a little less."""
+        if line.needed_bytes <= self.room_bytes:
+            yield line.candidate
+        elif line.candidate.plan.recomputation == KEPT:
+            yield from self.sets.space.thinner(line.candidate, self._has_room)
+
+    def _has_room(self, job: Job) -> bool:
+        return self.sets.memory_bytes(job) <= self.room_bytes

@@ -1,0 +1,37 @@
+"""A plan that was simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ...result import PlanResult
+from ...scenario import Scenario
+from .candidate import Candidate
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan that was simulated, and the bound it was picked by."""
+
+    candidate: Candidate
+    result: PlanResult
+    bound_s: float
+    #: The scenario with it alone, once an answer tells it.
+    asked: Scenario | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.candidate.name
+
+    @property
+    def step_s(self) -> float:
+        return self.result.step_time_s
+
+    @property
+    def headroom_bytes(self) -> float:
+        return self.result.memory.capacity_bytes - self.result.memory.peak_bytes
+
+    @property
+    def rank(self) -> tuple[float, tuple[int, ...], str]:
+        """Faster first, of equals the simpler."""
+        return self.step_s, self.candidate.order, self.candidate.name

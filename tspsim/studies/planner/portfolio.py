@@ -1,0 +1,45 @@
+"""The first portfolio: plans that an engineer writes for a model and a machine before any search.
+
+By rule: one scheme within the node or none, experts on one rank, over a node or a few; the fewest pipeline stages that
+fit, and more of them until nothing has to be made again; replicas that divide the optimizer's state, or everything; of
+what fits the one that makes least again. A search simulates the most promising of them before anything else, so that
+its answer is never worse than a line that anybody writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+
+from ...parallel import Job, Plan, scheme_axes
+from ...parallel.recomputed import KEPT
+from .shapes import Line, Shapes
+
+#: Pipeline stages, and nodes that a layer's experts are spread over.
+STAGES, EXPERT_NODES = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
+#: Ranks that a scheme spreads a replica over, no more than a node has.
+RANKS = (2, 4, 8)
+#: Switches that a hand turns on where there is such a thing; in others the simplest.
+USUAL = Plan("", {}, sequence_regions=True, overlap=True)
+
+
+def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[Line]:
+    """What a hand writes, at micro-batches of one sequence; ``admit``: which degrees may be looked at."""
+    space = shapes.sets.space
+    near, experts, trains = space.cluster.gpus_per_node, space.model.experts, space.work.step.trains
+    over = {1} if experts is None else {1, experts.count, *(near * nodes for nodes in EXPERT_NODES)}
+    stages: dict[Hashable, list[Job]] = {}
+    for spread in shapes.spreads:
+        plan = spread.plan
+        ranks = [plan.degree(axis) for axis in scheme_axes() if plan.degree(axis) > 1]
+        alone = len(ranks) <= 1 and all(each in RANKS or each == near for each in ranks)
+        usual = plan.exchange == Plan.exchange and plan.micro_batch == 1
+        if alone and usual and plan.pp in STAGES and plan.ep in over and admit(spread):
+            key = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep
+            stages.setdefault(key, []).append(spread)
+    for every in stages.values():
+        for spread in sorted(every, key=lambda each: each.plan.pp):
+            divided = (1, 3) if trains and spread.copies > 1 else (0,)
+            found = [shapes.lightest(spread, zero, USUAL, room_bytes) for zero in divided]
+            yield from (each for each in found if each is not None)
+            if found[0] is not None and found[0].candidate.plan.recomputation == KEPT:
+                break

@@ -1,0 +1,232 @@
+"""The plans of a search by what they are made of, each step nearest to some plan: how one is completed, and which
+differ from it in one thing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TypeVar
+
+from ...parallel import Job, Plan, scheme_axes
+from ...paths import Division
+from .candidate import Candidate
+from .sets import Sets
+from .space import RECOMPUTATION
+
+#: Degrees by axis in order, ranks of experts, sequences of a micro-batch, context method.
+SpreadKey = tuple[tuple[int, ...], int, int, str]
+#: Axes whose degrees say which spread a plan is of, but for its replicas.
+AXES = (*scheme_axes(), "pp")
+Given = TypeVar("Given", Job, Candidate)
+_COMPARED = [each.name for each in fields(Plan) if each.name not in ("name", "degrees", "together", "expert_owners")]
+_USUAL = {name: getattr(Plan("", {}), name) for name in _COMPARED}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A plan with the sets that it is in, largest first, and the memory that it needs."""
+
+    spread: Job
+    family: Job
+    staged: Candidate
+    layout: Candidate
+    division: Division
+    candidate: Candidate
+    needed_bytes: float
+
+
+class Shapes:
+    """The plans of one search.
+
+    Parameters
+    ----------
+    sets
+        Of the search, which remember what is made.
+    spreads
+        All of them.
+    """
+
+    def __init__(self, sets: Sets, spreads: Sequence[Job]) -> None:
+        self.sets, self.spreads = sets, spreads
+
+    @cached_property
+    def by_key(self) -> Mapping[SpreadKey, Job]:
+        return {key_of(spread.plan): spread for spread in self.spreads}
+
+    def lightest(self, spread: Job, zero: int, like: Plan, room_bytes: float) -> Line | None:
+        """The plan of a spread that makes least again of those that fit, otherwise nearest to ``like``."""
+        like = like.with_values({"zero": zero})
+        every = self.sets.once(self.sets.families, spread)
+        for recomputation in RECOMPUTATION:
+            families = [each for each in every if each.plan.recomputation == recomputation]
+            line = self.of_family(spread, nearest(families, like), like) if families else None
+            if line is not None and line.division.zero == zero and line.needed_bytes <= room_bytes:
+                return line
+        return None
+
+    def of(self, plan: Plan) -> Line | None:
+        """The plan that is nearest to one of these degrees."""
+        spread = self.by_key.get(key_of(plan))
+        families = self.sets.once(self.sets.families, spread) if spread is not None else []
+        return self.of_family(spread, nearest(families, plan), plan) if spread is not None and families else None
+
+    def of_family(self, spread: Job, family: Job, like: Plan) -> Line | None:
+        """The plan of a family that is nearest to another; None where none is legal."""
+        every = self.sets.once(self.sets.staged, family)
+        return self.of_staged(spread, family, nearest(every, like), like) if every else None
+
+    def of_staged(self, spread: Job, family: Job, staged: Candidate, like: Plan) -> Line | None:
+        """The same of a schedule within a stage."""
+        layout = nearest(self.sets.once(self.sets.pipelined, staged), like)
+        return self.of_layout(spread, family, staged, layout, like)
+
+    def of_layout(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, like: Plan) -> Line | None:
+        """The same of a layout."""
+        every = self.sets.space.divisions(layout)
+        alike = [each for each in every if each.zero == like.zero] or every[-1:]
+        division = next((each for each in alike if each.shard_group == like.shard_group), alike[0])
+        return self._line(spread, family, staged, layout, division)
+
+    def _line(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, division: Division) -> Line | None:
+        made = self.sets.plan(layout, division)
+        return None if made is None else Line(spread, family, staged, layout, division, made[1], made[0])
+
+    def within(self, line: Line) -> Iterator[Line]:
+        """Plans of the same spread that differ in one of its sets: what is made again or the way to experts, the
+        schedule, the pipeline, who divides the state."""
+        plan, sets = line.candidate.plan, self.sets
+        spread, family, staged = line.spread, line.family, line.staged
+        families = [each for each in sets.once(sets.families, spread) if differences(each.plan, family.plan) == 1]
+        found: Iterator[Line | None] = itertools.chain(
+            (self._line(spread, family, staged, line.layout, each) for each in sets.space.divisions(line.layout)),
+            (self.of_family(spread, each, plan.with_values(_again(each))) for each in families),
+            (self.of_layout(spread, family, staged, each, plan) for each in sets.once(sets.pipelined, staged)),
+            (self.of_staged(spread, family, each, plan) for each in sets.once(sets.staged, family)),
+        )
+        yield from (each for each in found if each is not None and each.candidate.name != plan.name)
+
+    def beside(self, line: Line) -> Iterator[Job]:
+        """Spreads one step away: another micro-batch, ranks of experts or context method, a factor moved between two
+        axes, one scheme in the place of another."""
+        spread = line.spread
+        degrees, ep, size, exchange = key_of(spread.plan)
+        tried: list[SpreadKey] = [(degrees, ep, each, exchange) for each in self._sizes(degrees, ep, exchange, size)]
+        tried += [(degrees, each, size, exchange) for each in self._experts(degrees, size, exchange, ep)]
+        tried += [(degrees, ep, size, each) for each in self.sets.space.exchanges(spread.plan)]
+        for moved in self._moved(degrees):
+            tried += self._like(moved, ep, size, exchange)
+        for key in dict.fromkeys(tried):
+            if key in self.by_key and key != key_of(spread.plan):
+                yield self.by_key[key]
+
+    def larger(self, spread: Job) -> list[Job]:
+        """The same degrees at the next larger micro-batch, if there is one."""
+        degrees, ep, size, exchange = key_of(spread.plan)
+        sizes = [each for each in self._sizes(degrees, ep, exchange, size) if each > size]
+        return [self.by_key[degrees, ep, each, exchange] for each in sizes]
+
+    @cached_property
+    def _of_degrees(self) -> Mapping[tuple[int, ...], list[SpreadKey]]:
+        found: dict[tuple[int, ...], list[SpreadKey]] = {}
+        for key in self.by_key:
+            found.setdefault(key[0], []).append(key)
+        return found
+
+    def _sizes(self, degrees: tuple[int, ...], ep: int, exchange: str, size: int) -> list[int]:
+        """The next smaller and larger micro-batch."""
+        every = [key[2] for key in self._of_degrees[degrees] if (key[1], key[3]) == (ep, exchange)]
+        return around(every, size)
+
+    def _experts(self, degrees: tuple[int, ...], size: int, exchange: str, ep: int) -> list[int]:
+        """The next fewer and more ranks of experts, and none."""
+        every = [key[1] for key in self._of_degrees[degrees] if (key[2], key[3]) == (size, exchange)]
+        return [*around(every, ep), 1]
+
+    def _moved(self, degrees: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Degrees with a prime factor moved from one axis to another or to replicas, or from these to an axis."""
+        near = self.sets.space.cluster.gpus
+        steps = primes(near)
+        for place, degree in enumerate(degrees):
+            for step in steps:
+                more = (*degrees[:place], degree * step, *degrees[place + 1 :])
+                less = (*degrees[:place], degree // step, *degrees[place + 1 :])
+                yield more
+                if degree % step:
+                    continue
+                yield less
+                for other, given in enumerate(less):
+                    if other != place:
+                        yield (*less[:other], given * step, *less[other + 1 :])
+            if degree > 1:  # all of it on another axis
+                bare = (*degrees[:place], 1, *degrees[place + 1 :])
+                for other, given in enumerate(bare):
+                    if other != place and given == 1:
+                        yield (*bare[:other], degree, *bare[other + 1 :])
+
+    def _like(self, degrees: tuple[int, ...], ep: int, size: int, exchange: str) -> list[SpreadKey]:
+        """Of other degrees what has nearest to as many ranks of experts and sequences."""
+        every = self._of_degrees.get(degrees, [])
+        if not every:
+            return []
+        fewer = max((key[1] for key in every if key[1] <= ep), default=every[0][1])
+        alike = [key for key in every if key[1] == fewer]
+        smaller = max((key[2] for key in alike if key[2] <= size), default=alike[0][2])
+        alike = [key for key in alike if key[2] == smaller]
+        return [next((key for key in alike if key[3] == exchange), alike[0])]
+
+
+def _again(family: Job) -> Mapping[str, str]:
+    return {"recomputation": family.plan.recomputation}
+
+
+def key_of(plan: Plan) -> SpreadKey:
+    """What of a plan says which spread it is of."""
+    exchange = plan.exchange if plan.sp > 1 else Plan.exchange
+    return tuple(plan.degree(axis) for axis in AXES), plan.ep, plan.micro_batch or 1, exchange
+
+
+def nearest(options: Sequence[Given], like: Plan) -> Given:
+    """The first of those that agree with a plan in most keys."""
+    return min(options, key=lambda each: differences(each.plan, like))
+
+
+def differences(plan: Plan, other: Plan) -> int:
+    """Keys in which two plans differ."""
+    return sum(getattr(plan, name) != getattr(other, name) for name in _COMPARED)
+
+
+def distance(plan: Plan, other: Plan) -> tuple[int, int, float]:
+    """How unlike two plans are: keys that one states and the other leaves at its default, keys that differ at all, and
+    factors between their degrees."""
+    apart = sum((getattr(plan, name) == _USUAL[name]) != (getattr(other, name) == _USUAL[name]) for name in _COMPARED)
+    factors = sum(abs(math.log2(plan.degree(axis) / other.degree(axis))) for axis in (*AXES, "ep"))
+    return apart, differences(plan, other), factors
+
+
+def around(every: Iterable[int], here: int) -> list[int]:
+    """The next smaller and the next larger of some numbers.
+
+    >>> around([1, 2, 4, 8], 4)
+    [2, 8]
+    """
+    few, many = [each for each in every if each < here], [each for each in every if each > here]
+    return [*([max(few)] if few else []), *([min(many)] if many else [])]
+
+
+def primes(number: int) -> list[int]:
+    """The primes that divide a number.
+
+    >>> primes(72)
+    [2, 3]
+    """
+    found, divisor = [], 2
+    while number > 1:
+        if number % divisor == 0:
+            found.append(divisor)
+            while number % divisor == 0:
+                number //= divisor
+        divisor += 1
+    return found
