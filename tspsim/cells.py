@@ -48,9 +48,10 @@ def flat(plan: Mapping[str, Any]) -> dict[str, Cell]:
         "bubble_s": parts["bubble"],
         "idle_s": parts["idle"],
         "communication_bytes_per_layer": float(plan["communication_bytes_per_layer"]["total"]),
-        "communication_bytes_per_step": float(plan["communication_bytes_per_step"]["total"]),
         "bottleneck": plan["bottleneck"],
     }
+    moved = plan.get("communication_bytes_per_step")  # stores of before it was told have none
+    cells |= {"communication_bytes_per_step": float(moved["total"])} if moved else {}
     cells |= {"host_s": parts["host"]} if "host" in parts else {}
     cells |= {f"compute_{family}_s": seconds for family, seconds in plan["compute_by_kind_s"].items()}
     cells |= {f"exposed_{kind}_s": seconds for kind, seconds in exposed.items()}

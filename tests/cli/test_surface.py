@@ -97,6 +97,10 @@ def test_a_config_of_an_unknown_family_is_read_with_a_note_or_refused_with_the_n
     assert main(["run", "base.yaml", "--set", "workload.model=config.json", "--json", "a.json"]) == 0
     (plan,) = json.loads((here / "a.json").read_text())["plans"]
     assert any("is not known here" in note for note in plan["notes"])
+    file.write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "vocab_size": 32000, **sizes}))
+    assert load_model(str(file)).note == ""
+    file.write_text(json.dumps({"architectures": ["ZorblaxForCausalLM"], "vocab_size": 32000, **sizes}))
+    assert "model_type 'zorblax' is not known here" in load_model(str(file)).note
     file.write_text(json.dumps({"model_type": "mambo", "mamba_d_state": 16, "vocab_size": 32000, **sizes}))
     assert "cannot be read (mamba_d_state)" in refused(capsys, "check", "config.json")
 
@@ -243,6 +247,11 @@ def test_names_of_searched_plans_are_explained_where_they_appear(
 ) -> None:
     work = {**SMALL["workload"], "pass": "training", "global_batch": 8}
     (here / "best.yaml").write_text(yaml.safe_dump(SMALL | {"workload": work, "plans": "best"}))
+    assert main(["run", "best.yaml", "--html", "best.html"]) == 0
+    page = (here / "best.html").read_text(encoding="utf-8")
+    assert "Words in the names" in page and "sequences of a micro-batch" in page
+    assert main(["run", "base.yaml", "--html", "plain.html"]) == 0
+    assert "Words in the names" not in (here / "plain.html").read_text(encoding="utf-8")
     for arguments in (["run", "best.yaml"], ["compare", "best.yaml"], ["plan", "best.yaml", "--budget", "1 s"]):
         capsys.readouterr()
         assert main(arguments) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -166,18 +167,30 @@ class Outputs:
     def _write_files(self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]]) -> None:
         from ..files import atomic_write
 
-        if self._source:
-            from ..report.page import QUESTION
+        with _asked_by(self._source):
+            for option, target in self._targets.items():
+                writer: Any = writers[option]
+                if target is None:
+                    continue
+                if option in _PRINTABLE_OUTPUTS:
+                    atomic_write(target, writer())
+                elif isinstance(beside := writer(target), str):
+                    self._beside[option] = beside
 
-            QUESTION.set(self._source)
-        for option, target in self._targets.items():
-            writer: Any = writers[option]
-            if target is None:
-                continue
-            if option in _PRINTABLE_OUTPUTS:
-                atomic_write(target, writer())
-            elif isinstance(beside := writer(target), str):
-                self._beside[option] = beside
+
+@contextlib.contextmanager
+def _asked_by(source: str) -> Iterator[None]:
+    """Pages that are written meanwhile tell whose question they answer; nothing where no file asks."""
+    if not source:
+        yield
+        return
+    from ..report.page import QUESTION
+
+    before = QUESTION.set(source)
+    try:
+        yield
+    finally:
+        QUESTION.reset(before)
 
 
 def short(path: Path) -> Path:

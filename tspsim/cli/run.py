@@ -101,13 +101,13 @@ def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario,
     if question.searched is None:
         return question, ""
     from ..question import look_up
-    from ..report.plan_names import in_words
+    from ..report.plan_names import in_words, named_by_search
     from ..studies.best_plans import with_best
 
     ((found, searched),) = with_best([question], progress=progress)
     if searched is None:
         return found, ""
-    named = [plan for plan in look_up(found).plans if plan.name == searched.plan] if searched.plan else []
+    named = named_by_search(look_up(found).plans) if searched.plan else []
     return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 

@@ -96,6 +96,7 @@ def _stranger(data: Mapping[str, Any], family: str) -> str:
     InputError
         It has parts that no table of this module reads.
     """
+    family = family or _family_of(data)
     if not family or family in FAMILIES:
         return ""
     strange = next((key for key in data if any(part in key.lower() for part in _OTHER_PARTS) and data[key]), None)
@@ -107,6 +108,15 @@ def _stranger(data: Mapping[str, Any], family: str) -> str:
         f"model_type '{shorten(family, 40)}' is not known here{like}: read by its sizes as attention and gated "
         "MLPs in turn, without biases; check its parameters against the published count"
     )
+
+
+def _family_of(data: Mapping[str, Any]) -> str:
+    """The family of a configuration that only names its class; empty where it does not, or where the class is of a
+    known family."""
+    named = data.get("architectures")
+    first = str(named[0]) if isinstance(named, list) and named else ""
+    plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
+    return "" if plain in {family.replace("_", "") for family in FAMILIES} else plain
 
 
 def is_huggingface(data: Mapping[str, Any]) -> bool:

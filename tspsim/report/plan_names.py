@@ -37,6 +37,12 @@ def legend(plans: Sequence[Plan]) -> list[tuple[str, str]]:
     return [(", ".join(words), meaning) for meaning, words in found.items()]
 
 
+def named_by_search(plans: Sequence[Plan]) -> list[Plan]:
+    """Plans whose names are made of the words below: a search named them, or somebody kept what it wrote."""
+    words = [{word for word, _ in words_of(plan)} for plan in plans]
+    return [plan for plan, own in zip(plans, words, strict=True) if own <= set(plan.name.split()[1:])]
+
+
 def in_words(plans: Sequence[Plan]) -> str:
     """The legend in a sentence; empty where the search named none of them."""
     told = [f"`{words}` {meaning}" for words, meaning in legend(plans)]

@@ -197,7 +197,6 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         "breakdown_s",
         "compute_by_kind_s",
         "communication_bytes_per_layer",
-        "communication_bytes_per_step",
         "cost",
         "bottleneck",
     )
@@ -205,6 +204,7 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
         **common,
         **{name: plan[name] for name in same},
         dropped_share=plan.get("dropped_share", 0.0),  # stores of before it was told have none
+        communication_bytes_per_step=plan.get("communication_bytes_per_step", {}),
         gpus=document["gpus"],
         checkpoint=plan.get("checkpoint", {}),
         inference=plan.get("inference", {}),

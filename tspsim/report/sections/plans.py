@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.errors import TspsimError
+from tspsim.question import look_up
 from tspsim.report import served
 from tspsim.report.numbers import plain, seconds, words
+from tspsim.report.plan_names import legend, named_by_search
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
 from tspsim.units import compact, gib, percent
@@ -28,6 +31,9 @@ in the scenario's order, here and in the figures</label></div>
     </tr>{% endfor %}
   </tbody>
 </table></div>
+{% if names %}<details><summary>Words in the names</summary><dl class="terms">
+{% for words, meaning in names %}<dt><code>{{ words }}</code></dt><dd>{{ meaning }}</dd>{% endfor %}
+</dl></details>{% endif %}
 <details><summary>Settings and notes of every plan</summary>
   {% for row in rows %}<h3>{{ row.name }}</h3>
   <dl class="facts">{% for fact in row.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
@@ -55,7 +61,19 @@ def build(view: View) -> dict[str, Any]:
     columns += ["$/M tokens"] if priced else []
     rows = [_row(view, plan, priced) | {"place": view.place(plan)} for plan in view.plans]
     places = [row["place"] for row in rows]
-    return {"columns": columns, "rows": rows, "sortable": places != sorted(places)}
+    return {"columns": columns, "rows": rows, "sortable": places != sorted(places), "names": names_of(view)}
+
+
+def names_of(view: View) -> list[tuple[str, str]]:
+    """What the names that a search made mean; empty where the question is not at hand, or nobody searched."""
+    asked = view.result.asked
+    if asked is None or asked.traffic is not None or asked.loop is not None:
+        return []
+    try:
+        plans = look_up(asked).plans
+    except TspsimError:  # files that the question names are gone
+        return []
+    return legend(named_by_search(plans))
 
 
 def exposed_share(plan: PlanResult) -> float:
