@@ -74,7 +74,7 @@ def page(searched: Searched, plotly_js: str = "inline") -> str:
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": searched.kicker, "title": scenario.name, "description": scenario.description,
-            "headline": searched.headline, "spread": "", "sentences": searched.sentences, "searched": "",
+            "opening": "", "headline": searched.headline, "spread": "", "sentences": searched.sentences, "searched": "",
             "yaml": searched.keys,
         }),
         ("plans", "The best plans", TABLE, {
