@@ -19,7 +19,7 @@ from tspsim.simulation import simulate
 from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.purchase.fabric import Bill
-from tspsim.studies.purchase.needs import need
+from tspsim.studies.purchase.needs import Need, need
 from tspsim.studies.uncertainty import Z_LOW
 
 PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers and load(name).traffic is None]
@@ -206,7 +206,11 @@ def test_the_needed_size_is_one_whose_replicas_share_a_global_batch_evenly() -> 
     (run,) = simulate(scenario).plans
     cluster = build_cluster("mi300x", 2, "rails-400g")
     found = need(scenario, cluster, "TSP8", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
-    assert found is not None and found.nodes == 4 and found.tokens_per_s >= 0.7e6
+    assert isinstance(found, Need) and found.nodes == 4 and found.tokens_per_s >= 0.7e6
+    assert scenario.project is not None
+    fast = scenario.model_copy(update={"project": scenario.project.model_copy(update={"rate": 1e12})})
+    refused = need(fast, cluster, "TSP8", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
+    assert isinstance(refused, str) and "share 16 sequences a step evenly; state a larger global_batch" in refused
 
 
 def test_a_smaller_machine_than_a_plan_s_groups_of_shards_has_one_group() -> None:
@@ -219,7 +223,7 @@ def test_a_smaller_machine_than_a_plan_s_groups_of_shards_has_one_group() -> Non
     (run,) = simulate(scenario).plans
     cluster = build_cluster("mi355x", 16, "rails-400g")
     found = need(scenario, cluster, "FSDP", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
-    assert found is not None and found.gpus < 64 and found.tokens_per_s >= 0.2e6
+    assert isinstance(found, Need) and found.gpus < 64 and found.tokens_per_s >= 0.2e6
     assert found.scenario.plans[0].shard_group is None
 
 

@@ -159,7 +159,7 @@ def page(
         if curves:
             drawn["scaling"] = {"choices": curves}
             sections.append(("scaling-section", "Scaling", SCALING, scaling(decision)))
-        if any(row.outcome or row.need for row in decision.rows):
+        if any(row.outcome or row.need or row.too_small for row in decision.rows):
             sections.append(("project", "The project", PROJECT, project(decision)))
         if decision.verdicts:
             drawn["tornado"] = {"choices": figures.tornados(decision)}

@@ -223,7 +223,8 @@ def needed(row: OfferRow, budget: bool, bases: list[str]) -> list[str]:
     """The machine of this offer that is large enough, and what it costs."""
     need = row.need
     if need is None:
-        return ["–"] * len(need_columns(budget, bases))
+        reason = f"– ({row.too_small})" if row.too_small else "–"
+        return [reason, *["–"] * (len(need_columns(budget, bases)) - 1)]
     done = need.outcome if budget else need.day
     cells = [f"{need.nodes:,}", f"{need.gpus:,}", compact(need.tokens_per_s)]
     if done is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -135,10 +136,28 @@ def sure(planned: Planned) -> list[str]:
         left = f"Interrupted: the best so far. {left}"
     elif not planned.complete:
         left = f"The budget of work ran out (--budget). {left}"
+    counted += divides(planned.batch, planned.question.cluster.gpus)
     kept = [f"Limits: {'; '.join(planned.kept.words)}."] if planned.kept.words else []
     needs = dict.fromkeys(found.candidate.plan.dispatch.assumption for found in planned.best)
     assumed = [f"Assumed for some of the best: {words}." for words in needs if words]
     return [counted, left, searched(planned), *kept, *assumed]
+
+
+def divides(batch: int, gpus: int) -> str:
+    """A hint where the batch and the machine have few divisors in common, which leaves few numbers of replicas.
+
+    >>> divides(512, 576)
+    ' 512 sequences do not divide over 576 GPUs: replicas are 64 at most; 576 or 1,152 leave more plans.'
+    >>> divides(512, 64), divides(512, 1024)
+    ('', '')
+    """
+    most = math.gcd(batch, gpus)
+    if most == min(batch, gpus):
+        return ""
+    return (
+        f" {batch:,} sequences do not divide over {gpus:,} GPUs: replicas are {most:,} at most; {gpus:,} or "
+        f"{2 * gpus:,} leave more plans."
+    )
 
 
 def searched(planned: Planned) -> str:

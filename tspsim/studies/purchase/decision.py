@@ -89,6 +89,7 @@ def _row_json(row: Row) -> dict[str, Any]:
         **({"searched": row.searched.to_json()} if row.searched else {}),
         "rates": rates,
         "need": _need_json(row.need) if row.need else None,
+        "too_small": row.too_small or None,
         **({"service": asdict(row.service)} if row.service else {}),
         "project": _outcome_json(row.outcome, row.likely),
         "weak_scaling": [asdict(point) for point in row.weak],
@@ -230,7 +231,10 @@ def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Lib
         if row.best is not None:
             cluster = library.look_up(scenario).cluster
             enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, ask)
-            row = replace(row, need=enough and _priced(enough, row, library))
+            if isinstance(enough, str):
+                row = replace(row, too_small=enough)
+            elif enough is not None:
+                row = replace(row, need=_priced(enough, row, library))
         found.append(row)
     return found
 

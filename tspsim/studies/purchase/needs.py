@@ -11,6 +11,7 @@ from ...network import Cluster
 from ...result import PlanResult
 from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from ...scenario.project import Project
+from ...units import compact
 from .checkpoints import Cost, Schedule
 from .likely import Likely
 from .outcome import Outcome
@@ -85,8 +86,8 @@ def dividing(scenario: Scenario, plan: Plan, gpus_per_node: int, nodes: int) -> 
     )
 
 
-def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask) -> Need | None:
-    """The nodes that reach the project's rate and deadline; None where nothing is asked, or no number of nodes does.
+def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask) -> Need | str | None:
+    """The nodes that reach the project's rate and deadline, why no number of them does, or None: nothing is asked.
 
     Parameters
     ----------
@@ -97,7 +98,7 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
     if project.rate is None and project.deadline is None:
         return None
     if cluster.fabric is None and cluster.nodes == 1 and not _may_grow(scenario):
-        return None
+        return "one node is stated without a fabric, so there are no more"
     per_node, step = tokens_per_s / cluster.nodes, step_of(scenario.plan(plan), cluster.gpus_per_node)
     wanted = project.rate or 0.0
     if project.deadline is not None and project.tokens is not None:
@@ -107,14 +108,14 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
         nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
         nodes = dividing(scenario, scenario.plan(plan), cluster.gpus_per_node, nodes)
         if nodes > MOST_NODES:
-            return None
+            return _too_many(scenario, wanted)
         asked = at_nodes(scenario, cluster, plan, nodes)
         try:
             answer = ask(asked)
-        except InputError:  # more than the fabric's switches can join
-            return None
+        except InputError as error:  # more than the fabric's switches can join
+            return f"at {nodes:,} nodes: {error}"
         if answer is None:
-            return None
+            return f"{plan} does not run on {nodes:,} nodes"
         found, cost = answer.tokens_per_s, Cost.of(answer, project.failures)
         run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
         late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
@@ -122,7 +123,14 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
             return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost)
         per_node = found / nodes
         wanted = max(project.rate or 0.0, min(late, 2.0) * found)
-    return None
+    return f"{plan} reaches {compact(found)} tokens/s on {nodes:,} nodes, and more nodes help too little"
+
+
+def _too_many(scenario: Scenario, wanted: float) -> str:
+    """Why no number of nodes that a machine has is enough."""
+    batch = scenario.workload.global_batch
+    shared = f" that share {batch:,} sequences a step evenly; state a larger global_batch" if batch is not None else ""
+    return f"{compact(wanted)} tokens/s takes more than {MOST_NODES:,} nodes, or more than any{shared}"
 
 
 def _may_grow(scenario: Scenario) -> bool:

@@ -34,6 +34,8 @@ class Row:
     best: PlanResult | None
     rates: Rates
     need: Need | None = None
+    #: Why no size is large enough, where one is asked.
+    too_small: str = ""
     service: Service | None = None
     #: Where requests are served: the plan and load that it is judged by; None where none keeps the bounds.
     load: Load | None = None
