@@ -126,7 +126,7 @@ def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, f
     try:
         found = _by_simulation(samples, fitting, device, cost)
         if not short(job, cluster.gpus):
-            return fitting[min(found, key=lambda index: (found[index].layer_s, index))]
+            return fitting[min(found, key=lambda index: (*found[index], index))]
         return _by_whole_steps(job, cluster, device, cost, fitting, found)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
@@ -149,7 +149,7 @@ def _by_whole_steps(
 ) -> Plan:
     """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
     layers choose where it is alike."""
-    steady = min(found, key=lambda index: (found[index].layer_s, index))
+    steady = min(found, key=lambda index: (*found[index], index))
     layers = job.model.layers / (job.plan.pp * job.plan.vpp)
     visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
     order = sorted(found, key=lambda index: (visit_s[index], index))
@@ -183,10 +183,11 @@ def _by_simulation(
         for index in indices:
             fastest_s = min((each.layer_s for each in found.values()), default=math.inf)
             if index not in found and least[index] < SURE * fastest_s:
-                found[index] = simulated(samples[index][0], cluster, device, cost)
+                job = samples[index][0]
+                found[index] = simulated(job, cluster, device, cost).at_least(least[index], job)
 
     def fastest() -> int:
-        return min(found, key=lambda index: (found[index].layer_s, index))
+        return min(found, key=lambda index: (*found[index], index))
 
     cuts: dict[Hashable, list[int]] = {}
     for index in order:
@@ -225,7 +226,8 @@ def _rest(plan: Plan) -> Hashable:
 
 
 def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
-    """A few layers of one micro-batch, on as few whole nodes as hold a group of its token axis and its experts.
+    """A few layers of one micro-batch, on as few whole nodes as hold a group of its token axis and its experts; with
+    ZeRO 3 on twice as many, for what replicas gather is in every layer.
 
     Where links differ nothing is left out of the cluster.
     """
@@ -234,6 +236,8 @@ def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
     model = job.model.steady(LAYERS)
     here = max(1, plan.node_ranks(plan.token_axis))
     nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
+    if job.training and plan.zero == 3 and cluster.nodes % (2 * nodes) == 0:
+        nodes *= 2  # replicas gather weights beside every layer, and over the links between nodes
     while True:
         small = part_of(cluster, nodes)
         inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
@@ -264,6 +268,12 @@ class Sampled(NamedTuple):
 
     layer_s: float
     fill_s: float
+
+    def at_least(self, least_s: float, job: Job) -> Sampled:
+        """The same where a layer takes at least so long: transfers that fall behind do so after the few layers of a
+        sample, whose kernels run on what came before."""
+        layer_s = max(self.layer_s, least_s)
+        return Sampled(layer_s, self.fill_s - (layer_s - self.layer_s) * job.model.layers)
 
 
 def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> Sampled:

@@ -14,6 +14,7 @@ M counts what replicas say to each other as the division of their state does tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -174,9 +175,16 @@ class StageBounds:
         return Outline(found.path_s, tuple(works)).least_s(self.slowdown)
 
     def layer_s(self, job: Job, mesh: Mesh) -> float:
-        """One layer between two others, forward and back, with what its kernels lose to what moves beside them."""
-        parts = self._layer_parts(job, mesh)
-        return max(sum(part.busy.end_s for part in parts), _work_of(parts, 1).least_s(self.slowdown))
+        """One layer between two others, forward and back, with what its kernels lose to what moves beside them: the
+        mean of those behind the first, as of a simulation's steady layers (:func:`tspsim.metrics.steady_layer_s`)."""
+        behind = job.model.blocks[1:]
+        firsts = [(1 + behind.index(block), count) for block, count in Counter(behind).items()] or [(1, 1)]
+        total_s = 0.0
+        for first, count in firsts:
+            parts = self._layer_parts(job, mesh, first)
+            lost_s = _work_of(parts, 1).least_s(self.slowdown)
+            total_s += count * max(sum(part.busy.end_s for part in parts), lost_s)
+        return total_s / sum(count for _, count in firsts)
 
     def _said_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
         """What replicas say of all layers, a row each way to divide; nothing where stages may be told apart by where
