@@ -20,6 +20,7 @@ from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.steps import STEPS
+from tspsim.studies.contract import probes
 from tspsim.units import were
 
 ROOT = Path(__file__).parents[2]
@@ -245,15 +246,15 @@ def test_words_of_the_field_stand_in_tables_and_one_is_not_several(
 def test_names_of_searched_plans_are_explained_where_they_appear(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = {**SMALL["workload"], "pass": "training", "global_batch": 8}
-    (here / "best.yaml").write_text(yaml.safe_dump(SMALL | {"workload": work, "plans": "best"}))
-    assert main(["run", "best.yaml", "--html", "best.html"]) == 0
-    page = (here / "best.html").read_text(encoding="utf-8")
-    assert "Words in the names" in page and "sequences of a micro-batch" in page
+    work = {**SMALL["workload"], "model": probes.Models(here).dense, "pass": "training", "global_batch": 8}
+    plans = [{"name": "best", "search": {"limits": ["schemes=tp"]}}]
+    (here / "best.yaml").write_text(yaml.safe_dump(SMALL | {"workload": work, "plans": plans}))
     assert main(["run", "base.yaml", "--html", "plain.html"]) == 0
     assert "Words in the names" not in (here / "plain.html").read_text(encoding="utf-8")
-    for arguments in (["run", "best.yaml"], ["compare", "best.yaml"], ["plan", "best.yaml", "--budget", "1 s"]):
+    for command, further in (("run", []), ("compare", []), ("plan", ["--budget", "0.3 s"])):
         capsys.readouterr()
-        assert main(arguments) == 0
-        told = capsys.readouterr().out
-        assert "degrees of parallelism, an axis each" in told and "sequences of a micro-batch" in told, arguments
+        page = here / f"{command}.html"
+        assert main([command, "best.yaml", *further, "--html", str(page)]) == 0
+        shown = [capsys.readouterr().out, *([page.read_text(encoding="utf-8")] if command != "compare" else [])]
+        for told in shown:
+            assert "degrees of parallelism, an axis each" in told and "of a micro-batch" in told, command

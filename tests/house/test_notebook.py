@@ -47,6 +47,8 @@ OFFERS = TRAINS | {
     "offers": [{"name": "A", "cluster": CLUSTER}, {"name": "B", "cluster": {"device": "h200", "nodes": 1}}],
 }
 
+#: Those that take longer than others of their kind.
+LONG = ("plan of a served step", "plan of offers", "run of a served step")
 #: What a notebook may ask → the columns that stand first in its frame.
 ANSWERS: dict[str, tuple[Callable[[], Any], str]] = {
     "run": (lambda: tspsim.simulate(STEP), "tokens_per_s"),
@@ -56,7 +58,7 @@ ANSWERS: dict[str, tuple[Callable[[], Any], str]] = {
     "plan of a served step": (lambda: tspsim.plan(DECODES, budget="0.3 s", top=2), "tokens_per_s"),
     "plan of offers": (lambda: tspsim.plan(OFFERS, budget=0.5, top=1), "tokens_per_s"),
     "compare": (lambda: tspsim.compare(STEP, DECODES), "scenario"),
-    "sweep": (lambda: tspsim.sweep("tsp-8x-h100", {"workload.sequence": ["32Ki", "64Ki"]}), "point"),
+    "sweep": (lambda: tspsim.sweep("tsp-8x-h100", {"plans": ["TSP8"], "workload.sequence": ["32Ki", "64Ki"]}), "point"),
     "validate": (lambda: tspsim.validate(few_tables()), "median_ape"),
     "bound": (lambda: tspsim.bounds(STEP), "ceiling_tokens_per_s"),
 }
@@ -76,7 +78,9 @@ def answered(name: str) -> Any:
     return ANSWERS[name][0]()
 
 
-@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.slow if each in LONG else ()) for each in ANSWERS]
+)
 def test_every_answer_has_a_frame_a_page_a_picture_and_a_short_line(name: str, tmp_path: Path) -> None:
     answer = answered(name)
     frame = answer.to_frame()
@@ -98,7 +102,9 @@ def test_rates_stand_first_even_where_the_first_plan_is_refused() -> None:
     assert frame["error"].notna()["refused"] and list(frame.columns[:2]) == ["tokens_per_s", "tokens_per_s_low"]
 
 
-@pytest.mark.parametrize("name", ["plan", "plan of a served step", "plan of offers"])
+@pytest.mark.parametrize(
+    "name", ["plan", *(pytest.param(each, marks=pytest.mark.slow) for each in LONG if each.startswith("plan"))]
+)
 def test_what_was_found_can_be_simulated(name: str) -> None:
     found = answered(name)
     best = found.best[0]

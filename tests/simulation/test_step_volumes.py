@@ -20,15 +20,33 @@ PLANS: list[dict[str, Any]] = [
     {"name": "TSP8", "tsp": 8},
     {"name": "TP8", "tp": 8, "zero": 3},
     {"name": "SP8", "sp": 8, "exchange": "ring"},
-    {"name": "offloads", "zero": 3, "offload_layers": 8},
+    {"name": "offloads", "zero": 3, "offload_layers": 2},
 ]
+
+
+SMALL = """
+{name: small, layers: 4, hidden: 2048, attention: {heads: 16, kv_heads: 8, head_dim: 128}, source: made up for a test,
+ mlp: {width: 8192, gated: true}, embedding: {vocab: 32000, tied: false}}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def model(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A small model, which all questions here ask for."""
+    file = tmp_path_factory.mktemp("models") / "small.yaml"
+    file.write_text(SMALL, encoding="utf-8")
+    ASKED["model"] = str(file)
+
+
+#: The workload of every question.
+ASKED: dict[str, Any] = {"sequence": "4Ki"}
 
 
 def answered(workload: dict[str, Any], plans: list[dict[str, Any]]) -> Result:
     question = {
         "name": "volumes",
         "cluster": {"device": "mi300x", "nodes": 2, "fabric": "rails-400g"},
-        "workload": {"model": "llama-3.1-8b", "sequence": "4Ki"} | workload,
+        "workload": ASKED | workload,
         "plans": plans,
     }
     return tspsim.simulate(question)
@@ -66,12 +84,12 @@ def test_volumes_are_there_wherever_links_carried_bytes_and_parts_add_up(trained
         assert plan.breakdown_s["host"] > 0.0
     served = answered({"pass": "prefill", "sequence": 512, "stack": "vllm"}, [{"name": "P", "tp": 8}])
     hold(served.plans[0])
-    assert served.plans[0].breakdown_s["host"] > 0.05 * served.plans[0].step_time_s
+    assert served.plans[0].breakdown_s["host"] > 0.02 * served.plans[0].step_time_s
     alone = tspsim.simulate(
         {
             "name": "alone",
             "cluster": {"device": "h200", "nodes": 1, "gpus_per_node": 1},
-            "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "1Ki"},
+            "workload": ASKED | {"pass": "forward", "sequence": "1Ki"},
             "plans": [{"name": "one"}],
         }
     )

@@ -19,10 +19,10 @@ from tspsim.parallel.context.attention import others_context
 from tspsim.parallel.partition import local_segments
 from tspsim.registry import Registry
 from tspsim.serving.routers import ROUTERS
-from tspsim.studies.contract import check, registries
+from tspsim.studies.contract import check, probes, registries
 
 #: Kinds that are quickly held; all of them in the slow walk.
-QUICK = ("collective_algorithms", "decode_exchanges", "decode_forms", "drafts", "steps", "residuals", "checkpoints")
+QUICK = ("collective_algorithms", "decode_exchanges", "decode_forms", "drafts")
 
 
 def shipped(quick: bool) -> list[str]:
@@ -132,10 +132,15 @@ def test_names_of_nobody_and_of_several_are_refused_with_the_nearest(capsys: pyt
         assert told in capsys.readouterr().err
 
 
-def test_what_needs_keys_or_a_scenario_of_its_own_takes_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_needs_keys_or_a_scenario_of_its_own_takes_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["check-plugin", "lengths/uniform", "--with", "of=600", "--with", "from=0.2"]) == 0
     assert "every request is answered" in capsys.readouterr().out
     assert main(["check-plugin", "attention_kinds/gqa"]) == 0
     assert "give --scenario FILE" in capsys.readouterr().out
-    assert main(["check-plugin", "attention_kinds/gqa", "--scenario", "tsp-8x-h100"]) == 0
+    work = {"model": probes.Models(tmp_path).dense, "pass": "forward", "sequence": "1Ki"}
+    own = tmp_path / "own.yaml"
+    own.write_text(json.dumps(probes.question(work, {"tp": 8})))
+    assert main(["check-plugin", "attention_kinds/gqa", "--scenario", str(own)]) == 0
     assert "folded ranks are what every rank is" in capsys.readouterr().out
