@@ -154,11 +154,21 @@ class Planner:
                         step()
             except KeyboardInterrupt:
                 answer.interrupted, answer.complete = True, False
+                self._unproven()
                 self._conclude()
             finished = not answer.interrupted and answer.complete
         finally:
             self.executor.close(now=not finished)
         return answer
+
+    def _unproven(self) -> None:
+        """What a search that was cut short knows of the plans that it did not see: none is faster than at an MFU of
+        one."""
+        answer = self.answer
+        if not answer.best and answer.next_bound_s == math.inf:
+            dollar = answer.objective == "tokens_per_dollar"
+            least = [search.least_s * (nodes if dollar else 1) for nodes, search in self.found.items()]
+            answer.next_bound_s = min((each for each in least if each > 0.0), default=math.inf)
 
     @property
     def _gap(self) -> float:
