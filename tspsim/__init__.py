@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .interface import bounds, compare, plan, sweep, validate
     from .network import load_cluster
     from .scenario import load
+    from .serving.oracle import predict
 
 __all__ = [
     "__version__",
@@ -37,6 +38,7 @@ __all__ = [
     "load_cluster",
     "network",
     "plan",
+    "predict",
     "serving",
     "simulate",
     "sweep",
@@ -49,6 +51,7 @@ _HOMES = {
     "load": "scenario",
     "load_cluster": "network",
     "plan": "interface",
+    "predict": "serving.oracle",
     "simulate": "answer",
     "sweep": "interface",
     "validate": "interface",

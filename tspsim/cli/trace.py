@@ -93,6 +93,30 @@ def lay(
     )
 
 
+@trace.command()
+@click.argument("file", metavar="FILE")
+@click.option("--out", "out_file", metavar="FILE", help="Write it here; printed when left out.")
+def scenario(file: str, out_file: str | None) -> None:
+    """Write a first scenario from a trace: device, model, degrees and batch, as far as it tells them.
+
+    What the trace does not tell stands as a comment. An existing file is not replaced.
+    """
+    from ..errors import InputError
+    from ..files import atomic_write
+    from ..traces import read as read_files
+    from ..traces.scenario import lines
+
+    target = writable(out_file, inputs=files_of(file)) if out_file is not None else None
+    if target is not None and target.exists():
+        raise InputError("exists already; name another file", file=str(short(target)))
+    text = "".join(f"{printable(line)}\n" for line in lines(read_files([file])))
+    if target is None:
+        click.echo(text, nl=False)
+        return
+    atomic_write(target, text)
+    click.echo(f"scenario: {printable(str(short(target)))}; check it with tspsim check {printable(str(short(target)))}")
+
+
 def _print_laid(laid: Laid) -> None:
     """The comparison on the terminal."""
     from rich import box

@@ -128,7 +128,7 @@ def align(
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
     left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, _HEAVIER * _OWN, _LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
-    widths = [_product(text) for text in shapes]
+    widths = [stated_sizes(text) for text in shapes]
     worths: dict[Any, Worth] = {}
 
     def worth(operation: Operation) -> Worth:
@@ -196,7 +196,7 @@ def _back(
 
 
 @lru_cache(maxsize=8192)
-def _product(text: str) -> tuple[int, int, int] | None:
+def stated_sizes(text: str) -> tuple[int, int, int] | None:
     """m, n and k of a product from the shapes of its inputs: two matrices, or a bias and two (``aten::addmm``)."""
     if not text:
         return None
@@ -238,6 +238,6 @@ def _padded(value: int, wanted: int) -> bool:
     return wanted <= value <= wanted * 1.1 + 64
 
 
-def is_product(kind: str) -> bool:
+def isstated_sizes(kind: str) -> bool:
     """Whether kernels of a kind multiply matrices."""
     return kind in PRODUCTS

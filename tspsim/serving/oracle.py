@@ -1,0 +1,146 @@
+"""What a step of an engine takes, for schedulers and simulators of other people: a callable of a batch.
+
+``predict(scenario, plan)`` looks names up once; the callable then answers batches from tables that fill as they are
+asked. An answer is the seconds as a number, with its range at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError, UnknownNameError, describe
+from ..parallel import Plan
+from ..question import look_up
+from ..scenario import Scenario, load
+from ..steps import Batch
+from .costs import ProgramCosts, costs_of
+from .work import Chunk, Work
+
+#: Batches whose answer is kept.
+MOST_KEPT = 1 << 17
+
+Row = tuple[int, int, int]
+
+
+class Seconds(float):
+    """Seconds of a step; ``low`` and ``high`` enclose the truth nine times of ten."""
+
+    __slots__ = ("_costs", "_work")
+    _costs: ProgramCosts
+    _work: Work
+
+    @classmethod
+    def of(cls, seconds: float, costs: ProgramCosts, work: Work) -> Seconds:
+        found = cls(seconds)
+        found._costs, found._work = costs, work
+        return found
+
+    @property
+    def low(self) -> float:
+        """Seconds that are too few one time of twenty."""
+        return float(self) * self._costs.range_of(self._work)[0]
+
+    @property
+    def high(self) -> float:
+        """Seconds that are too many one time of twenty."""
+        return float(self) * self._costs.range_of(self._work)[1]
+
+
+class Oracle:
+    """Seconds of a step of one plan's engine, of any batch.
+
+    >>> import tspsim
+    >>> scenario = {"name": "d", "cluster": "mi300x-8", "workload": {"model": "qwen3-8b", "pass": "decode",
+    ...             "stack": "vllm", "batch": 1, "context": 1}, "plans": [{"name": "TP1", "tp": 1}]}
+    >>> oracle = tspsim.predict(scenario, "TP1")
+    >>> step = oracle([(1, 1024, 32)])                    # 32 sequences decode behind 1,024 tokens
+    >>> bool(0 < step.low < step < step.high), bool(oracle([(512, 0, 1), (1, 1024, 32)]) > step)
+    (True, True)
+    """
+
+    def __init__(self, costs: ProgramCosts, plan: Plan, drafts: int = 0) -> None:
+        self.plan = plan
+        #: Positions that a sequence which decodes computes: one, and its drafts.
+        self.queries = 1 + drafts
+        self._costs = costs
+        self._kept: dict[tuple[Row, ...], Seconds] = {}
+
+    def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
+        """Seconds from the step's beginning to when the next may begin.
+
+        Parameters
+        ----------
+        batch
+            Rows of (query tokens, tokens in the cache before, how many such), or a :class:`tspsim.steps.Batch`. Rows of
+            as many query tokens as a decoding sequence has (one, and its drafts) and something in the cache decode;
+            others are pieces of prompts.
+
+        Raises
+        ------
+        InputError
+            A row is no three whole numbers, or the batch is empty.
+        """
+        rows = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
+        known = self._kept.get(rows)  # type: ignore[arg-type]
+        if known is None:
+            if len(self._kept) >= MOST_KEPT:
+                self._kept.clear()
+            work = self.work(rows)
+            known = self._kept[rows] = Seconds.of(self._costs.seconds([work]), self._costs, work)  # type: ignore[index]
+        return known
+
+    def work(self, rows: Iterable[Sequence[int]]) -> Work:
+        """The batch as an engine's scheduler hands it out."""
+        chunks: list[Chunk] = []
+        contexts: list[int] = []
+        for row in rows:
+            whole = len(row) == 3 and all(isinstance(value, int) and value >= 0 for value in row)
+            if not whole or not row[0] or not row[2]:
+                what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
+                raise InputError(f"{what}; not {describe(row)}", key="batch")
+            queries, context, count = row
+            if queries == self.queries and context:
+                contexts += [context] * count
+            else:
+                chunks += [Chunk(queries, context)] * count
+        if not chunks and not contexts:
+            raise InputError("an empty batch takes no step", key="batch")
+        return Work(chunks, contexts, self.queries)
+
+    def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
+        """Seconds of a step by what they are for: attention, experts, products, collectives, host."""
+        return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
+
+
+def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:
+    """A callable that answers batches with the seconds of a step, for schedulers and simulators of other people.
+
+    Parameters
+    ----------
+    scenario
+        What :func:`tspsim.load` returns, or what it takes; one that serves (``pass`` of prefill, decode or mixed, or
+        traffic). Which batch it states is of no account.
+    plan
+        Name of the plan; the first when left out.
+    drafts
+        Tokens that every decoding sequence verifies beside its own.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong, does not serve, or has no such plan.
+    """
+    asked = scenario if isinstance(scenario, Scenario) else load(scenario)
+    question = look_up(asked)
+    if not question.work.step.serves and asked.traffic is None:
+        why = "an oracle answers steps that serve; set it to decode, prefill or mixed"
+        raise InputError(why, key="workload.pass")
+    chosen = question.plans[0]
+    if plan is not None:
+        named = [each for each in question.plans if each.name == plan]
+        if not named:
+            raise UnknownNameError("plan", plan, [each.name for each in question.plans])
+        chosen = named[0]
+    return Oracle(costs_of(question, chosen), chosen, drafts)
