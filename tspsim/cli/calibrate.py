@@ -14,6 +14,10 @@ from .outputs import files_of, print_rich, short, writable
 @click.argument("gpu", shell_complete=devices)
 @click.option("--data", metavar="DIR", help="Folder of measured kernel and collective tables.")
 @log_options
+@click.option(
+    "--trace", "traces", multiple=True, metavar="FILE", help="A profile of steps; repeatable, each with --scenario."
+)
+@click.option("--scenario", "scenarios", multiple=True, metavar="SCENARIO", help="What a --trace ran, in their order.")
 @click.option("--out", "out_file", metavar="FILE", help="Where the device's file goes, the others beside it.")
 def calibrate(
     gpu: str,
@@ -24,6 +28,8 @@ def calibrate(
     nodes: tuple[int, ...],
     libraries: tuple[str, ...],
     node: str | None,
+    traces: tuple[str, ...],
+    scenarios: tuple[str, ...],
     out_file: str | None,
 ) -> None:
     """Fit GPU's kernels, and its node's and fabrics' collectives, to measurements and write their files.
@@ -31,7 +37,8 @@ def calibrate(
     Measurements are the tables of --data, or logs of nccl-tests, or both; of collectives in GPU's usual node, or in the
     one that --node names. Files go to topologies/devices, nodes and
     fabrics of the current folder, where they are found before those that ship with tspsim; what exists there is only
-    replaced when --out names it.
+    replaced when --out names it. With --trace a step is laid over its --scenario, and the device's file says what
+    families of operators take in steps.
     """
     from pathlib import Path
 
@@ -40,8 +47,11 @@ def calibrate(
     from ..files import atomic_write
     from ..report.validation import calibrated
 
+    if traces or scenarios:
+        _from_traces(gpu, traces, scenarios, out_file, other=data is not None or bool(log_files))
+        return
     if data is None and not log_files:
-        raise click.UsageError("Nothing to fit to: give --data DIR or --nccl-tests FILE")
+        raise click.UsageError("Nothing to fit to: give --data DIR, --nccl-tests FILE or --trace FILE")
     logs = logs_of(log_files, ops, gpus, nodes, libraries, node)
     out = writable(out_file, inputs=files_of(data, *log_files)) if out_file is not None else None
     targets: dict[tuple[str, str], Path] = {}
@@ -53,3 +63,43 @@ def calibrate(
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
     if not found.documents:
         click.echo("nothing to write: every file stays as it was")
+
+
+def _from_traces(
+    gpu: str, traces: tuple[str, ...], scenarios: tuple[str, ...], out_file: str | None, *, other: bool
+) -> None:
+    """Fit to profiles, write the device's file, and say what each step took before and after."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..calibration import places
+    from ..calibration.traces import calibrate_traces
+    from ..errors import InputError
+    from ..files import atomic_write
+    from ..units import duration
+
+    if other:
+        raise InputError("is fitted by itself; leave --data and --nccl-tests out", file="--trace")
+    if len(traces) != len(scenarios):
+        problem = f"stands {len(scenarios)} times for {len(traces)} traces; give each trace its scenario"
+        raise InputError(problem, file="--scenario")
+    out = writable(out_file, inputs=files_of(*traces)) if out_file is not None else None
+    found = calibrate_traces(gpu, list(zip(traces, scenarios, strict=True)))
+    target = places([("devices", found.device)], out)["devices", found.device]
+    atomic_write(target.absolute(), found.text())
+    fits = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("operator", "start", "factor", "range", "shapes"):
+        fits.add_column(name, justify="left" if name == "operator" else "right")
+    for fit in found.fits:
+        cells = (duration(fit.start_us * 1e-6), f"{fit.factor:.3f}", f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
+        fits.add_row(Text(fit.operator), *cells)
+    steps = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("kernels of", "measured", "before", "after", "by the others"):
+        steps.add_column(name, justify="left" if name == "kernels of" else "right")
+    for check in found.checks:
+        others = duration(check.others_s) if check.others_s is not None else "–"
+        cells = (duration(check.measured_s), duration(check.before_s), duration(check.after_s), others)
+        steps.add_row(Text(check.name), *cells)
+    print_rich(fits, steps)
+    click.echo(f"device: {printable(str(short(target)))}")

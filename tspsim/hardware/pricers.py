@@ -55,7 +55,18 @@ def price(device: Any, operator: Operator) -> Estimate:
             f"no pricer for operators of class {cls.__module__}.{cls.__qualname__}: register one with "
             f"tspsim.hardware.pricer, in a module named under the entry point group {ENTRY_POINTS}"
         )
-    return found(device, operator)
+    estimate = found(device, operator)
+    measured = getattr(getattr(device, "spec", None), "in_steps", ())
+    return _in_steps(estimate, measured, operator.family) if measured else estimate
+
+
+def _in_steps(estimate: Estimate, measured: Any, family: str) -> Estimate:
+    """The same as steps that were measured whole have it."""
+    for entry in measured:
+        if entry.operator == family:
+            seconds = 1e-6 * entry.start_us + entry.factor * estimate.seconds
+            return estimate._replace(seconds=seconds, low=entry.low * seconds, high=entry.high * seconds)
+    return estimate
 
 
 @cache

@@ -146,6 +146,21 @@ class KernelFit(Strict):
         return self
 
 
+class InSteps(Strict):
+    """What operators of a family take in steps that were measured whole, beside what the kernel models say of them:
+    ``start + factor`` times that. ``low`` and ``high`` are factors of the result that hold nine times of ten."""
+
+    #: :attr:`tspsim.operators.Operator.family`.
+    operator: str
+    start_us: float = Field(0.0, ge=0.0, le=1000.0)
+    factor: float = Field(gt=0.0, le=100.0)
+    low: float = Field(gt=0.0, le=1.0)
+    high: float = Field(ge=1.0)
+    #: Different shapes that it rests on.
+    rows: int = Field(ge=1)
+    source: str
+
+
 class MeasuredAt(Strict):
     """The facts of the device on which its kernels, and what it achieved, were measured; dense FLOP/s by type."""
 
@@ -189,6 +204,8 @@ class DeviceSpec(Strict):
     relatives: tuple[str, ...] = ()
     defaults: dict[str, str] = Field({})
     kernels: tuple[KernelFit, ...] = ()
+    #: From profiles (``tspsim calibrate --trace``).
+    in_steps: tuple[InSteps, ...] = ()
 
     @property
     def as_measured(self) -> DeviceSpec:

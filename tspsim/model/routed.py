@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import once
-from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
+from ..operators import DTYPE_BYTES, Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
 from .architecture import Architecture
 from .parts import Experts
 
@@ -45,7 +45,10 @@ class RoutedShard:
         return self.experts.width // self.columns
 
     def router(self, tokens: int) -> Gemm:
-        dtype = self.dtype if self.weight_dtype is None else "bf16"
+        """Scores of all experts; never in a narrow type (DeepSeek-V3, arXiv:2412.19437, §3.3.1: gating keeps its
+        precision, as checkpoints in fp8 keep its weights)."""
+        kept = self.weight_dtype is None and DTYPE_BYTES[self.dtype] >= DTYPE_BYTES["bf16"]
+        dtype = self.dtype if kept else "bf16"
         return Gemm(tokens, self.experts.count, self.model.hidden, dtype, name="router", role=Role.ROUTER)
 
     def fused(

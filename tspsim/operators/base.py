@@ -94,6 +94,12 @@ class Operator(ABC):
     dtype: str = ""
 
     @property
+    def family(self) -> str:
+        """What a measured step tells apart: the class, and of kernels that move bytes which one it is."""
+        op = getattr(self, "op", "")
+        return f"{type(self).__name__} {op}".strip()
+
+    @property
     def computes(self) -> Computes:
         """What of its role it makes."""
         return Computes.OUTPUT

@@ -138,20 +138,26 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
         if shared and beside:
             done = shared([])
     piece = piece_of(job, routed)
+    down, gate_up = (builder.gradients(product) for product in (piece.down(), piece.gate_up()))
+    # Beside another micro-batch the exchange is what everything waits for: weights' gradients follow it (DeepSeek's
+    # published profile of DualPipe has dispatch(B), then mlp(W)). A framework's own backward computes both at once.
+    behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
     for each in arrived:
         multiplied.append(
             builder.compute(
                 "experts backward",
                 piece.copy(piece.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
-                *builder.gradients(piece.down()),
+                *(down[:1] if behind else down),
                 *cheap_again(job, piece.activation()),
                 piece.activation_backward(),
-                *builder.gradients(piece.gate_up()),
+                *(gate_up[:1] if behind else gate_up),
                 *_gather_sums(job, piece, position),
                 after=[*each, *here],
             )
         )
         back += exchange(builder, job, "combine gradients", 1, multiplied[-1:])
+        if behind:
+            multiplied.append(builder.compute("experts' weight gradients", *behind, after=multiplied[-1:]))
     expert_shards.used(builder, job, multiplied[-1])
     home = move_experts(builder, job, "gradients of moved experts", multiplied[-1:])
     builder.exchanged_gradients += [*home, *expert_shards.scatter(builder, job, multiplied[-1:])]
@@ -184,8 +190,19 @@ def dispatch(
     """A rank puts its tokens' rows in order and sends them; returns what each piece of experts waits for."""
     if not expert_shards.tokens_travel(job):
         return [list(after)]
-    packed = builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)
-    return [exchange(builder, job, name, 0, [packed]) for _ in range(job.plan.expert_pieces)]
+    after = list(after)
+    if _sends_tokens(job):
+        after = [builder.compute(f"cast for {name}", routed.copy(own_tokens(job), "cast rows"), after=after)]
+    else:
+        after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
+    return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
+
+
+def _sends_tokens(job: Job) -> bool:
+    """Whether the exchange's kernels take each token from where it stands, cast once: DeepSeek's published profile has
+    no kernel that orders rows before its dispatch in fp8. Frameworks around a dispatch in bf16 order them first."""
+    dispatch = job.plan.dispatch
+    return dispatch.phases is not None and dispatch.element_bytes is not None and not expert_shards.sliced(job)
 
 
 def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequence[int]) -> list[int]:
