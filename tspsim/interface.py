@@ -350,7 +350,13 @@ class Comparison(Pictured):
             best = result.best
             told = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
             lines.append(f"  {result.scenario['name']}  {told}")
-        return "\n".join(lines) + ">"
+        return "\n".join([*lines, *(f"  {each}" for each in self._differing())]) + ">"
+
+    def _differing(self) -> list[str]:
+        """A sentence where other things than hardware differ."""
+        from .report.differences import in_words
+
+        return [in_words(self.differences)] if self.differences else []
 
     def _repr_html_(self) -> str:
         """Every plan of every scenario, for notebooks."""
@@ -368,7 +374,7 @@ class Comparison(Pictured):
                     rates = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", *took]
                 name = str(result.scenario["name"])
                 rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
-        return html_table("Side by side", columns, rows)
+        return html_table("Side by side", columns, rows, self._differing())
 
     def to_frame(self) -> pandas.DataFrame:
         """One row a plan: scenario, GPUs, device, then the columns of :meth:`tspsim.result.Result.to_frame`."""

@@ -183,6 +183,7 @@ def test_compare_says_what_else_differs_than_the_hardware(here: Path, capsys: py
     told = "Not the same question: model llama-3.1-8b and qwen3-8b; sequence 4,096 and 8,192."
     assert told in capsys.readouterr().out and told in (here / "c.html").read_text(encoding="utf-8")
     compared = tspsim.compare("base.yaml", "other.yaml")
+    assert told in repr(compared) and told in compared._repr_html_()
     assert [each.key for each in compared.differences] == ["workload.model", "workload.sequence"]
     assert compared.to_json()["differs"][1] == {"key": "workload.sequence", "values": [4096, 8192]}
     assert main(["compare", "base.yaml", "amd.yaml"]) == 0
