@@ -97,8 +97,10 @@ class Decodes:
 
     def step_s(self, work: Work, expert_tokens: int | None = None) -> float:
         """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
-        if self._stages > 1 or self._halves or expert_tokens is not None:
-            return float(self.steps_s(work, 1, expert_tokens)[0])
+        if expert_tokens is not None:
+            return self.step_s(work) + self._shared(work.sequences, expert_tokens)
+        if self._stages > 1 or self._halves:
+            return float(self.steps_s(work, 1)[0])
         batch, tokens = work.sequences, work.context_tokens
         uneven = batch > 1 and work.longest * batch > tokens
         if self.bends and (self.bends[0] <= work.longest or (uneven and self._waits)):
