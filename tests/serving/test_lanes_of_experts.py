@@ -89,7 +89,7 @@ def test_a_step_of_all_has_one_price_and_more_work_is_never_faster(
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(MODELS)), st.sampled_from(sorted(PLANS)), st.sampled_from(("vllm", "sglang")), LANES_OF,
     MORE,
