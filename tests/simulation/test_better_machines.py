@@ -1,0 +1,97 @@
+"""A better link makes a step no slower than scheduling anomalies explain, and never faster than the link is better."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tspsim
+from tspsim import catalog
+from tspsim.errors import InputError
+from tspsim.result import PlanResult
+
+#: How much longer a step may take on a better machine: transfers that compete finish in another order, and the one on
+#: the critical path may lose (Graham 1969; docs/network.md has the mechanism).
+ANOMALY = 1.05
+NODES = {"h200": "hgx-h200-8", "h100": "hgx-h100-8", "b200": "hgx-b200-8", "mi300x": "mi300x-8"}
+FABRICS = ("rail-optimised-400g", "rails-400g", "fat-tree-400g")
+MODELS = ("llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "deepseek-v2-lite", "gpt-oss-20b")
+
+
+def better(folder: Path, kind: catalog.Kind, name: str, factor: float) -> str:
+    """A node or fabric of the catalog with faster links, or NICs, under a name of its own."""
+    entry = copy.deepcopy(catalog.read_yaml(catalog.locate(kind, name)))
+    bandwidth = entry["link" if kind == "nodes" else "nic"]["bandwidth"]
+    value, unit = str(bandwidth["value"]).split(" ", 1)
+    bandwidth["value"], entry["name"] = f"{float(value) * factor:g} {unit}", f"{name}-better"
+    path = folder / f"topologies/{kind}/{entry['name']}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(entry), encoding="utf-8")
+    return str(entry["name"])
+
+
+def case(seed: int) -> dict[str, Any]:
+    draw = random.Random(seed)
+    cluster: dict[str, Any] = {"node": NODES[draw.choice(list(NODES))], "nodes": draw.choice([1, 2, 2, 4])}
+    if cluster["nodes"] > 1:
+        cluster["fabric"] = draw.choice(FABRICS)
+    work = {
+        "model": draw.choice(MODELS), "pass": draw.choice(["training", "training", "forward"]),
+        "sequence": draw.choice([2048, 4096, 8192, 16384]), "sequences_per_replica": draw.choice([1, 2, 4]),
+    }  # fmt: skip
+    plan: dict[str, Any] = {"name": "P"}
+    axis = draw.choice(["tp", "sp", "tsp", "ep", "zero", "pp"])
+    if axis in ("tp", "sp", "tsp"):
+        plan[axis] = draw.choice([2, 4, 8])
+    if axis == "tp":
+        plan |= {"sequence_regions": draw.choice([True, False]), "overlap": draw.choice([True, False])}
+    if axis == "ep":
+        plan["ep"] = 8
+    if axis == "pp":
+        plan["pp"] = draw.choice([2, 4])
+    if work["pass"] == "training":
+        plan |= {"zero": draw.choice([0, 1, 2, 3]), "recomputation": draw.choice(["none", "full", "selective"])}
+    return {"name": "t", "cluster": cluster, "workload": work, "plans": [plan]}
+
+
+def step(asked: dict[str, Any], **cluster: Any) -> PlanResult | None:
+    try:
+        found = tspsim.simulate(asked | {"cluster": asked["cluster"] | cluster}).plans[0]
+    except InputError:
+        return None
+    return found if found.ran else None
+
+
+def holds(folder: Path, seed: int) -> None:
+    asked = case(seed)
+    usual = step(asked)
+    if usual is None:
+        return
+    for key, kind, factor in (("node", "nodes", 1.25), ("fabric", "fabrics", 1.5)):
+        if key not in asked["cluster"]:
+            continue
+        name = better(folder, kind, asked["cluster"][key], factor)  # type: ignore[arg-type]
+        found = step(asked, **{key: name})
+        assert found is not None
+        assert 1 / factor * (1 - 1e-6) <= found.step_time_s / usual.step_time_s <= ANOMALY, (asked, key, factor)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_better_machine_is_not_slower(here: Path) -> None:
+    holds(here, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(120))
+def test_better_machines_are_not_slower(here: Path, seed: int) -> None:
+    holds(here, seed)
