@@ -57,6 +57,7 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         "offers.yaml",
         "offers.zip",
         "reports/first.html",
+        "reports/first-best.html",
         "topologies/nodes/hgx-h100-8.yaml",
         "training.yaml",
     }
