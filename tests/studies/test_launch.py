@@ -175,3 +175,32 @@ def test_an_engine_from_outside_is_asked_like_the_others():
 def test_an_unknown_engine_is_told_with_its_nearest():
     with pytest.raises(UnknownNameError, match="did you mean 'sglang'"):
         LAUNCHERS.get("sglan")
+
+
+@pytest.mark.parametrize("engine", CASES)
+def test_servers_of_one_node_have_gpus_and_ports_of_their_own(engine: str, tmp_path):
+    """The shell starts each with other GPUs and ports, and whatever stands in front knows where."""
+    import os
+    import subprocess
+
+    pools = {"prefill": {"replicas": 2, "tp": 1}, "decode": {"replicas": 3, "tp": 2}}
+    for plan in ({"tp": 2}, {"pools": pools}):
+        found = text(engine, plan, model="llama-3.1-8b")
+        for name in ("vllm", "python", "trtllm-serve"):
+            tool = tmp_path / name
+            tool.write_text('#!/bin/bash\necho "RAN $CUDA_VISIBLE_DEVICES $@" >> out.txt\n')
+            tool.chmod(0o755)
+        (tmp_path / "out.txt").write_text("")
+        script = found.replace("trtllm-serve disaggregated -c disaggregated.yaml", "") + "\nwait\n"
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        subprocess.run(["bash", "-euc", script], cwd=tmp_path, check=True, env=environment)
+        runs = [line.split() for line in (tmp_path / "out.txt").read_text().splitlines()]
+        gpus = [int(gpu) for run in runs for gpu in run[1].split(",")]
+        ports = [run[run.index("--port") + 1] for run in runs]
+        assert sorted(gpus) == list(range(8)) and len(set(ports)) == len(runs) == (4 if "tp" in plan else 5)
+        if engine != "vllm" and "pools" in plan:
+            assert all(f"NODE0:{port}" in found for port in ports) and "HOST:PORT" not in found
+
+
+def test_servers_that_fill_their_nodes_keep_the_command_alone():
+    assert "CUDA_VISIBLE_DEVICES" not in text("vllm", {"tp": 8}, model="llama-3.1-8b")

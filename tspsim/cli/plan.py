@@ -67,11 +67,13 @@ def plan(
     Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
     are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
 
+    --emit alone prints the launch of the one plan that SCENARIO states, and searches where it states none or several.
+
     Without --html, --json, --pdf, --write or --emit the page goes to reports/NAME-plans.html in the current folder.
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
     from ..studies.planner.written import scenario_text
-    from .plans import check_emitted, shown
+    from .plans import check_emitted, emitted, has_its_plan, shown
 
     budget_s = read_budget(budget)
     points = read_map(map_text) if map_text is not None else None
@@ -98,6 +100,9 @@ def plan(
     outputs = Outputs(page_of, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, write=written)
     if engine is not None:
         check_emitted(engine, question)
+        if stated and points is None and has_its_plan(question) and not _searches(click.get_current_context()):
+            click.echo(emitted(engine, question), nl=False)
+            return
     with progress_bar() as progress:
         planner = planner_of(
             question,
@@ -123,6 +128,16 @@ def plan(
     )
     if answer.interrupted:
         raise KeyboardInterrupt
+
+
+#: Options that ask for a search; beside them --emit prints the best that was found.
+_OF_SEARCHES = ("objective", "top", "limits", "html_file", "json_file", "pdf_file", "jobs", "budget", "written")
+
+
+def _searches(context: click.Context) -> bool:
+    """Whether something was typed that only a search has."""
+    default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
+    return any(context.get_parameter_source(name) not in default for name in _OF_SEARCHES)
 
 
 def _show(

@@ -59,6 +59,13 @@ def check_emitted(name: str, scenario: Scenario) -> None:
         raise InputError(f"{name} trains; the scenario's pass is not `training`", key="--emit")
 
 
+def has_its_plan(question: Scenario) -> bool:
+    """Whether a scenario, or each of its offers, states one plan and asks for no other."""
+    from ..studies.purchase.offers import expand
+
+    return all(len(each.plans) == 1 and each.searched is None for each in expand(question))
+
+
 def emitted(name: str, asked: Scenario) -> str:
     """The plan of a scenario as a launch, or one an offer."""
     from ..question import look_up

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from ... import catalog
@@ -19,8 +19,10 @@ from ...scenario import Scenario
 from ...scenario.tiers import Tiers
 from ...scenario.workload import SpeculationSpec
 from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
+from ...serving.pooled import PooledDeployment
 from ...units import gib
 from .command import Command
+from .places import Place, places_of, started
 
 #: A checkpoint's repository, in the source of a model's file.
 REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
@@ -69,6 +71,13 @@ class Server:
     pushes: bool = False
     #: Further keys of the plan that are no engine's business to have by default, in words.
     further: Sequence[str] = ()
+    #: Where its servers are reached, where some of them share a node; else empty.
+    addresses: Sequence[str] = ()
+
+    @property
+    def urls(self) -> list[str]:
+        """Of its servers; where they have nodes of their own it is for who starts them to say."""
+        return list(self.addresses) or ["HOST:PORT"] * self.count
 
     @property
     def gpus(self) -> int:
@@ -222,20 +231,37 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
     """
     launcher = LAUNCHERS.get(engine)
     servers = servers_of(scenario, deployment)
+    shared = _places(servers, deployment)
+    servers = [
+        replace(server, addresses=tuple(place.address for place in places))
+        for server, places in zip(servers, shared or [[] for _ in servers], strict=True)
+    ]
     gpus = f"{deployment.gpus} GPU{'s' * (deployment.gpus != 1)} ({deployment.question.device.name})"
     lines = [f"# {scenario.name}: {deployment.plan.name}, {gpus}"]
     lines += _remarks(launcher, deployment.question, servers)
-    for server in servers:
+    for number, server in enumerate(servers):
         command = launcher.command(server)
         lines.append("")
         if server.part:
             lines.append(f"# {server.part}: {server.count} of")
         elif server.count > 1:
             lines.append(f"# {server.count} of, behind a router")
-        lines += command.lines()
+        if shared is None:
+            lines += command.lines()
+        else:
+            second = getattr(launcher, "second_port", lambda server: "")(server)
+            lines += started(server.part or "server", command.lines(), shared[number], server.vendor, second)
     if len(servers) > 1 or servers[0].count > 1:
         lines += ["", *launcher.router(servers)]
     return "\n".join(lines) + "\n"
+
+
+def _places(servers: Sequence[Server], deployment: Deployment) -> list[list[Place]] | None:
+    """Where servers of one cluster stand, where several share a node; None of others, and of clusters of their own."""
+    clusters = deployment.clusters if isinstance(deployment, PooledDeployment) else (deployment.question.cluster,)
+    if len(clusters) > 1:
+        return None
+    return places_of([(server.gpus, server.count) for server in servers], clusters[0].gpus_per_node)
 
 
 def _remarks(launcher: Launcher, question: Question, servers: Sequence[Server]) -> Iterator[str]:

@@ -95,15 +95,25 @@ class Sglang:
             words += ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
         return words + (["--speculative-draft-model-path", "DRAFT_MODEL"] if own else [])
 
+    def second_port(self, server: Server) -> str:
+        """At which a server that reads prompts is found by those that write."""
+        return "--disaggregation-bootstrap-port" if server.part == "prefill" else ""
+
     def router(self, servers: Sequence[Server]) -> list[str]:
         if servers[0].part:
             words = ["python -m sglang_router.launch_router --pd-disaggregation"]
-            words += [f"{'--prefill' if s.part == 'prefill' else '--decode'} http://HOST:PORT" for s in servers]
-            return [f"# in front of them, once for each of the servers: {' '.join(words)}"]
+            words += [
+                f"{'--prefill' if server.part == 'prefill' else '--decode'} http://{url}"
+                for server in servers
+                for url in (server.urls if server.addresses else server.urls[:1])
+            ]
+            each = "" if servers[0].addresses else ", once for each of the servers"
+            return [f"# in front of them{each}: {' '.join(words)}"]
         policy = ROUTERS.get(servers[0].router)
         told = f" --policy {policy}" if policy else ""
         other = [] if policy else [f"# cannot be said here: router {servers[0].router}"]
-        launched = f"python -m sglang_router.launch_router{told} --worker-urls http://HOST:PORT …"
+        urls = " ".join(f"http://{url}" for url in servers[0].addresses) or "http://HOST:PORT …"
+        launched = f"python -m sglang_router.launch_router{told} --worker-urls {urls}"
         return [*other, f"# in front of them: {launched}"]
 
 

@@ -95,7 +95,7 @@ class Trtllm:
             return [f"# in front of the {servers[0].count}: an HTTP load balancer, {policy}"]
         names = {"prefill": "context_servers", "decode": "generation_servers"}
         keys = {
-            names[server.part]: {"num_instances": server.count, "urls": ["HOST:PORT"] * server.count}
+            names[server.part]: {"num_instances": server.count, "urls": server.urls}
             for server in servers
         }
         told = yaml.safe_dump({"hostname": "localhost", "port": 8000, **keys}, sort_keys=False).rstrip()

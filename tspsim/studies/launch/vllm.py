@@ -101,6 +101,10 @@ class Vllm:
         config = {**DRAFTS[drafts.draft], "num_speculative_tokens": drafts.tokens}
         return ["--speculative-config", json.dumps(config)]
 
+    def second_port(self, server: Server) -> str:
+        """Over which caches are asked for."""
+        return "VLLM_NIXL_SIDE_CHANNEL_PORT" if server.part else ""
+
     def router(self, servers: Sequence[Server]) -> list[str]:
         if servers[0].part:
             counts = ", ".join(f"{server.count} {server.part}" for server in servers)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import numpy as np
 from pydantic import Field
 
-from ..kind import Floats, Rate
+from ..kind import Floats
 from ..traces import Trace, read_trace
-from .base import HIGHEST, Arrivals, OpenLoop
+from .base import HIGHEST, Arrivals, OpenLoop, Rates
 
 
 class Replayed(OpenLoop):
@@ -20,42 +20,49 @@ class Replayed(OpenLoop):
     file: Annotated[str, Field(min_length=1, max_length=1000)] = Field(
         description="CSV or JSON lines, or the name of a catalog trace"
     )
-    rate: Rate | Literal["highest"] | None = Field(
-        None, description="mean requests a second that the time of those replayed is stretched to; default: its own"
+    rate: Rates | None = Field(
+        None,
+        description="mean requests a second that the time of those replayed is stretched to; a list makes a curve; "
+        "highest: the highest that keeps the slo; default: its own",
     )
 
     def trace(self) -> Trace | None:
         return read_trace(self.file)
 
+    def points(self) -> tuple[Self, ...]:
+        if self.rate is None or self.rate == HIGHEST:
+            return (self,)
+        return tuple(self.model_copy(update={"rate": (rate,)}) for rate in self.rate)
+
     @property
     def label(self) -> Mapping[str, float]:
-        return {} if not isinstance(self.rate, float) else {"rate": self.rate}
+        return {} if self.rate is None or self.rate == HIGHEST else {"rate": float(self.rate[0])}
 
     @property
     def searches(self) -> bool:
         return self.rate == HIGHEST
 
     def at(self, rate: float) -> Self:
-        return self.model_copy(update={"rate": rate})
+        return self.model_copy(update={"rate": (rate,)})
 
     @property
     def mean_rate(self) -> float | None:
-        if isinstance(self.rate, str):
+        if self.rate == HIGHEST:
             return None
-        return self.rate if self.rate is not None else read_trace(self.file).rate
+        return float(self.rate[0]) if self.rate is not None else read_trace(self.file).rate
 
     def times(self, random: np.random.Generator, count: int) -> Floats | None:
         trace = read_trace(self.file)
         times: Floats = trace.arrival_s[:count] - trace.arrival_s[0]
-        if isinstance(self.rate, float):
+        if self.rate is not None and self.mean_rate is not None:
             span_s = float(times[-1])
-            times = times * ((count - 1) / span_s / self.rate if span_s else 0.0)
+            times = times * ((count - 1) / span_s / self.mean_rate if span_s else 0.0)
         return times
 
     def in_words(self) -> str:
         pace = "at its own pace" if self.rate is None else "at the highest rate within the bounds"
-        if isinstance(self.rate, float):
-            pace = f"stretched to {self.rate:g} requests/s"
+        if self.rate is not None and self.rate != HIGHEST:
+            pace = f"stretched to {' or '.join(f'{rate:g}' for rate in self.rate)} requests/s"
         return f"requests arrive as in the trace {self.file}, {pace}{self.capped}"
 
 
