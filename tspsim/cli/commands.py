@@ -17,6 +17,7 @@ from .grammar import Commands
 from .init import init
 from .plan import plan
 from .run import run
+from .size import size
 from .sweep import sweep
 from .trace import trace
 from .validate import validate
@@ -34,7 +35,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    *(init, check, run, compare, plan, bound, sweep, catalog, validate, calibrate, trace),
+    *(init, check, run, compare, plan, size, bound, sweep, catalog, validate, calibrate, trace),
     *(check_plugin, docs, completion),
 )
 for command in COMMANDS:

@@ -50,6 +50,8 @@ class Deployment:
     speculation: SpeculationSpec | None = None
     router: str = "round_robin"
     tiers: Tiers | None = None
+    #: So many of its clusters stand beside each other behind one router, and share nothing.
+    machines: int = 1
 
     def __post_init__(self) -> None:
         if self.router not in ROUTERS:
@@ -63,7 +65,7 @@ class Deployment:
     @property
     def replicas(self) -> int:
         """Engines of their own."""
-        return self.plan.dp // self.lanes
+        return self.machines * (self.plan.dp // self.lanes)
 
     @cached_property
     def drafts(self) -> Speculation | None:
@@ -250,7 +252,7 @@ class Deployment:
     @property
     def gpus(self) -> int:
         """All that it takes."""
-        return self.question.cluster.gpus
+        return self.machines * self.question.cluster.gpus
 
     @property
     def bill(self) -> Bill:

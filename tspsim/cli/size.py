@@ -1,0 +1,112 @@
+"""``tspsim size``: how many machines a recorded trace takes within its bounds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .._display import progress_bar
+from ..errors import InputError
+from .grammar import json_option, set_option
+from .outputs import Outputs, json_text, print_rich, report_file
+
+if TYPE_CHECKING:
+    from ..scenario import Scenario
+    from ..studies.sizing import Sized, Sizing
+
+
+@click.command()
+@click.argument("trace")
+@click.option("--slo", required=True, metavar="BOUNDS", help="Bounds on waits: ttft=2s,tpot=40ms,share=0.95.")
+@click.option("--model", required=True, metavar="NAME", help="Model that is served, from the catalog or a file.")
+@click.option("--on", "offers", multiple=True, required=True, metavar="DEVICE", help="Machine to offer; repeatable.")
+@click.option("--stack", default="vllm", show_default=True, metavar="NAME", help="Engine that serves.")
+@click.option("--rate", metavar="RATE", help="Mean requests/s to size for; left out, the trace's own.")
+@set_option
+@click.option("--budget", default="2 min", show_default=True, metavar="TIME", help="Search of plans; none: no end.")
+@click.option("--launch", "folder", metavar="FOLDER", help="Write a launch and a scenario that runs for every offer.")
+@json_option
+def size(
+    trace: str,
+    slo: str,
+    model: str,
+    offers: tuple[str, ...],
+    stack: str,
+    rate: str | None,
+    overrides: tuple[str, ...],
+    budget: str,
+    folder: str | None,
+    json_file: str | None,
+) -> None:
+    """How many machines serve TRACE within bounds: nodes, plan, ratio of pools, router and dollars, for every offer.
+
+    TRACE is CSV or JSON lines (arrival_s or timestamp_s, prompt_tokens, output_tokens and, where prompts share blocks,
+    hash_ids), or the name of a catalog trace. The best plan is searched for on one machine of each offer; then the
+    whole trace, bursts and all, is served by as many as its bounds need.
+    """
+    from ..studies.planner import read_budget
+    from ..studies.sizing import bounds_of, question_of, rate_of
+    from ..studies.sizing import size as sized_of
+    from ..traffic.traces import locate_trace, read_trace
+
+    budget_s = read_budget(budget)
+    question = question_of(trace, model=model, stack=stack, slo=bounds_of(slo), offers=offers, overrides=overrides)
+    wanted = rate_of(rate, read_trace(trace))
+    outputs = Outputs(inputs=[locate_trace(trace)], json=json_file)
+    target = _folder(folder)
+    with progress_bar() as progress:
+        answer = sized_of(question, wanted, budget_s=budget_s, progress=progress)
+    if target is not None:
+        _launches(answer, target)
+    outputs.write({"json": lambda: json_text(answer.to_json())}, show=lambda: _show(answer, trace, target))
+    if all(each.error for each in answer.sized):
+        from ..errors import InfeasibleError
+
+        raise InfeasibleError("; ".join(f"{each.offer}: {each.error}" for each in answer.sized))
+
+
+def _show(answer: Sizing, trace: str, target: Path | None) -> None:
+    """The offers, cheapest first."""
+    from ..units import digits
+
+    print_rich(f"{trace} at {digits(answer.rate)} requests/s:", "", *(each.in_words() for each in answer.sized))
+    if target is not None:
+        click.echo(f"launches and scenarios: {target}/")
+
+
+def _folder(name: str | None) -> Path | None:
+    """Where launches go; raises InputError where that is a file, or beside a folder that is not there."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.exists() and not path.is_dir():
+        raise InputError("is a file; name a folder for the launches", key="--launch", file=name)
+    if not path.parent.exists():
+        raise InputError(f"folder '{path.parent}' does not exist; make it first", key="--launch", file=name)
+    return path
+
+
+def _launches(answer: Sizing, target: Path) -> None:
+    """``OFFER.sh`` and ``OFFER.yaml`` of every offer that serves."""
+    from ..files import atomic_write
+    from ..studies.launch import LAUNCHERS, launch
+    from ..studies.planner.written import scenario_text
+
+    target.mkdir(exist_ok=True)
+    for each in answer.sized:
+        if each.deployment is None or each.scenario is None:
+            continue
+        stem = report_file(each.offer).stem
+        atomic_write(target / f"{stem}.yaml", scenario_text(_written(each, answer.rate)))
+        engine = each.deployment.engine.scheduler
+        if engine in LAUNCHERS:
+            atomic_write(target / f"{stem}.sh", launch(engine, each.scenario, each.deployment))
+
+
+def _written(each: Sized, rate: float) -> Scenario:
+    """The scenario of one machine's part: the plan under the trace at as much of the rate as it has of the machines."""
+    assert each.scenario is not None and each.scenario.traffic is not None and each.deployment is not None
+    share = rate / each.deployment.machines
+    return each.scenario.model_copy(update={"traffic": each.scenario.traffic.at_rate(float(f"{share:.4g}"))})

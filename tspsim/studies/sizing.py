@@ -1,0 +1,297 @@
+"""How many machines a recorded trace takes: of every offer the best plan, and as many as keep the bounds.
+
+The plan is searched for on one machine, at the highest rate of the trace that keeps the bounds; the rate that is wanted
+over that rate guesses how many are needed. Then the whole trace, with its bursts, is served by so many behind one
+router, and by more or fewer, until they keep the bounds and one less does not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import InfeasibleError, InputError
+from ..question import look_up
+from ..scenario import Scenario, load
+from ..serving.answer import deployment_of
+from ..serving.bounds import kept_in_words
+from ..serving.deployment import Deployment
+from ..serving.points import Point, point
+from ..serving.pooled import PooledDeployment
+from ..serving.steady import figures
+from ..traffic.traces import Trace, read_trace
+from ..units import digits, parse, share_beside
+from .planner.traffic import TrafficPlanner
+from .planner.traffic_answer import Tried
+from .purchase.costs import Rates, rates_of
+from .purchase.offers import expand
+
+#: Nodes of a machine, where fewer have no room for the model; and the fabric that joins them.
+MOST_NODES, FABRIC = 8, "rails-400g"
+#: Numbers of machines that are looked at, at most.
+MOST_TRIES = 16
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """One offer: so many machines of a plan serve the trace; or why none do."""
+
+    offer: str
+    error: str = ""
+    machines: int = 0
+    nodes: int = 0
+    gpus: int = 0
+    plan: Tried | None = None
+    #: All machines under the trace.
+    served: Mapping[str, Any] | None = None
+    #: What keeps the bounds on one machine.
+    requests_per_s_each: float = 0.0
+    #: Of one machine less, why it is not enough; empty where there is none less.
+    fewer: str = ""
+    rates: Rates | None = None
+    deployment: Deployment | None = None
+    scenario: Scenario | None = None
+
+    @property
+    def router(self) -> str:
+        """Who sends requests to replicas."""
+        return str(self.plan.result.settings.get("router", "round_robin")) if self.plan else ""
+
+    @property
+    def pools(self) -> dict[str, int]:
+        """Replicas of all machines: ``prefill`` and ``decode``, or ``replicas`` where each does both."""
+        if self.deployment is None:
+            return {}
+        return {name or "replicas": count for name, _, count, _ in self.deployment.engines()}
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all GPUs, on the basis that ranks."""
+        return self.rates.usd * self.gpus if self.rates is not None and self.rates.usd else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        if self.error:
+            return {"name": self.offer, "error": self.error}
+        assert self.plan is not None and self.served is not None and self.rates is not None
+        return {
+            "name": self.offer,
+            "machines": self.machines,
+            "nodes": self.nodes,
+            "gpus": self.gpus,
+            "plan": dict(self.plan.keys),
+            "router": self.router,
+            "replicas": self.pools,
+            "requests_per_s_each": self.requests_per_s_each,
+            "usd_per_hour": {basis: usd * self.gpus for basis, usd in self.rates.usd_per_gpu_hour.items()},
+            "bounds": self.served["bounds"],
+            "ttft_s": self.served["ttft_s"],
+            "tpot_s": self.served["tpot_s"],
+            "fewer": self.fewer,
+        }
+
+    def in_words(self) -> str:
+        """In a sentence or two."""
+        if self.error:
+            return f"{self.offer}: {self.error}."
+        assert self.plan is not None and self.served is not None
+        counts = " : ".join(f"{count} {name}" for name, count in self.pools.items())
+        nodes = f"{self.nodes:,} node{'s' * (self.nodes > 1)}, {self.gpus:,} GPUs"
+        usd = self.usd_per_hour
+        price = f", ${digits(usd)} an hour ({self.rates.basis})" if usd is not None and self.rates else ""
+        told = self.served["bounds"]
+        fewer = f" {self.fewer}." if self.fewer else ""
+        fewer += "" if self.served["steady"] else " The trace ends in the ramp: ramp and drain are in that share."
+        return (
+            f"{self.offer}: {nodes}{price}: {self.plan.name}, {counts}, {self.router}; "
+            f"{share_beside(told['share'], told['wanted'])} of requests keep the bounds.{fewer}"
+        )
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """Every offer, cheapest first; those that cannot serve last."""
+
+    scenario: Scenario
+    rate: float
+    sized: tuple[Sized, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data (docs/json.md)."""
+        return {
+            "schema": 1,
+            "scenario": self.scenario.to_dict(),
+            "size": {"requests_per_s": self.rate, "offers": [each.to_json() for each in self.sized]},
+        }
+
+
+def question_of(
+    trace: str,
+    *,
+    model: str,
+    stack: str,
+    slo: Mapping[str, str],
+    offers: Sequence[str],
+    overrides: Sequence[str] = (),
+) -> Scenario:
+    """The question as a scenario with an offer a machine.
+
+    Raises
+    ------
+    InputError
+        The trace, the model, a bound or an offer is wrong.
+    """
+    found = read_trace(trace)
+    if not len(found.arrival_s):
+        raise InputError("has lengths and no arrival times; a size needs both (arrival_s or timestamp_s)", file=trace)
+    if not found.rate:
+        raise InputError("has all its requests at one moment, which is no rate to size for", file=trace)
+    more = {"prefix": {"kind": "hash_ids"}} if found.hashes else {}
+    asked = {
+        "name": f"size-{found.name}",
+        "workload": {"model": model, "stack": stack},
+        "traffic": {"arrivals": {"kind": "trace", "file": trace, "rate": "highest"}, "slo": dict(slo), **more},
+        "plans": [{"name": "any"}],
+        "offers": [{"name": name, "cluster": {"device": name, "nodes": 1}} for name in offers],
+    }
+    return load(asked, list(overrides))
+
+
+def bounds_of(text: str) -> dict[str, str]:
+    """Bounds as ``--slo`` has them.
+
+    >>> bounds_of("ttft=2s, tpot=40ms")
+    {'ttft': '2s', 'tpot': '40ms'}
+    """
+    found: dict[str, Any] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or not value.strip():
+            raise InputError(f"'{part}' is no bound; state such as ttft=2s,tpot=40ms,share=0.95", key="--slo")
+        found[name.strip()] = float(value) if name.strip() == "share" and _number(value) else value.strip()
+    if not found:
+        raise InputError("states no bound; state such as ttft=2s,tpot=40ms", key="--slo")
+    return found
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def rate_of(text: str | None, trace: Trace) -> float:
+    """Requests/s to size for: the trace's own, or as stated; raises InputError."""
+    if text is None:
+        return trace.rate
+    return float(parse(text if "/" in text else f"{text} requests/s", "requests/s", positive=True))
+
+
+def size(
+    scenario: Scenario, rate: float, *, budget_s: float | None = None, progress: Progress | None = None
+) -> Sizing:
+    """Machines of every offer for the scenario's trace at a mean rate.
+
+    Raises
+    ------
+    InputError
+        A cluster or the workload is wrong.
+    """
+    offers = expand(scenario)
+    each_s = None if budget_s is None else budget_s / len(offers)
+    sized = []
+    for number, offered in enumerate(offers):
+
+        def told(what: str, share: float, number: int = number) -> None:
+            if progress is not None:
+                progress(what, (number + share) / len(offers))
+
+        try:
+            sized.append(_sized(offered, rate, each_s, told))
+        except InfeasibleError as error:
+            sized.append(Sized(offered.name, str(error)))
+    ranked = sorted(sized, key=lambda each: (bool(each.error), each.usd_per_hour or math.inf, each.gpus))
+    return Sizing(scenario, rate, tuple(ranked))
+
+
+def _sized(offered: Scenario, rate: float, budget_s: float | None, told: Progress) -> Sized:
+    scenario, best = _best(offered, budget_s, told)
+    if not best.kept:
+        missed = best.result.serving.get("bounds")
+        return Sized(offered.name, f"keeps the bounds at no rate ({kept_in_words(missed) if missed else best.name})")
+    each = float(figures(best.result.serving)["goodput_requests_per_s"] or 0.0)
+    machines = max(1, math.ceil(rate / float(best.load.get("rate") or each)))
+    tries: dict[int, tuple[Point, Deployment]] = {}
+
+    def keeps(count: int) -> bool:
+        told(f"{offered.name}: {count} machines", 0.8)
+        if count not in tries:
+            deployment, asked = _of_machines(scenario, best, count)
+            assert asked.traffic is not None
+            one = point(deployment, asked.traffic.at_rate(rate), ranges=False)
+            if one.interrupted:
+                raise KeyboardInterrupt
+            tries[count] = one, deployment
+        return bool(tries[count][0].run.metrics["bounds"]["kept"])
+
+    while not keeps(machines) and len(tries) < MOST_TRIES:
+        machines = max(machines + 1, math.ceil(1.05 * machines))
+    while machines > 1 and len(tries) < MOST_TRIES and keeps(machines - 1):
+        machines -= 1
+    one, deployment = tries[machines]
+    if not one.run.metrics["bounds"]["kept"]:
+        return Sized(offered.name, f"{machines} machines do not keep the bounds, and more were not tried")
+    less = tries.get(machines - 1)
+    fewer = f"With one machine less {kept_in_words(less[0].run.metrics['bounds'])}" if less else ""
+    question = look_up(scenario)
+    nodes = machines * question.cluster.nodes
+    rates = rates_of(scenario, question.cluster, question.device)
+    return Sized(
+        offered.name, "", machines, nodes, machines * question.cluster.gpus, best, one.run.metrics, each, fewer, rates,
+        deployment, _of_machines(scenario, best, machines)[1],
+    )  # fmt: skip
+
+
+def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Scenario, Tried]:
+    """The best plan of the smallest machine that has room, and that machine."""
+    nodes = 1
+    while True:
+        cluster = offered.cluster
+        if nodes > 1:
+            update = {"nodes": nodes, "fabric": getattr(cluster, "fabric", None) or FABRIC}
+            cluster = cluster.model_copy(update=update)  # type: ignore[union-attr]
+        scenario = offered.model_copy(update={"cluster": cluster})
+        try:
+            planner = TrafficPlanner(scenario, stated=False, top=1, budget_s=budget_s, progress=told)
+            return scenario, planner.run().best[0]
+        except InfeasibleError:
+            nodes *= 2
+            if nodes > MOST_NODES or not hasattr(cluster, "nodes"):
+                raise
+
+
+def _of_machines(scenario: Scenario, best: Tried, count: int) -> tuple[Deployment, Scenario]:
+    """So many machines behind one router: of two pools on one larger cluster, so that caches go between all of them."""
+    plan, cluster = best.asked.plans[0], scenario.cluster
+    if plan.pools is None:
+        asked = scenario.model_copy(update={"plans": (plan,)})
+        question = look_up(asked)
+        return replace(deployment_of(question, question.plans[0]), machines=count), asked
+    if count > 1:
+        parts = {
+            name: pool.model_copy(update={"replicas": count * (pool.replicas or 1)})
+            for name, pool in plan.pools.members().items()
+        }
+        plan = plan.model_copy(update={"pools": plan.pools.model_copy(update=parts)})
+        update = {"nodes": count * getattr(cluster, "nodes", 1), "fabric": getattr(cluster, "fabric", None) or FABRIC}
+        cluster = cluster.model_copy(update=update)  # type: ignore[union-attr]
+    asked = scenario.model_copy(update={"plans": (plan,), "cluster": cluster})
+    question = look_up(asked)
+    deployment = deployment_of(question, question.plans[0])
+    assert isinstance(deployment, PooledDeployment)
+    return deployment, asked
