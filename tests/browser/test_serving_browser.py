@@ -44,6 +44,8 @@ def test_every_figure_is_drawn_and_nothing_scrolls_sideways(visit: Open, report:
     assert set(drawn) == {f"figure-{name}" for name in FIGURES}
     assert all(count > 0 for count in drawn.values()), drawn
     assert shown.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    wide = "() => [...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
+    assert width < 1400 or shown.evaluate(wide) == 0, "every table fits 1,400 pixels"
     grids = shown.evaluate(
         "() => ['yaxis2', 'xaxis'].map(axis => document.getElementById('figure-engines').layout[axis].gridcolor)"
     )

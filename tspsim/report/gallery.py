@@ -42,6 +42,7 @@ SHOWN = (
     "tsp-vs-tpsp-1024-mi300x",
     "tsp-figures-throughput",
     "tsp-figures-micro-batch",
+    "kimi-k2.6-mi355x-vs-b200",
     "dead-link-mi300x",
     "slow-gpu-mi300x",
 )
@@ -67,6 +68,8 @@ class Entry:
     href: str
     answer: str
     rates: tuple[float, ...] = ()
+    #: What the bars measure, and of what there is one each.
+    bars: str = "tokens/s, a bar a plan"
 
 
 def write_gallery(folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[str] = ()) -> list[Entry]:
@@ -94,7 +97,9 @@ def schemes(folder: Path) -> list[Entry]:
     most = worth.most(gains)
     first = most[0]
     answer = f"{first.scheme}: {first.best:g} times the best plan without it on {first.device}"
-    return [Entry(worth.NAME, worth.DESCRIPTION, f"pages/{worth.NAME}.html", answer, _longest([g.best for g in most]))]
+    bars = "rate over the best plan without, a bar a scheme"
+    rates = _longest([gain.best for gain in most])
+    return [Entry(worth.NAME, worth.DESCRIPTION, f"pages/{worth.NAME}.html", answer, rates, bars)]
 
 
 def _write(scenario: Scenario, folder: Path) -> Entry:
@@ -127,7 +132,8 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
     best, rates = ranked[0], [row.measure("tokens_per_usd") or 0.0 for row in ranked]
     rate = compact(best.measure("tokens_per_usd") or 0.0)
     answer = f"{best.name} with {best.best.name if best.best else 'no plan'}: {rate} tokens a dollar"
-    return Entry(scenario.name, scenario.description, file, answer, _longest(rates))
+    bars = "tokens a dollar, a bar an offer"
+    return Entry(scenario.name, scenario.description, file, answer, _longest(rates), bars)
 
 
 def _plan(name: str, folder: Path) -> Entry:
@@ -241,7 +247,7 @@ _INDEX = """\
 <p>Answers to scenarios that ship, rendered by <code>python -m tspsim.report.gallery reports</code>.</p>
 <ul class="gallery">
 {% for entry, picture in shown %}
-<li>{{ picture }}<h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
+<li>{{ picture }}{% if picture %}<p class="small">{{ entry.bars }}, the best first</p>{% endif %}<h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
 <p class="note">{{ entry.description }}</p>
 <strong>{{ entry.answer }}</strong>
 <p class="small">Numbers: <a href="tables/{{ slug(entry.name) }}.csv">CSV</a>,

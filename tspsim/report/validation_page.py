@@ -71,7 +71,7 @@ SECTION = """
 {% endfor %}
 </tbody></table></div></details>
 <details><summary>The {{ worst|length }} rows furthest off</summary>
-<div class="scroll"><table>
+<div class="scroll"><table class="wraps">
 <thead><tr>{% for name in columns %}<th>{{ name }}</th>{% endfor %}<th>predicted</th><th>error</th></tr></thead>
 <tbody>
 {% for cells in worst %}

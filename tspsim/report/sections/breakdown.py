@@ -16,7 +16,7 @@ TEMPLATE = """
 {{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no
 computing hides, waiting for the host (launches, and between steps), in the pipeline (bubble) and for others
 (idle).") }}
-<details><summary>The same as a table</summary><div class="scroll"><table>
+<details><summary>The same as a table</summary><div class="scroll"><table class="tight">
   <thead><tr><th scope="col">Plan</th>{% for kind in kinds %}<th scope="col">{{ kind }}</th>{% endfor %}
   <th scope="col">step</th></tr></thead>
   <tbody data-plans>{% for row in rows %}

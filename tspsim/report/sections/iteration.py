@@ -11,10 +11,10 @@ from tspsim.units import compact, gib, percent
 from .section import Section
 
 TEMPLATE = """
-<div class="scroll"><table>
+<div class="scroll"><table class="plans tight">
   <thead><tr><th scope="col">Plan</th>{% for name in columns %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
   <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}
-  <td>{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
+  <td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table></div>
 <p class="small">Parts follow each other, but where generation runs ahead on GPUs of its own. Below, the timeline
 and the use of links are those of one update.</p>

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 #: A template: ``rows`` are ``(name, cells)``, ``columns`` their headings.
 FOLDED = """
-<details><summary>The same as a table</summary><div class="scroll"><table class="plans">
+<details><summary>The same as a table</summary><div class="scroll"><table class="plans tight">
   <thead><tr><th scope="col">{}</th>{{% for column in columns %}}<th scope="col">{{{{ column }}}}</th>{{% endfor %}}
   </tr></thead>
   <tbody>{{% for name, cells in rows %}}<tr><th scope="row">{{{{ name }}}}</th>{{% for cell in cells %}}

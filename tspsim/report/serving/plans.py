@@ -15,7 +15,8 @@ from .view import Run, Served, ServingView
 
 TEMPLATE = """
 {% if note %}<p class="note">{{ note }}</p>{% endif %}
-<div class="scroll"><table class="plans"><caption class="hidden">Every plan that was asked, the best first</caption>
+<div class="scroll"><table class="plans tight">
+<caption class="hidden">Every plan that was asked, the best first</caption>
 <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}
 </tr></thead>
 <tbody>{% for row in rows %}<tr{% if loop.first %} class="best"{% endif %}><th scope="row">{{ row.name }}
