@@ -247,7 +247,8 @@ _INDEX = """\
 <p>Answers to scenarios that ship, rendered by <code>python -m tspsim.report.gallery reports</code>.</p>
 <ul class="gallery">
 {% for entry, picture in shown %}
-<li>{{ picture }}{% if picture %}<p class="small">{{ entry.bars }}, the best first</p>{% endif %}<h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
+<li>{{ picture }}{% if picture %}<p class="small">{{ entry.bars }}, the best first</p>{% endif %}
+<h2><a href="{{ entry.href }}">{{ entry.name }}</a></h2>
 <p class="note">{{ entry.description }}</p>
 <strong>{{ entry.answer }}</strong>
 <p class="small">Numbers: <a href="tables/{{ slug(entry.name) }}.csv">CSV</a>,
