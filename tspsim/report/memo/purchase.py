@@ -66,7 +66,7 @@ def _ranked(decision: Decision) -> list[Row]:
 
 def tied(verdict: Verdict) -> bool:
     """Whether the difference lies within its range."""
-    return verdict.low <= 1.0 <= verdict.high
+    return verdict.tie or verdict.low <= 1.0 <= verdict.high
 
 
 def ties(decision: Decision) -> list[str]:
