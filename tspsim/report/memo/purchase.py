@@ -36,7 +36,7 @@ def money(usd: float) -> str:
 def memo_of(decision: Decision, results: Sequence[Result], title: str, description: str) -> Memo:
     """The sheet of a decision about ``results``."""
     ranked = _ranked(decision)
-    winner = ranked[0] if ranked and ranked[0].best is not None else None
+    winner = ranked[0] if ranked and ranked[0].plan is not None else None
     standing, verdict = headline(decision, winner)
     return Memo(
         title=title,
@@ -86,7 +86,7 @@ def unsearched(decision: Decision) -> list[str]:
 
 def headline(decision: Decision, winner: Row | None) -> tuple[str, str]:
     """Whether it stands, and in a sentence."""
-    if winner is None or winner.best is None:
+    if winner is None or winner.plan is None:
         return "open", "No plan fits or can run on any offer."
     if left := unsearched(decision):
         return "open", f"Not searched enough to choose: {_and([winner.name, *left])} are open."
@@ -159,7 +159,7 @@ def _tiles(row: Row, standing: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
-    assert row.best is not None
+    assert row.plan is not None
     basis = row.rates.basis or ""
     if row.outcome is not None:
         yield "Days", digits(row.outcome.days), _ends(row.likely.days) if row.likely else ""
@@ -171,18 +171,18 @@ def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
         if basis in service.usd_per_hour:
             month = service.usd_per_hour[basis] * MONTH_H
             yield f"A month ({basis})", money(month), f"{money(service.usd_per_hour[basis])} an hour"
-    spread = row.best.range
+    spread = row.plan.range
     more = f"{compact(spread.low)} – {compact(spread.high)}" if spread is not None else ""
-    yield "Tokens/s", compact(row.best.tokens_per_s), more
-    if row.rates.usd and row.best.tokens_per_s_per_gpu:
-        each = 1e6 * row.rates.usd / (row.best.tokens_per_s_per_gpu * 3600.0)
+    yield "Tokens/s", compact(row.plan.tokens_per_s), more
+    if row.rates.usd and row.plan.tokens_per_s_per_gpu:
+        each = 1e6 * row.rates.usd / (row.plan.tokens_per_s_per_gpu * 3600.0)
         yield "$/M tokens", digits(each), f"{digits(row.rates.usd)} $ per GPU hour"
 
 
 def _cells(decision: Decision, row: Row) -> list[str]:
     machine = f"{row.gpus:,} {row.device.upper()}"
-    blank = [row.name, machine, "–" if row.best is None else row.best.name]
-    if row.best is None:
+    blank = [row.name, machine, "–" if row.plan is None else row.plan.name]
+    if row.plan is None:
         return [*blank, *["–"] * (len(COLUMNS) - 3), "no plan fits"]
     basis = row.rates.basis or ""
     days = usd = in_time = in_budget = "–"
@@ -196,7 +196,7 @@ def _cells(decision: Decision, row: Row) -> list[str]:
         in_time = "–" if row.likely.in_time is None else chance(row.likely.in_time)
         in_budget = "–" if row.likely.in_budget is None else chance(row.likely.in_budget)
     enough = f"{row.need.nodes:,}" if row.need else f"{row.service.nodes:,}" if row.service else "–"
-    each = row.best.tokens_per_s_per_gpu
+    each = row.plan.tokens_per_s_per_gpu
     per_million = digits(1e6 * row.rates.usd / (each * 3600.0)) if row.rates.usd and each else "–"
     return [*blank, days, usd, in_time, in_budget, enough, per_million, _against(decision, row)]
 
@@ -233,21 +233,21 @@ def _caveats(decision: Decision) -> Iterator[str]:
     for row in decision.rows:
         if row.searched is not None and (row.searched.gap > 0.01 or not row.searched.complete):
             yield row.searched.in_words(row.name)
-    refused = [row.name for row in decision.rows if row.best is None]
+    refused = [row.name for row in decision.rows if row.plan is None]
     if refused:
         yield f"No plan fits on {_and(refused)}."
     yield from dict.fromkeys(
         text for row in decision.rows for text in row.result.defaults if is_announced(text)
     )
-    notes = decision.winner.best.notes if decision.winner is not None and decision.winner.best is not None else ()
+    notes = decision.winner.plan.notes if decision.winner is not None and decision.winner.plan is not None else ()
     yield from (note for note in notes if not note.startswith("chosen for this machine"))
 
 
 def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) -> Iterator[tuple[str, str]]:
     shown = winner.result if winner is not None else results[0]
-    if winner is not None and winner.best is not None:
-        yield "Plan", f"{winner.best.name}: {plan_in_words(winner.best)}."
-        yield "Limit", f"{winner.best.bottleneck}."
+    if winner is not None and winner.plan is not None:
+        yield "Plan", f"{winner.plan.name}: {plan_in_words(winner.plan)}."
+        yield "Limit", f"{winner.plan.bottleneck}."
     yield "Precision", precision(shown)
     yield "Stack", stack(results)
     rates = (winner or decision.rows[0]).rates
