@@ -135,6 +135,7 @@ OTHER_CLUSTERS: dict[str, Any] = {
     "islands": [{"nodes": 1, "fabric": "rails-400g"}, {"nodes": 1, "fabric": "rails-200g"}],
     "measured": {"unit": "GB/s", "rows": [[0, 20], [20, 0]]},
     "routing": "planned",
+    "transport": "roce",
     "faults": {"slow_gpus": [{"gpu": 0, "factor": 1.2}]},
     "variation": {"gpu": "2 %", "seed": 0},
 }
