@@ -82,21 +82,23 @@ def test_the_memo_says_what_is_signed(decision: Decision, compared: Any) -> None
     assert [words for words in told if words not in text] == []
 
 
-def test_a_difference_within_its_range_is_a_tie_and_one_beyond_is_none(decision: Decision, compared: Any) -> None:
+def test_the_memo_ties_where_the_verdict_does_and_says_how_likely_a_lead_is(decision: Decision, compared: Any) -> None:
     (verdict,) = decision.verdicts
-    for low, standing in ((0.9, "tie"), (1.1, "sure")):
-        found = memo(replace(decision, verdicts=(replace(verdict, low=low, ratio=1.5, high=2.0),)), compared)
+    for low, drawn, standing in ((0.9, 0.0, "likely"), (1.1, 0.0, "sure"), (0.9, 0.6, "tie")):
+        told = replace(verdict, low=low, ratio=1.5, high=2.0, drawn=drawn)
+        assert told.tie == (standing == "tie")
+        found = memo(replace(decision, verdicts=(told,)), compared)
         assert found.standing == standing and ("tie" in found.verdict) == (standing == "tie")
+        assert ("with a probability of" in found.verdict) == (standing == "likely")
 
 
-def test_a_gap_wider_than_the_margin_names_no_winner(decision: Decision, compared: Any) -> None:
-    (verdict,) = decision.verdicts
-    for gap, standing in ((0.2, "open"), (0.05, "sure")):
-        rows = tuple(replace(row, searched=Searched("TSP8", gap=gap, complete=False)) for row in decision.rows)
-        wide = replace(decision, rows=rows, winner=next(row for row in rows if row.name == verdict.a))
-        found = memo(replace(wide, verdicts=(replace(verdict, low=1.05, ratio=1.1, high=1.2),)), compared)
-        assert found.standing == standing and found.verdict.startswith("Not searched enough") == (standing == "open")
-        assert any("another may be" in sentence for _, sentences in found.lists for sentence in sentences)
+def test_a_decision_in_doubt_names_no_winner(decision: Decision, compared: Any) -> None:
+    doubt = "Not searched enough: A leads B by 3.0 %, and B may have a plan that is 20.0 % better."
+    found = memo(replace(decision, winner=None, verdicts=(), doubt=doubt), compared)
+    assert (found.standing, found.verdict) == ("open", doubt)
+    rows = tuple(replace(row, searched=Searched("TSP8", gap=0.2, complete=False)) for row in decision.rows)
+    found = memo(replace(decision, rows=rows, winner=None, verdicts=(), doubt=doubt), compared)
+    assert any("another may be" in sentence for _, sentences in found.lists for sentence in sentences)
 
 
 def test_a_budget_needs_work_and_wrong_money_is_one_line() -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.likely import Likely
     from tspsim.studies.purchase.row import Row
-    from tspsim.studies.uncertainty import Verdict
 
 #: Hours of a month.
 MONTH_H = 730.5
@@ -64,34 +63,26 @@ def _ranked(decision: Decision) -> list[Row]:
     return sorted(decision.ranked(key), key=lambda row: row is not decision.winner)
 
 
-def tied(verdict: Verdict) -> bool:
-    """Whether the difference lies within its range."""
-    return verdict.tie or verdict.low <= 1.0 <= verdict.high
-
-
 def ties(decision: Decision) -> list[str]:
-    """Offers that cannot be told from the winner."""
-    return [verdict.b for verdict in decision.verdicts if tied(verdict)]
-
-
-def unsearched(decision: Decision) -> list[str]:
-    """Offers whose plan may still gain more than separates them from the winner."""
-    margins = {verdict.b: verdict.ratio for verdict in decision.verdicts}
-    return [
-        row.name
-        for row in decision.rows
-        if row.searched is not None and row.name in margins and 1.0 + row.searched.gap >= margins[row.name]
-    ]
+    """Offers that cannot be told from the winner: as the verdict says it everywhere (``Verdict.tie``)."""
+    return [verdict.b for verdict in decision.verdicts if verdict.tie]
 
 
 def headline(decision: Decision, winner: Row | None) -> tuple[str, str]:
     """Whether it stands, and in a sentence."""
     if winner is None or winner.plan is None:
         return "open", "No plan fits or can run on any offer."
-    if left := unsearched(decision):
-        return "open", f"Not searched enough to choose: {_and([winner.name, *left])} are open."
+    if decision.doubt:
+        return "open", decision.doubt
     if level := ties(decision):
         return "tie", f"{_and([winner.name, *level])} tie: the difference lies within its range."
+    near = [verdict for verdict in decision.verdicts if verdict.low <= 1.0]
+    if near:
+        least = min(verdict.probability for verdict in near)
+        against = _and([verdict.b for verdict in near])
+        return "likely", (
+            f"{winner.name}, better than {against} with a probability of {chance(least)}: {_answer(decision, winner)}."
+        )
     return "sure", f"{winner.name}: {_answer(decision, winner)}."
 
 
@@ -135,7 +126,7 @@ def _round(text: str) -> str:
 def _reasons(decision: Decision, winner: Row | None, standing: str) -> Iterator[str]:
     if winner is None or not decision.verdicts:
         return
-    for verdict in [verdict for verdict in decision.verdicts if standing != "tie" or tied(verdict)][:1]:
+    for verdict in [verdict for verdict in decision.verdicts if standing != "tie" or verdict.tie][:1]:
         lead = f"{winner.name} has {verdict.ratio:.2f} times the {_measured(decision)} of {verdict.b}"
         yield (
             f"{lead} (nine times of ten {verdict.low:.2f} to {verdict.high:.2f}), and more with a probability of "
@@ -205,7 +196,7 @@ def _against(decision: Decision, row: Row) -> str:
     verdict = next((each for each in decision.verdicts if each.b == row.name), None)
     if verdict is None:
         return "first" if row is decision.winner else "–"
-    told = f"{1 / verdict.ratio:.2f}" + (", tie" if tied(verdict) else "")
+    told = f"{1 / verdict.ratio:.2f}" + (", tie" if verdict.tie else "")
     return f"{told}\n{1 / verdict.high:.2f} – {1 / verdict.low:.2f}"
 
 

@@ -29,7 +29,7 @@ MEMO = r"""
 <div><dt>{{ what }}</dt><dd>{{ value }}</dd><dd class="small">{{ more }}</dd></div>{% endfor %}</dl>{% endif %}
 <table class="memo-table"><caption class="hidden">{{ memo.what }}</caption>
 <thead><tr>{% for column in memo.columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in memo.rows %}<tr{% if loop.first and memo.standing == "sure" %} class="best"{% endif %}>
+<tbody>{% for row in memo.rows %}<tr{% if loop.first and memo.standing in ("sure", "likely") %} class="best"{% endif %}>
 <th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
 <td data-label="{{ memo.columns[loop.index] }}"><span>{% for line in cell.split("\n") %}
 {% if loop.first %}{{ line }}{% else %}<span class="small">{{ line }}</span>{% endif %}
@@ -64,7 +64,7 @@ _SHEET = """<!DOCTYPE html>
 
 @dataclass(frozen=True)
 class Memo:
-    """Words of one sheet; ``standing`` is ``sure``, ``tie`` or ``open``."""
+    """Words of one sheet; ``standing`` is ``sure``, ``likely``, ``tie`` or ``open``."""
 
     title: str
     kicker: str
