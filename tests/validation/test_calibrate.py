@@ -191,7 +191,7 @@ def test_logs_of_nccl_tests_move_the_node(
         ("--data nowhere", "nowhere: no such folder"),
         ("--data a.log", "a.log: is a file, not a folder of tables; give a log of nccl-tests with --nccl-tests"),
         ("--data raw", "raw/collectives/all.csv: is the log of nccl-tests as printed, not a table; give it with --"),
-        ("", "give --data DIR or --nccl-tests FILE"),
+        ("", "give --data DIR, --nccl-tests FILE or --trace FILE"),
         ("--nccl-tests a.log", "--op: is needed for a log"),
         ("--nccl-tests a.log --op allreduce", "did you mean 'all_reduce'"),
         ("--nccl-tests a.log --op all_reduce --gpus 4", "a.log: --gpus 4, but the log lists 8"),
