@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 import tspsim
+from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.spec import describe
 from tspsim.result import PlanResult
 
-CATALOG = sorted(path.stem for path in (Path(tspsim.__file__).parents[1] / "workloads/models").glob("*.yaml"))
 SEQUENCE = 16384  # longer than every window and chunk of the catalog
 SCHEMES: list[dict[str, Any]] = [
     {"tp": 8},
@@ -30,7 +30,7 @@ SCHEMES: list[dict[str, Any]] = [
 def attentions() -> dict[tuple[Any, ...], Architecture]:
     """Of every attention that a model of the catalog trains with, the first model with it, its repeating layers."""
     found: dict[tuple[Any, ...], Architecture] = {}
-    for name in CATALOG:
+    for name in sorted(catalog.names("models")):
         model = load_model(name)
         if not model.attention_kind.whole:
             continue
