@@ -27,7 +27,7 @@ from ..question import Question, look_up
 from ..scenario import load
 from ..traces import Trace, read
 from ..traces.lay import Laid, lay
-from ..traces.names import waits
+from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
@@ -85,11 +85,7 @@ class TraceCalibration:
 
 def points_of(laid: Laid, costs: Costs) -> list[Point]:
     """Operators of a step with the median of what they took."""
-    rows: dict[int, list[int]] = defaultdict(list)
-    names = laid.trace.word("name")
-    for row, index in enumerate(laid.operation.tolist()):
-        if index >= 0 and not waits(names[row]):
-            rows[index].append(row)
+    rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
     took: dict[Operator, list[float]] = defaultdict(list)
     # One kernel may do what the model has as two of a kind (attention of prompts and of decoding): whose, nobody knows.

@@ -228,24 +228,17 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
         elements += size / wire_bytes(wire, job.work.optimizer.weights)
     if gathered is not None:
         # The first kernels of the layer, which wait for the weights.
-        kernels = [copied_out(job, elements)]
+        kernels = copies("copy weights out", elements * job.work.stack.gathered_copy_bytes)
         if wire is not None:
-            kernels.append(recast("dequantise", elements, WIRES[wire], job.work.optimizer.weights))
-        if any(kernels):
-            builder.compute("weights from the wire", *filter(None, kernels))
+            kernels += (recast("dequantise", elements, WIRES[wire], job.work.optimizer.weights),)
+        if kernels:
+            builder.compute("weights from the wire", *kernels)
     return gathered
 
 
-def copied_out(job: Job, elements: float) -> MemoryBound | None:
-    """Weights out of the buffer that gathered them; None where they are used in it."""
-    size = elements * job.work.stack.gathered_copy_bytes
-    return MemoryBound("copy", size, name="copy weights out") if size else None
-
-
-def copied_in(job: Job, elements: float) -> tuple[MemoryBound, ...]:
-    """Gradients into the buffer that sums them, in the type of the sum."""
-    size = elements * job.work.stack.reduced_copy_bytes
-    return (MemoryBound("copy", size, name="copy gradients in"),) if size else ()
+def copies(name: str, size_bytes: float) -> tuple[MemoryBound, ...]:
+    """A copy between the buffer of an exchange and where its elements are used; none where a stack makes none."""
+    return (MemoryBound("copy", size_bytes, name=name),) if size_bytes else ()
 
 
 def refresh(
@@ -363,7 +356,8 @@ def sum_beside(
     if not summed:
         return
     builder.part = "gradients"
-    copied = copied_in(job, sum(each.parameters for each in summed if each.shards > 1))
+    divided_by_ranks = sum(each.parameters for each in summed if each.shards > 1)
+    copied = copies("copy gradients in", divided_by_ranks * job.work.stack.reduced_copy_bytes)
     ready = [builder.compute(f"{what} ready", *copied), *exchanged]
     last = [sum_gradients(builder, job, each, f"sum {what}", ready, across=across) for each in summed]
     if not job.work.stack.overlap_gradients:

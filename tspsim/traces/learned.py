@@ -31,14 +31,20 @@ class Follows:
     plans: tuple[Corrected, ...]
 
 
-def factors_of(laid: Laid) -> dict[str, float]:
-    """Measured over simulated time of every kernel family (:attr:`tspsim.operators.Operator.kind`), over the operators
-    that found kernels."""
+def kernels_found(laid: Laid) -> dict[int, list[int]]:
+    """Rows of the trace by the operation that they were laid on, without those that only wait."""
     rows: dict[int, list[int]] = defaultdict(list)
     names = laid.trace.word("name")
     for row, index in enumerate(laid.operation.tolist()):
         if index >= 0 and not waits(names[row]):
             rows[index].append(row)
+    return rows
+
+
+def factors_of(laid: Laid) -> dict[str, float]:
+    """Measured over simulated time of every kernel family (:attr:`tspsim.operators.Operator.kind`), over the operators
+    that found kernels."""
+    rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for index, item in enumerate(laid.lane.operations):

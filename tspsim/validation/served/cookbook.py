@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 
 from ..cells import Row, count_of, number_of
 from ..devices import named_device
-from .published import Metric, weights_of
+from .published import Metric, metric_by_metric, weights_of
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE
 from .silicon import Mended, activations_of
@@ -72,23 +71,13 @@ SAMPLES = 2000
 
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
-    mended = Mended([])
-    for row in frame.to_dict("records"):
-        try:
-            if str(row["metric"]) not in METRICS:
-                raise InputError(f"metric '{row['metric']}' is not predicted")
-            if not number_of(row["published"]) > 0.0:
-                raise InputError("nothing was published")
-            mended.runs.append(cookbook_run(row))
-        except InputError as error:
-            mended.runs.append(error.message)
-    runs = [run for run in mended.runs if not isinstance(run, str)]
-    mended.notes = Counter({"rows that are scored": len(runs), "runs that they are metrics of": len(set(runs))})
-    return mended
+    return metric_by_metric(frame, METRICS, cookbook_run)
 
 
 def cookbook_run(row: Row) -> ServedRun:
     """The run of a row; raises InputError with why it is not predicted."""
+    if not number_of(row["published"]) > 0.0:
+        raise InputError("nothing was published")
     group = str(row["group"]).lower()
     reader = next((reads for words, reads in READERS.items() if words in group), None)
     if reader is None and not str(row.get("model", "")).strip():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -98,12 +98,19 @@ DOUBTFUL = (
 
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
+    return metric_by_metric(frame, METRICS, published_run)
+
+
+def metric_by_metric(
+    frame: pd.DataFrame, metrics: Mapping[str, Metric], run_of: Callable[[Row], ServedRun]
+) -> Mended:
+    """Rows that are each one of some metrics of a run: the run that ``run_of`` reads, or why it reads none."""
     mended = Mended([])
     for row in frame.to_dict("records"):
         try:
-            if str(row["metric"]) not in METRICS:
+            if str(row["metric"]) not in metrics:
                 raise InputError(f"metric '{row['metric']}' is not predicted")
-            mended.runs.append(published_run(row))
+            mended.runs.append(run_of(row))
         except InputError as error:
             mended.runs.append(error.message)
     runs = [run for run in mended.runs if not isinstance(run, str)]
