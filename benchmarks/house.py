@@ -1,0 +1,140 @@
+"""How large the house is, in the figures that a newcomer pays for: ``python benchmarks/house.py [--json FILE]``.
+
+Read from the source: lines, classes, class names that stand for two or more things, ways of remembering, circles of
+imports (those for types included). Read from a run: files and functions that one decode step of an 8B model enters.
+Nothing here has a bar of its own; the table of two commits side by side says whether a change made the house smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import networkx as nx
+
+import tspsim
+
+PACKAGE = Path(tspsim.__file__).parent
+#: What remembers, by the name that the code calls it.
+REMEMBERS = ("lru_cache", "cache", "cached_property", "once", "memo", "Shared", "Recent", "Known", "WeakKeyDictionary")
+
+
+def modules() -> dict[str, ast.Module]:
+    """All modules of the package, by their dotted name."""
+    found: dict[str, ast.Module] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = ["tspsim", *path.relative_to(PACKAGE).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        found[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
+
+
+def imports(name: str, tree: ast.Module, names: set[str], is_package: bool) -> Iterator[str]:
+    """The package's modules that a module imports, wherever in it the import stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = name.split(".")
+            base = parts[: len(parts) - node.level + is_package] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                if inner in names:
+                    yield inner
+                elif origin in names and origin != name:
+                    yield origin
+
+
+def circles(trees: dict[str, ast.Module]) -> list[list[str]]:
+    """Modules that import each other, the largest circle first."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    packages = {path.parent for path in PACKAGE.rglob("__init__.py")}
+    for name, tree in trees.items():
+        is_package = PACKAGE.joinpath(*name.split(".")[1:]) in packages
+        graph.add_edges_from((name, other) for other in imports(name, tree, set(trees), is_package) if other != name)
+    parts = [sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
+    return sorted(parts, key=len, reverse=True)
+
+
+def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
+    """How often each way of remembering is used: decorators and objects made, by name."""
+    uses: Counter[str] = Counter()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
+            for part in [*([called] if called else []), *(d for d in decorators if not isinstance(d, ast.Call))]:
+                name = part.attr if isinstance(part, ast.Attribute) else part.id if isinstance(part, ast.Name) else ""
+                uses[name] += name in REMEMBERS
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                kept = node.value
+                uses["__dict__"] += isinstance(kept, ast.Attribute) and kept.attr == "__dict__"
+    return +uses
+
+
+def decode_step() -> tuple[int, int]:
+    """Files and functions of the package that one decode step of an 8B model enters, answered from nothing."""
+    question: dict[str, Any] = {
+        "name": "house",
+        "cluster": {"device": "h100", "nodes": 1, "fabric": "rails-400g"},
+        "workload": {"model": "llama-3.1-8b", "pass": "decode", "batch": 64, "context": "4Ki"},
+        "plans": [{"name": "TP8", "tp": 8}],
+    }
+    scenario = tspsim.load(question)
+    entered: set[tuple[str, str, int]] = set()
+
+    def enter(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(str(PACKAGE)) and code.co_name[0] != "<":
+            entered.add((code.co_filename, code.co_name, code.co_firstlineno))
+
+    sys.setprofile(enter)
+    try:
+        tspsim.simulate(scenario)
+    finally:
+        sys.setprofile(None)
+    return len({path for path, *_ in entered}), len(entered)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the same figures as JSON")
+    arguments = parser.parse_args()
+    trees = modules()
+    classes = Counter(n.name for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    rings = circles(trees)
+    files, functions = decode_step()
+    memos = remembering(trees)
+    figures: dict[str, Any] = {
+        "modules": len(trees),
+        "lines": sum(len(p.read_text(encoding="utf-8").splitlines()) for p in PACKAGE.rglob("*.py")),
+        "classes": sum(classes.values()),
+        "class_names_used_twice": sum(count > 1 for count in classes.values()),
+        "functions": sum(isinstance(n, ast.FunctionDef) for tree in trees.values() for n in ast.walk(tree)),
+        "modules_at_the_root": sum(name.count(".") == 1 for name in trees if not (PACKAGE / name.split(".")[-1]).is_dir()),
+        "ways_of_remembering": len(memos),
+        "modules_in_circles": sum(map(len, rings)),
+        "largest_circle": max(map(len, rings), default=0),
+        "files_of_a_decode_step": files,
+        "functions_of_a_decode_step": functions,
+    }
+    for name, value in figures.items():
+        print(f"{name.replace('_', ' '):28} {value:8,}")
+    print("\nremembering:", ", ".join(f"{name} {count}" for name, count in memos.most_common()))
+    print("names used twice:", ", ".join(sorted(name for name, count in classes.items() if count > 1)))
+    for ring in rings:
+        print(f"circle of {len(ring)}:", ", ".join(ring))
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**figures, "remembering": memos, "circles": rings}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
