@@ -1,11 +1,11 @@
 """One question and its answer: a single step, with ``traffic`` the requests that a service answers, with ``loop`` an
-iteration of reinforcement learning."""
+iteration of reinforcement learning, with ``jobs`` all that runs on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import simulation
 from ._display import progress_bar
@@ -15,6 +15,9 @@ from .parallel import Plan
 from .question import Question, look_up
 from .result import PlanResult, Result
 from .scenario import Scenario, load
+
+if TYPE_CHECKING:
+    from .fleet import FleetQuestion
 
 Progress = Callable[[str, float], None]
 
@@ -27,7 +30,7 @@ class Asks(Protocol):
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any] | Asks | Sequence[Asks],
+    scenario: Scenario | FleetQuestion | str | Path | Mapping[str, Any] | Asks | Sequence[Asks],
     *,
     every_rank: bool = False,
     every_step: bool = False,
@@ -39,8 +42,9 @@ def simulate(
     Parameters
     ----------
     scenario
-        What :func:`tspsim.load` returns, or what it takes; or what :func:`tspsim.plan` found: ``simulate(p.best)`` is
-        its best plan with report and timeline.
+        What :func:`tspsim.load` returns, or what it takes; a question with ``jobs``, or what :func:`tspsim.fleet.load`
+        returns (the answer is then a :class:`tspsim.fleet.FleetAnswer`); or what :func:`tspsim.plan` found:
+        ``simulate(p.best)`` is its best plan with report and timeline.
     every_rank
         Of a single step: run every rank instead of one a class of equal ranks; same answer, more timeline.
     every_step, every_kernel
@@ -54,6 +58,12 @@ def simulate(
     InputError
         The scenario is wrong: a degree that divides nothing, an unknown name, ….
     """
+    fleet = fleet_of(scenario)
+    if fleet is not None:
+        from .fleet import answer as of_jobs
+
+        with progress_bar(progress) as told:
+            return of_jobs(fleet, simulate, progress=told)
     asked = question_of(scenario)
     with progress_bar(progress) as told:
         if asked.loop is not None:
@@ -65,6 +75,17 @@ def simulate(
         from .serving.answer import answer
 
         return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=told)
+
+
+def fleet_of(source: object) -> FleetQuestion | None:
+    """What :func:`simulate` is asked, where that is a fleet; raises InputError where its question is wrong."""
+    if isinstance(source, Scenario | list | tuple):
+        return None
+    from .fleet import FleetQuestion, is_fleet, load
+
+    if isinstance(source, FleetQuestion):
+        return source
+    return load(source) if is_fleet(source) else None  # type: ignore[arg-type]
 
 
 def question_of(source: object) -> Scenario:

@@ -51,6 +51,7 @@ FOLDERS: dict[str, str] = {
 #: Keys that only one kind of entry has, to tell what a file is; the first kind whose keys are all there.
 _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("workload",), "scenarios"),
+    (("jobs",), "scenarios"),
     (("hbm_bandwidth",), "devices"),
     (("peak",), "devices"),
     (("intra",), "nodes"),

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import InputError, UnknownNameError
 
-KINDS = ("scenario", "device", "node", "fabric", "transport", "cluster", "model", "stack")
+KINDS = ("scenario", "fleet", "device", "node", "fabric", "transport", "cluster", "model", "stack")
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -48,6 +48,10 @@ def _type(kind: str) -> Any:
         from .scenario import Scenario
 
         return Scenario
+    if kind == "fleet":
+        from .fleet import FleetQuestion
+
+        return FleetQuestion
     if kind == "device":
         from .hardware.announced import AnnouncedDevice
         from .hardware.specification import DeviceSpec

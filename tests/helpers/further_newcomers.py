@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from tspsim.fleet import Durations, JobScheduler, Placement
 from tspsim.hardware import Device, Estimate, pricer
 from tspsim.model.attention.base import Rows, tokens_of
 from tspsim.model.attention.grouped import Grouped
@@ -164,6 +167,49 @@ def read_punched(path: Path) -> Part:
     return Part(rows)
 
 
+class ShortestFirst(JobScheduler):
+    """The shortest of the jobs that wait goes first."""
+
+    name = "shortest_first"
+
+    def rank(self, job: Any) -> tuple[Any, ...]:
+        return (job.limit_s,)
+
+    def open(self) -> Any:
+        def dispatch(desk: Any) -> None:
+            while desk.queue and desk.fits(desk.queue[0]):
+                desk.start(desk.queue[0])
+
+        return dispatch
+
+    def in_words(self) -> str:
+        return "the shortest first"
+
+
+class FromTheEnd(Placement):
+    """The last empty nodes."""
+
+    name = "from_the_end"
+
+    def choose(self, nodes: Any, count: int, random: Any) -> Any:
+        return sorted(node for leaf in nodes.empty for node in leaf)[-count:]
+
+    def in_words(self) -> str:
+        return "on the last empty nodes"
+
+
+class Ordered(Durations):
+    """One hour more for every job."""
+
+    name = "ordered"
+
+    def draw(self, random: Any, count: int) -> Any:
+        return np.arange(1, count + 1) * 3600.0
+
+    def in_words(self) -> str:
+        return "an hour more for every job"
+
+
 #: Group of entry points → what it brings.
 BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.activation_stores": (ActivationStore("half", "four bits enter the MLP's activation", columns_bytes=0.5),),
@@ -176,6 +222,9 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
         DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),
     ),
     "tspsim.decode_forms": (replace(TREE, name="bush", summary="a small tree"),),
+    "tspsim.durations": (Ordered,),
+    "tspsim.job_schedulers": (ShortestFirst,),
+    "tspsim.placements": (FromTheEnd,),
     "tspsim.drafts": (Draft("oracle", 2),),
     "tspsim.expert_balance": (
         ExpertBalance("nearer", nearer, "", (BalanceOption("strength", float, 0.5, "share of the way"),)),

@@ -303,3 +303,15 @@ def test_a_reader_and_a_rule_of_ones_own_read_a_trace(tmp_path: Path, capsys: py
     said = capsys.readouterr().out
     assert "format: punched" in said and "gemm" in said and "40.0 us" in said
     assert "names of kernels that are 4.8% of their time" in said
+
+
+def test_a_fleet_is_run_by_a_scheduler_a_placement_and_durations_of_somebody_else() -> None:
+    jobs = {"name": "job", "nodes": 2, "arrivals": {"kind": "at_once"}, "count": 3, "hours": {"kind": "ordered"}}
+    machine = {"device": "h100", "nodes": 3, "fabric": "rails-400g"}
+    found = tspsim.simulate(
+        {"name": "new", "cluster": machine, "jobs": [jobs], "scheduler": "shortest_first", "placement": "from_the_end"}
+    ).to_json()["fleet"]
+    assert [job["start_s"] for job in found["jobs"]] == [0.0, 3600.0, 3 * 3600.0]
+    for group, name in (("job_schedulers", "shortest_first"), ("placements", "from_the_end"), ("durations", "ordered")):
+        checked = contract.check(f"{group}/{name}")
+        assert checked.held > 4 and checked.broken == ()

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.shipped import SCENARIOS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import model_serializer
 
 import tspsim
-from tspsim import catalog
 from tspsim.bound import bounds
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.question import look_up
@@ -34,7 +34,7 @@ def question(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-@pytest.mark.parametrize("name", catalog.names("scenarios"))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_every_shipped_scenario_loads_under_its_own_name(name: str) -> None:
     assert load(name).name == name
 

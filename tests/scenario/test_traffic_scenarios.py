@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.shipped import SCENARIOS
 
-from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.model import load_model
 from tspsim.scenario import load
@@ -158,7 +158,7 @@ def test_shipped_questions_are_one_node_against_one(name: str) -> None:
 
 
 def test_the_shipped_questions_are_all_that_serve_with_offers() -> None:
-    serving = [name for name in catalog.names("scenarios") if load(name).traffic and load(name).offers]
+    serving = [name for name in SCENARIOS if load(name).traffic and load(name).offers]
     assert set(SHIPPED) <= set(serving)
 
 

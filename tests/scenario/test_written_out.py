@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from helpers.shipped import SCENARIOS
 
 import tspsim
-from tspsim import catalog
 from tspsim.errors import InputError
 
 
-@pytest.mark.parametrize("name", catalog.names("scenarios"))
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_what_a_scenario_writes_out_loads_to_the_same_scenario(name: str) -> None:
     written = tspsim.load(name).to_dict()
     assert tspsim.load(written).to_dict() == written

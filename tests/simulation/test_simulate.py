@@ -16,9 +16,10 @@ import pytest
 from helpers.bounds import check_below
 from helpers.engine import architecture, make_anew, model_file, question
 from helpers.processes import said_in_any_process
+from helpers.shipped import SCENARIOS as SHIPPED
 
 import tspsim
-from tspsim import catalog, simulation
+from tspsim import simulation
 from tspsim.bound import bounds
 from tspsim.description import too_large
 from tspsim.engine.core import Submission
@@ -36,10 +37,10 @@ from tspsim.studies.planner.query import searched_apart
 
 #: Runs of thousands of GPUs in pipelines, which take many seconds each; their claims: test_published_runs.py.
 LARGE_RUNS = ("llama-3-405b-", "deepseek-v3-2048-h800")
-LARGE = {name for name in catalog.names("scenarios") if name.startswith(LARGE_RUNS)}
+LARGE = {name for name in SHIPPED if name.startswith(LARGE_RUNS)}
 SCENARIOS = sorted(
     name
-    for name, asked in ((name, load(name)) for name in catalog.names("scenarios") if name not in LARGE)
+    for name, asked in ((name, load(name)) for name in SHIPPED if name not in LARGE)
     if asked.traffic is None and asked.loop is None
 )
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"

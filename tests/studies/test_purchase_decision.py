@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.shipped import SCENARIOS
 
-from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
 from tspsim.report.comparison_page import page
@@ -22,7 +22,7 @@ from tspsim.studies.purchase.fabric import Bill
 from tspsim.studies.purchase.needs import Need, need
 from tspsim.studies.uncertainty import Z_LOW
 
-PURCHASES = [name for name in catalog.names("scenarios") if load(name).offers and load(name).traffic is None]
+PURCHASES = [name for name in SCENARIOS if load(name).offers and load(name).traffic is None]
 
 #: Its schedule is stated: none is searched for on every offer and size of a test.
 TSP8 = {"name": "TSP8", "tsp": 8, "tsp_schedule": "published"}

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from ..errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
+    from ..fleet import FleetQuestion
     from ..result import Memory, PlanResult
     from ..scenario import Scenario
 
 
 @contextlib.contextmanager
-def placed(question: Scenario) -> Iterator[None]:
+def placed(question: Scenario | FleetQuestion) -> Iterator[None]:
     """Errors that only show when names are looked up say which file or option they are from, as all others do."""
     try:
         yield

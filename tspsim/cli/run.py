@@ -51,8 +51,14 @@ def run(
     the points of a curve that were finished.
     """
     from .. import report
+    from ..fleet import is_fleet
     from ..scenario import load
 
+    if is_fleet(scenario):
+        flags = {"--every-rank": every_rank, "--every-step": every_step, "--every-kernel": every_kernel}
+        files = {"--html": html_file, "--pdf": pdf_file, "--trace": trace_file}
+        _run_fleet(scenario, overrides, json_file, [name for name, given in (flags | files).items() if given])
+        return
     question = load(scenario, overrides)
     _check_meant(
         question,
@@ -84,6 +90,22 @@ def run(
         raise KeyboardInterrupt
     if not any(plan.ran for plan in result.plans):
         raise nothing_runs(result.plans)
+
+
+def _run_fleet(scenario: str, overrides: tuple[str, ...], json_file: str | None, beside: list[str]) -> None:
+    """A question with jobs."""
+    from ..answer import simulate
+    from ..fleet import FleetAnswer, load
+    from ..report.fleet import in_terminal
+
+    question = load(scenario, overrides)
+    if beside:
+        raise InputError("is not of a fleet of jobs, whose answer is a table and --json", key=beside[0])
+    outputs = Outputs(None, source=question.asked_in, inputs=question.files(), json=json_file)
+    with placed(question), progress_bar() as progress:
+        result = simulate(question, progress=progress)
+    assert isinstance(result, FleetAnswer)
+    outputs.write({"json": lambda: result.dumps() + "\n"}, show=lambda: print_rich(*in_terminal(result)))
 
 
 def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: Mapping[str, bool]) -> None:

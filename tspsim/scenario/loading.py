@@ -31,6 +31,28 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     InputError
         One line: file, key path, value, what is allowed, and the nearest valid name.
     """
+    file, folder, data, paths = read(source, overrides)
+    if asks_for_jobs(data):
+        told = "asks for a fleet of jobs, which tspsim.simulate and `tspsim run` answer and tspsim.fleet.load reads"
+        raise InputError(told, file=file, key=JOBS)
+    try:
+        scenario = _with_known_names(catalog.validate(data, Scenario), folder)
+    except InputError as error:
+        raise error.at(file=origin_of(error.key or "", paths, file)) from None
+    return scenario.read_from(file, paths, _remarks(data))
+
+
+def read(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()
+) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
+    """What a question says, whichever it is: its file and folder (None of a mapping), its data with ``overrides``
+    set, and the keys that they set.
+
+    Raises
+    ------
+    InputError
+        There is no such file, it is no question, or an override does not fit it.
+    """
     if isinstance(source, Mapping):
         file, folder, data = None, None, dict(source)
     else:
@@ -42,11 +64,16 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     for override in overrides:
         path_, data = _override(data, override)
         paths.append(path_)
-    try:
-        scenario = _with_known_names(catalog.validate(data, Scenario), folder)
-    except InputError as error:
-        raise error.at(file=origin_of(error.key or "", paths, file)) from None
-    return scenario.read_from(file, paths, _remarks(data))
+    return file, folder, data, paths
+
+
+#: The key that makes a question one of a fleet.
+JOBS = "jobs"
+
+
+def asks_for_jobs(data: Mapping[str, Any]) -> bool:
+    """Whether a question is one of many jobs on a cluster (:mod:`tspsim.fleet`)."""
+    return JOBS in data
 
 
 #: Where an entry of another kind is named, and by which key.
@@ -64,7 +91,7 @@ _NAMED_BY = {
 def _refuse_other_kinds(path: Path, data: Mapping[str, Any]) -> None:
     """A model's config.json, or an entry of another catalog, given as the question itself."""
     kind = catalog.kind_of(path, data)
-    if kind is not None and kind != "scenarios" and not {"workload", "plans"} & data.keys():
+    if kind is not None and kind != "scenarios" and not {"workload", "plans", JOBS} & data.keys():
         what = f"describes a {kind.removesuffix('s')}, not a scenario"
         problem = f"{what}; a scenario {_NAMED_BY[kind]} (tspsim init writes a first scenario)"
         raise InputError(problem, file=str(path))
@@ -147,42 +174,58 @@ def _entry(entries: Sequence[Any], path: str) -> tuple[int, str]:
     raise UnknownNameError("plan", first, [name for name in names if isinstance(name, str)])
 
 
+def located(kind: catalog.Kind, name: str | None, folder: Path | None, key: str) -> str | None:
+    """A name of the catalog as it is, a path made reachable from here; raises InputError at ``key``."""
+    if name is None:
+        return None
+    try:
+        path = catalog.locate(kind, catalog.versioned(name)[0], beside=folder)
+    except InputError as error:
+        raise error.at(key=key) from None
+    return str(path) if catalog.is_path(name) else name
+
+
+def with_known_parts(cluster: str | ClusterInline, folder: Path | None, key: str) -> str | ClusterInline:
+    """A cluster whose every name is known, with paths beside the scenario's file made reachable from here.
+
+    Raises
+    ------
+    InputError
+        A name is unknown; the nearest is offered.
+    """
+    if isinstance(cluster, ClusterInline):
+        kinds: dict[str, catalog.Kind] = {
+            "device": "devices", "fabric": "fabrics", "transport": "transports", "node": "nodes",
+        }  # fmt: skip
+        names = {part: located(kind, getattr(cluster, part), folder, f"{key}.{part}") for part, kind in kinds.items()}
+        islands = tuple(_known_island(each, folder, f"{key}.islands.{i}") for i, each in enumerate(cluster.islands))
+        return cluster.model_copy(update={**names, "islands": islands})
+    if catalog.is_path(cluster):
+        return located("clusters", cluster, folder, key) or cluster
+    known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
+    if cluster not in known:
+        raise UnknownNameError("cluster", cluster, known, key=key)
+    return cluster
+
+
+def _known_island(island: Island, folder: Path | None, key: str) -> Island:
+    kinds: dict[str, catalog.Kind] = {"fabric": "fabrics", "device": "devices"}
+    names = {part: located(kind, getattr(island, part), folder, f"{key}.{part}") for part, kind in kinds.items()}
+    return island.model_copy(update=names)
+
+
 def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
     """The scenario with every catalog name checked, and paths beside its file made reachable from here."""
 
-    def located(kind: catalog.Kind, name: str | None, key: str) -> str | None:
-        if name is None:
-            return None
-        try:
-            path = catalog.locate(kind, catalog.versioned(name)[0], beside=folder)
-        except InputError as error:
-            raise error.at(key=key) from None
-        return str(path) if catalog.is_path(name) else name
-
     def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
-        if isinstance(cluster, ClusterInline):
-            kinds: dict[str, catalog.Kind] = {
-                "device": "devices", "fabric": "fabrics", "transport": "transports", "node": "nodes",
-            }  # fmt: skip
-            names = {part: located(kind, getattr(cluster, part), f"{key}.{part}") for part, kind in kinds.items()}
-            islands = tuple(known_island(island, f"{key}.islands.{i}") for i, island in enumerate(cluster.islands))
-            return cluster.model_copy(update={**names, "islands": islands})
-        if catalog.is_path(cluster):
-            return located("clusters", cluster, key) or cluster
-        known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
-        if cluster not in known:
-            raise UnknownNameError("cluster", cluster, known, key=key)
-        return cluster
-
-    def known_island(island: Island, key: str) -> Island:
-        kinds: dict[str, catalog.Kind] = {"fabric": "fabrics", "device": "devices"}
-        names = {part: located(kind, getattr(island, part), f"{key}.{part}") for part, kind in kinds.items()}
-        return island.model_copy(update=names)
+        return with_known_parts(cluster, folder, key)
 
     def known_pools(plan: Plan) -> Plan:
         if plan.pools is None:
             return plan
-        update: dict[str, Any] = {"fabric": located("fabrics", plan.pools.fabric, f"plans.{plan.name}.pools.fabric")}
+        update: dict[str, Any] = {
+            "fabric": located("fabrics", plan.pools.fabric, folder, f"plans.{plan.name}.pools.fabric")
+        }
         for name, pool in plan.pools.members().items():
             if pool.cluster is not None:
                 own = known_cluster(pool.cluster, f"plans.{plan.name}.pools.{name}.cluster")
@@ -190,8 +233,8 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
         return plan.model_copy(update={"pools": plan.pools.model_copy(update=update)})
 
     workload = {
-        "model": located("models", scenario.workload.model, "workload.model"),
-        "stack": located("stacks", scenario.workload.stack, "workload.stack"),
+        "model": located("models", scenario.workload.model, folder, "workload.model"),
+        "stack": located("stacks", scenario.workload.stack, folder, "workload.stack"),
     }
     update: dict[str, Any] = {
         "workload": scenario.workload.model_copy(update=workload),

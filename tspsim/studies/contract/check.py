@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import shorten
 from ...registry import whose
-from . import collectives, kinds, probes, services, steps
+from . import collectives, fleets, kinds, probes, services, steps
 from .findings import Finding, judged
 
 #: Groups whose objects serve requests.
@@ -82,6 +82,8 @@ def _held(group: str, thing: Any, keys: Mapping[str, Any], scenario: Mapping[str
         yield from _guarded(collectives.hold(thing), "a group")
     elif group in SERVES:
         yield from _guarded(services.hold(group, thing.name, keys), "a service")
+    elif group in fleets.KEYS:
+        yield from _guarded(fleets.hold(group, thing.name, keys), "a fleet")
     else:
         yield Finding("it runs", group, "left out", "no plan names it: give --scenario FILE that does")
 

@@ -1,0 +1,36 @@
+"""Many jobs on one cluster: they are submitted, wait, get nodes, slow each other, fail and end.
+
+A question is a scenario with ``jobs``; :func:`load` reads it, :func:`tspsim.simulate` answers it. What a job's step
+takes is asked of tspsim's own simulation, once for every distinct job. Schedulers and placements register themselves
+(:data:`JOB_SCHEDULERS`, :data:`PLACEMENTS`).
+"""
+
+from __future__ import annotations
+
+from .answer import answer
+from .asked import own_scenario
+from .durations import DURATIONS, Durations
+from .loading import is_fleet, load
+from .placements import PLACEMENTS, Placement
+from .question import FleetQuestion, JobKeys
+from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
+from .schedulers import JOB_SCHEDULERS, JobScheduler
+
+__all__ = [
+    "DURATIONS",
+    "JOB_SCHEDULERS",
+    "PLACEMENTS",
+    "Durations",
+    "FleetAnswer",
+    "FleetFacts",
+    "FleetQuestion",
+    "FleetTimes",
+    "JobAnswer",
+    "JobKeys",
+    "JobScheduler",
+    "Placement",
+    "answer",
+    "is_fleet",
+    "load",
+    "own_scenario",
+]

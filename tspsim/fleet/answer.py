@@ -1,0 +1,196 @@
+"""From the question of a fleet to its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..description import describe_cluster
+from ..hardware import Device, load_device
+from ..network import Cluster, build_cluster
+from ..question import in_islands, measured_between, with_faults
+from ..result import PlanResult
+from ..scenario import Faults
+from .asked import Ask, Paces, checked_sizes, jobs_of
+from .clock import Fleet
+from .jobs import Job
+from .life import LOSSES, Life
+from .nodes import Nodes
+from .question import FleetQuestion
+from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
+
+Progress = Callable[[str, float], None]
+
+
+def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = None) -> FleetAnswer:
+    """What becomes of every job, and of the cluster.
+
+    Parameters
+    ----------
+    question
+        What :func:`tspsim.fleet.load` returns.
+    ask
+        Answers the scenario of one job: :func:`tspsim.answer.simulate`.
+    progress
+        Called with what is under way and the share that is done.
+
+    Raises
+    ------
+    InputError
+        A job is wrong, or needs more than the cluster has.
+    InfeasibleError
+        A job does not fit its nodes' memory.
+    """
+    cluster = cluster_of(question)
+    device = load_device(cluster.device_name)
+    paces = Paces(question, ask)
+    if progress is not None:
+        progress("steps of its jobs", 0.0)
+    jobs = jobs_of(question, paces)
+    checked_sizes(question, cluster.gpus_per_node, jobs)
+    if progress is not None:
+        progress(f"{len(jobs):,} jobs", 0.5)
+    fleet = Fleet(
+        jobs,
+        Nodes.of(cluster),
+        question.scheduler,
+        question.placement,
+        random=np.random.default_rng([question.seed, 1]),
+        horizon_s=question.horizon,
+    )
+    fleet.run()
+    facts = facts_of(question, cluster, device, fleet)
+    plans = tuple(_plans(paces))
+    provenance = {
+        (each["what"], each["source"]): each for result in paces.answers.values() for each in result.provenance
+    }
+    unexplained = dict.fromkeys(text for result in paces.answers.values() for text in result.unexplained)
+    return FleetAnswer(
+        scenario=question.to_dict(),
+        cluster=describe_cluster(cluster, device),
+        plans=plans,
+        provenance=tuple(provenance.values()),
+        defaults=(*question.in_words(), *_in_words(jobs)),
+        unexplained=(*UNEXPLAINED, *unexplained),
+        fleet=facts,
+        question=question,
+    )
+
+
+def cluster_of(question: FleetQuestion) -> Cluster:
+    """The whole cluster, with its faults."""
+    inline = question.cluster
+    parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
+    cluster = build_cluster(*parts, inline.gpus_per_node, inline.transport)
+    if inline.islands and inline.nodes > 1:
+        cluster = in_islands(cluster, inline.islands)
+    if inline.measured is not None:
+        cluster = measured_between(cluster, inline.measured)
+    if inline.routing is not None:
+        cluster = cluster.with_routing(inline.routing.routing())
+    return with_faults(cluster, inline.faults or Faults())
+
+
+def _plans(paces: Paces) -> Iterator[PlanResult]:
+    """The simulated steps, named by job and nodes."""
+    from dataclasses import replace
+
+    for (name, nodes), result in paces.answers.items():
+        for plan in result.plans:
+            yield replace(plan, name=f"{name}, {nodes} nodes" if nodes > 1 else f"{name}, 1 node")
+
+
+def _in_words(jobs: list[Job]) -> Iterator[str]:
+    """What was assumed of the jobs, as sentences."""
+    unknown = sum(job.paces[0].plan is None for job in jobs)
+    if unknown:
+        yield f"Of {unknown:,} of {len(jobs):,} jobs no workload is known: they take their nodes for the time stated."
+
+
+def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: Fleet) -> FleetFacts:
+    """What became of a fleet that has run."""
+    ended_s = fleet.ended_s
+    gpus, of_a_node = cluster.gpus, cluster.gpus_per_node
+    price = _price(question, device)
+    jobs = tuple(_job(fleet.lives[job.number], job, of_a_node, price) for job in fleet.jobs)
+    lost_s = dict.fromkeys(LOSSES, 0.0)
+    for part, seconds in fleet.idle_gpu_s.items():
+        lost_s[part] += seconds
+    held_s = productive_s = 0.0
+    for life in fleet.lives:
+        if not life.ran_s:
+            continue
+        wide = life.gpu_s / life.ran_s
+        held_s += life.gpu_s
+        lost = 0.0
+        for part, seconds in life.lost_s.items():
+            lost_s[part] += seconds * wide
+            lost += seconds
+        productive_s += (life.ran_s - lost) * wide
+    total_s = gpus * ended_s
+    series, spells = fleet.series, fleet.spells
+    times = FleetTimes(
+        at_s=np.array(series.at_s),
+        allocated_gpus=np.array(series.allocated),
+        waiting_jobs=np.array(series.waiting),
+        nodes_down=np.array(series.down),
+        watts=np.array(series.watts),
+        spell_job=np.array(spells.job, dtype=np.int64),
+        spell_start_s=np.array(spells.start_s),
+        spell_end_s=np.array(spells.end_s),
+        spell_nodes=tuple(spells.nodes),
+        spell_why=tuple(spells.why),
+    )
+    watts = device.all_in_watts
+    return FleetFacts(
+        nodes=cluster.nodes,
+        gpus=gpus,
+        horizon_s=ended_s,
+        allocated=held_s / total_s if total_s else 0.0,
+        productive=productive_s / total_s if total_s else 0.0,
+        lost_gpu_hours={part: seconds / 3600.0 for part, seconds in lost_s.items()},
+        energy_kwh=None if watts is None else total_s / 3600.0 * watts / 1000.0,
+        cost_usd=None if price is None else total_s / 3600.0 * price,
+        jobs=jobs,
+        times=times,
+    )
+
+
+def _price(question: FleetQuestion, device: Device) -> float | None:
+    """USD of a GPU-hour: as stated, or the first basis that the device's file has."""
+    if question.prices.gpu_hour is not None:
+        return question.prices.gpu_hour
+    return next(iter(device.prices_usd_per_hour.values()), None)
+
+
+def _job(life: Life, job: Job, of_a_node: int, price: float | None) -> JobAnswer:
+    started, ended = life.started_s, life.ended_s
+    state = "waiting" if started is None else "done" if ended is not None else "running"
+    wall_s = None if started is None else (ended if ended is not None else started + life.ran_s) - started
+    hours = life.gpu_s / 3600.0
+    return JobAnswer(
+        name=job.name,
+        kind=job.kind,
+        user=job.user,
+        nodes=job.nodes,
+        gpus=job.gpus_at(job.nodes, of_a_node),
+        submit_s=job.submit_s,
+        start_s=started,
+        end_s=ended,
+        wait_s=None if started is None else started - job.submit_s,
+        ettr=min(1.0, max(0.0, life.productive_s / wall_s)) if wall_s else None,
+        slowdown=life.slowdown,
+        restarts=life.restarts,
+        state=state,
+        gpu_hours=hours,
+        cost_usd=None if price is None else hours * price,
+        deadline_s=job.deadline_s,
+    )
+
+
+#: What the model knowingly leaves out.
+UNEXPLAINED = (
+    "Storage that jobs share: files of one job never wait for those of another.",
+    "People: jobs that are cancelled, edited or submitted again by hand.",
+)

@@ -1,0 +1,214 @@
+"""From the keys of a fleet to its jobs: classes drawn, steps simulated once a distinct job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ..errors import InfeasibleError, InputError
+from ..result import PlanResult, Result
+from ..scenario import Scenario, load
+from ..units import WITH_UNITS
+from .jobs import Job, Pace
+from .question import FleetQuestion, JobKeys
+
+#: Answers a scenario of one job.
+Ask = Callable[[Scenario], Result]
+
+
+def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int) -> Scenario:
+    """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster.
+
+    Raises
+    ------
+    InputError
+        Its workload or plan is wrong; the key says of which job.
+    """
+    cluster = question.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True, context={WITH_UNITS: True})
+    part = {"gpus_per_node": job.gpus} if job.gpus is not None else {}
+    plan = job.plan if job.plan == "best" else {"name": job.name[:60], **(job.plan or {})}
+    data: dict[str, Any] = {
+        "name": f"{question.name}: {job.name}",
+        "cluster": {**cluster, "nodes": nodes, **part},
+        "workload": job.workload,
+        "plans": [plan],
+        "prices": question.prices.model_dump(mode="json", exclude_unset=True, context={WITH_UNITS: True}),
+    }
+    data |= {key: value for key in ("traffic", "loop") if (value := getattr(job, key)) is not None}
+    try:
+        return load(data)
+    except InputError as error:
+        raise _of_job(error, job) from None
+
+
+def _of_job(error: InputError, job: JobKeys) -> InputError:
+    """An error of a job's own scenario, told at the job's key."""
+    key = (error.key or "").replace(f"plans.{job.name[:60]}", "plan").replace("plans.0", "plan")
+    return InputError(error.message, file=error.file, key=".".join(filter(None, ("jobs", job.name, key))))
+
+
+class Paces:
+    """What jobs run at, simulated once for each that is distinct."""
+
+    def __init__(self, question: FleetQuestion, ask: Ask) -> None:
+        self.question, self.ask = question, ask
+        self._known: dict[str, Result] = {}
+        #: Distinct simulated jobs in order: name of the entry and its nodes → the answer.
+        self.answers: dict[tuple[str, int], Result] = {}
+
+    def of(self, job: JobKeys, nodes: int) -> Pace:
+        """A job's pace on so many nodes.
+
+        Raises
+        ------
+        InputError
+            Its workload or plan is wrong.
+        InfeasibleError
+            It does not fit its nodes.
+        """
+        if job.workload is None:
+            return _checkpointed(Pace(), job)
+        scenario = own_scenario(self.question, job, nodes)
+        stated = scenario.to_dict()
+        for entry in (stated, *stated["plans"]):
+            entry.pop("name", None)
+        key = json.dumps(stated, sort_keys=True, default=str)
+        if key not in self._known:
+            try:
+                self._known[key] = self.ask(scenario)
+            except InputError as error:
+                raise _of_job(error, job) from None
+        answer = self._known[key]
+        self.answers[job.name, nodes] = answer
+        best = answer.best
+        if best is None:
+            told = answer.plans[0].error if answer.plans else "no plan was found"
+            raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
+        return _checkpointed(pace_of(best), job)
+
+
+def pace_of(plan: PlanResult) -> Pace:
+    """The pace of a simulated plan: of a step, of an iteration of a loop, of a service."""
+    if plan.serving:
+        return Pace(plan=plan)
+    step_s = plan.step_time_s
+    exposed_s = sum(plan.breakdown_s["exposed_communication"].values()) if plan.breakdown_s else 0.0
+    written = plan.checkpoint
+    if not written:
+        return Pace(step_s, plan.tokens_per_step, exposed_s / step_s, plan=plan)
+    # The mean step has its share of the stall in it, as communication that nothing hides.
+    plain_s = written["step_without_s"]
+    held_s = max(0.0, step_s - plain_s)
+    every = max(1, round(written["stall_s"] / held_s)) if held_s else 1
+    return Pace(
+        step_s,
+        plan.tokens_per_step,
+        max(0.0, exposed_s - held_s) / plain_s,
+        every_s=every * plain_s,
+        stall_s=written["stall_s"],
+        read_s=written["file_s"] + written["copy_s"],
+        plan=plan,
+    )
+
+
+def _checkpointed(pace: Pace, job: JobKeys) -> Pace:
+    """With what the job says of its checkpoints."""
+    if job.checkpoint is None:
+        return pace
+    told, plan = job.checkpoint, pace.plan
+    plain_s = plan.checkpoint["step_without_s"] if plan is not None and plan.checkpoint else pace.step_s
+    step_s = plain_s * (1.0 + told.write / told.every)
+    return replace(pace, step_s=step_s, every_s=told.every, stall_s=told.write, read_s=told.read)
+
+
+def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
+    """All jobs of a fleet, in order of submission.
+
+    Raises
+    ------
+    InputError
+        An entry is wrong.
+    InfeasibleError
+        A job does not fit its nodes.
+    """
+    seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
+    entries = {job.name: number for number, job in enumerate(question.jobs)}
+    found: list[Job] = []
+    for number, keys in enumerate(question.jobs):
+        after = entries[keys.after] if keys.after is not None else None
+        found += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
+    found.sort(key=lambda job: (job.submit_s, job.entry, job.number))
+    return [replace(job, number=number) for number, job in enumerate(found)]
+
+
+def _jobs_of_entry(
+    question: FleetQuestion, keys: JobKeys, entry: int, after: int | None, paces: Paces, random: np.random.Generator
+) -> Iterator[Job]:
+    sizes = keys.nodes or (1,)
+    own = tuple(paces.of(keys, size) for size in sizes)
+    submits = _submissions(question, keys, random)
+    drawn = keys.hours.draw(random, len(submits)).tolist() if keys.hours is not None else [None] * len(submits)
+    several = keys.arrivals is not None
+    for number, (submit_s, hours_s) in enumerate(zip(submits, drawn, strict=True)):
+        work_s = tuple(_work_s(keys, pace, own[0], hours_s) for pace in own)
+        if not all(0.0 < each < inf for each in work_s):
+            raise InputError("takes no time; its end is before its first step", key=f"jobs.{keys.name}")
+        yield Job(
+            number,
+            f"{keys.name}-{number + 1}" if several else keys.name,
+            keys.counted_as,
+            keys.user or keys.counted_as,
+            entry,
+            submit_s,
+            sizes,
+            work_s,
+            keys.limit or work_s[0],
+            keys.gpus or 0,
+            keys.priority,
+            keys.preemptible,
+            keys.deadline,
+            after,
+            own,
+        )
+
+
+def _submissions(question: FleetQuestion, keys: JobKeys, random: np.random.Generator) -> list[float]:
+    """When the jobs of an entry are submitted."""
+    if keys.arrivals is None:
+        return [keys.submit]
+    horizon_s, count = question.horizon or inf, keys.count
+    if count is None:
+        rate = keys.arrivals.mean_rate or 1.0
+        expected = (horizon_s - keys.submit) * rate
+        count = max(1, int(expected + 10.0 * max(1.0, expected) ** 0.5 + 10))
+    times = keys.arrivals.times(random, count)
+    assert times is not None
+    return [time for time in (keys.submit + times).tolist() if time < horizon_s]
+
+
+def _work_s(keys: JobKeys, pace: Pace, preferred: Pace, hours_s: float | None) -> float:
+    """Seconds at a pace, of a job with that end; hours are those at the preferred size."""
+    if keys.steps is not None:
+        return keys.steps * pace.step_s
+    if keys.tokens is not None:
+        return keys.tokens / pace.tokens_per_step * pace.step_s
+    assert hours_s is not None
+    if not pace.step_s or pace is preferred:
+        return hours_s
+    return hours_s * (pace.step_s / pace.tokens_per_step) / (preferred.step_s / preferred.tokens_per_step)
+
+
+def checked_sizes(question: FleetQuestion, gpus_per_node: int, jobs: Sequence[Job]) -> None:
+    """Every job fits the cluster; raises InputError."""
+    for job in jobs:
+        if job.gpus > gpus_per_node:
+            told = f"{job.gpus} of one node, which has {gpus_per_node}; use nodes"
+            raise InputError(told, key=f"jobs.{question.jobs[job.entry].name}.gpus")
+        if min(job.sizes) > question.cluster.nodes:
+            told = f"job {job.name} needs {min(job.sizes)} nodes, and the cluster has {question.cluster.nodes}"
+            raise InputError(told, key=f"jobs.{question.jobs[job.entry].name}")

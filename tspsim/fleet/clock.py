@@ -1,0 +1,328 @@
+"""The fleet on a clock: jobs are submitted, wait, get nodes, run and leave.
+
+SimPy keeps the time. What waits is a process (arrivals, failures, repairs); the end of a job is an event that is called
+back, for a process costs a generator for every wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from math import floor, inf
+from typing import Any, cast
+
+import numpy as np
+import simpy
+
+from ..errors import TspsimError
+from .desk import Desk, Running
+from .jobs import Job, Pace
+from .life import Life, Series, Spells
+from .nodes import Nodes
+from .placements import Placement
+from .schedulers import JobScheduler
+from .waiting import Waiting
+
+#: Behind all else that happens at an instant.
+LATE = 2
+
+
+class Run(Running):
+    """A job on its nodes.
+
+    Attributes
+    ----------
+    size
+        Which of its sizes.
+    ready_s
+        When its restart is over and it works.
+    rate
+        How fast it works, alone = 1.
+    since_s
+        Until when its work is accounted for.
+    end
+        The event of its end; another one once its rate changes.
+    advanced_s
+        What it has done in this run, in seconds of work alone.
+    hung
+        A node of it has failed and nobody knows yet.
+    """
+
+    __slots__ = ("advanced_s", "end", "hung", "rate", "ready_s", "since_s", "size")
+
+    def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int) -> None:
+        super().__init__(job, nodes, began_s, expected_s)
+        self.size, self.ready_s, self.since_s, self.rate = size, began_s, began_s, 1.0
+        self.advanced_s = 0.0
+        self.end: simpy.Event | None = None
+        self.hung = False
+
+    @property
+    def pace(self) -> Pace:
+        return self.job.paces[self.size]
+
+    @property
+    def work_s(self) -> float:
+        return self.job.work_s[self.size]
+
+
+class Fleet:
+    """Nodes and jobs on one clock.
+
+    Parameters
+    ----------
+    jobs
+        By number, which is their order of submission.
+    restart_s
+        From nodes to the first step, of a job that begins again; reading its checkpoint comes on top.
+    horizon_s
+        When to stop looking; None: when all jobs are done.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        nodes: Nodes,
+        scheduler: JobScheduler,
+        placement: Placement,
+        *,
+        random: np.random.Generator,
+        restart_s: float = 0.0,
+        horizon_s: float | None = None,
+    ) -> None:
+        self.env = simpy.Environment()
+        self.jobs, self.nodes = jobs, nodes
+        self.placement, self.random = placement, random
+        self.restart_s, self.horizon_s = restart_s, horizon_s
+        self.desk = Desk(nodes, Waiting(scheduler.rank), self._launch, self._halt)
+        self.lives = [Life() for _ in jobs]
+        self.series, self.spells = Series(), Spells()
+        #: GPU-seconds that no job had, by why.
+        self.idle_gpu_s = dict.fromkeys(("empty", "fragmented", "queue_blocked", "failed"), 0.0)
+        self.ended_s = 0.0
+        self._schedule = scheduler.open()
+        self._policy = scheduler
+        self._due = False
+        self._stop = self.env.event()
+        self._unfinished = len(jobs)
+        self._unsubmitted = len(jobs)
+        self._since_s = 0.0
+        self._gpus_held = 0
+        #: Entry → its jobs that are not done; and jobs that wait for that.
+        self._open: dict[int, int] = {}
+        for job in jobs:
+            self._open[job.entry] = self._open.get(job.entry, 0) + 1
+        self._dependent: dict[int, list[Job]] = {}
+        #: Told of the jobs that run after an instant in which they changed.
+        self.listeners: list[Callable[[Fleet], None]] = []
+        #: Processes that may bring nodes back: a fleet that waits for them is not stuck.
+        self.repairs = 0
+
+    def run(self) -> None:
+        """Until all jobs are done, or the horizon.
+
+        Raises
+        ------
+        TspsimError
+            Jobs wait that the scheduler never starts.
+        """
+        if not self.jobs:
+            return
+        self.env.process(self._submit())
+        if self.horizon_s is not None:
+            self._at(self.horizon_s, lambda _: self._stop.succeed())
+        self.env.run(until=self._stop)
+        self._account(self.env.now)
+        for run in list(self.desk.running.values()):
+            assert isinstance(run, Run)
+            self._leave(run, "cut off")
+        self.ended_s = self.env.now
+
+    def _at(self, when_s: float, call: Callable[[simpy.Event], object], priority: int = 1) -> simpy.Event:
+        """Call back at a time."""
+        event = self.env.event()
+        event._ok, event._value = True, None
+        event.callbacks.append(cast("Any", call))
+        self.env.schedule(event, priority=cast("Any", priority), delay=max(0.0, when_s - self.env.now))
+        return event
+
+    def changed(self) -> None:
+        """Let the scheduler look once this instant is over."""
+        if not self._due:
+            self._due = True
+            self._at(self.env.now, self._dispatch, LATE)
+
+    # What happens.
+
+    def _submit(self) -> Generator[simpy.Event, Any, None]:
+        for job in self.jobs:
+            if job.submit_s > self.env.now:
+                yield self.env.timeout(job.submit_s - self.env.now)
+            self._account(self.env.now)
+            self._unsubmitted -= 1
+            if job.after is not None and self._open.get(job.after, 0):
+                self._dependent.setdefault(job.after, []).append(job)
+                continue
+            self.desk.queue.add(job)
+            self.changed()
+
+    def _dispatch(self, _event: simpy.Event) -> None:
+        self._due = False
+        desk = self.desk
+        self._account(self.env.now)
+        desk.now_s = self.env.now
+        self._schedule(desk)
+        if desk.queue and not desk.running and not self._unsubmitted and not self.repairs and not self.nodes.down:
+            told = f"{len(desk.queue)} jobs wait for ever, {desk.queue[0].name} first, and all nodes are empty"
+            raise TspsimError(f"{told}: the scheduler '{self._policy.name}' does not start them")
+        for listener in self.listeners:
+            listener(self)
+        self._record()
+
+    def _launch(self, job: Job, size: int) -> Run:
+        now, life = self.env.now, self.lives[job.number]
+        if job.gpus:
+            node = self.placement.choose_part(self.nodes, job.gpus, self.random)
+            self.nodes.take_part(node, job.gpus)
+            taken: tuple[int, ...] = (node,)
+        else:
+            count = job.sizes[size]
+            taken = tuple(self.placement.choose(self.nodes, count, self.random))
+            if len(taken) != count:
+                told = f"job {job.name} was given {len(taken)} nodes of {count}"
+                raise TspsimError(f"{told}: the placement '{self.placement.name}' is wrong")
+            self.nodes.take(taken)
+        self._gpus_held += job.gpus_at(len(taken), self.nodes.gpus)
+        begins_again = life.started_s is not None
+        limit_s = job.limit_s if size == 0 else job.limit_s * job.work_s[size] / job.work_s[0]
+        run = Run(job, taken, now, now + limit_s * life.left, size)
+        if begins_again:
+            run.ready_s = run.since_s = now + self.restart_s + run.pace.read_s
+            run.expected_s += run.ready_s - now
+            life.restarts += 1
+        else:
+            life.started_s = now
+        self._plan_end(run)
+        return run
+
+    def _plan_end(self, run: Run) -> None:
+        """The event of its end, from its rate on."""
+        if run.rate <= 0.0:
+            run.end = None
+            return
+        left_s = self.lives[run.job.number].left * run.work_s
+        run.end = self._at(max(run.since_s, self.env.now) + left_s / run.rate, lambda event: self._done(run, event))
+
+    def set_rate(self, run: Run, rate: float, why: str) -> None:
+        """From now on a job works at another rate; what it works slower is lost to ``why``."""
+        if rate == run.rate:
+            return
+        self._advance(run, self.env.now, why)
+        run.rate = rate
+        self._plan_end(run)
+
+    def _advance(self, run: Run, until_s: float, why: str = "neighbours") -> None:
+        """Account for its work until a time."""
+        if until_s <= run.since_s:
+            return
+        life, worked_s = self.lives[run.job.number], until_s - run.since_s
+        advanced_s = worked_s * run.rate
+        life.worked_s += worked_s
+        life.advanced_s += advanced_s
+        run.advanced_s += advanced_s
+        life.left = max(0.0, life.left - advanced_s / run.work_s)
+        life.lose(why, worked_s - advanced_s)
+        run.since_s = until_s
+
+    def _done(self, run: Run, event: simpy.Event) -> None:
+        if run.end is not event or run.hung:
+            return
+        self._account(self.env.now)
+        self._leave(run, "done")
+        job = run.job
+        self.lives[job.number].ended_s = self.env.now
+        self._unfinished -= 1
+        self._open[job.entry] -= 1
+        if not self._open[job.entry]:
+            for waiting in self._dependent.pop(job.entry, ()):
+                self.desk.queue.add(waiting)
+        self.changed()
+        if not self._unfinished:
+            # After the scheduler has looked once more, so that the last row is an empty fleet.
+            self._at(self.env.now, lambda _: None if self._stop.triggered else self._stop.succeed(), LATE + 1)
+
+    def _leave(self, run: Run, why: str) -> None:
+        """A job gives its nodes back, and its seconds are told apart."""
+        now, job = self.env.now, run.job
+        life, pace = self.lives[job.number], run.pace
+        run.end = None
+        ran_s = now - run.began_s
+        gpus = job.gpus_at(len(run.nodes), self.nodes.gpus)
+        if not run.hung:
+            self._advance(run, now)
+        life.ran_s += ran_s
+        life.gpu_s += ran_s * gpus
+        life.lose("restarting", min(run.ready_s, now) - run.began_s)
+        advanced_s = run.advanced_s
+        if why == "done":
+            life.left = 0.0
+        elif why != "cut off":
+            advanced_s -= self._roll_back(run)
+        stalled_s = max(0.0, advanced_s) * pace.stalled
+        life.lose("checkpointing", stalled_s)
+        life.lose("exposed_communication", (max(0.0, advanced_s) - stalled_s) * pace.exposed)
+        self.desk.left(run)
+        self._gpus_held -= gpus
+        if job.gpus:
+            self.nodes.give_part(run.nodes[0], job.gpus)
+        else:
+            self.nodes.give(run.nodes)
+        self.spells.job.append(job.number)
+        self.spells.start_s.append(run.began_s)
+        self.spells.end_s.append(now)
+        self.spells.nodes.append(run.nodes)
+        self.spells.why.append(why)
+
+    def _roll_back(self, run: Run) -> float:
+        """Back to the last checkpoint; the seconds of work, alone, that are lost."""
+        life, pace = self.lives[run.job.number], run.pace
+        done_s = (1.0 - life.left) * run.work_s
+        period_s = pace.every_s + pace.stall_s
+        kept_s = 0.0 if period_s == inf else floor(done_s / period_s + 1e-9) * period_s
+        lost_s = max(0.0, done_s - kept_s)
+        life.left = 1.0 - kept_s / run.work_s
+        life.advanced_s -= lost_s
+        life.lose("redone", lost_s)
+        return lost_s
+
+    def _halt(self, running: Running) -> None:
+        """Stop a job for another; it waits again."""
+        assert isinstance(running, Run)
+        self._leave(running, "stopped")
+        self.desk.queue.add(running.job)
+
+    # What is counted.
+
+    def _account(self, now: float) -> None:
+        """GPU-seconds that no job had since the last change."""
+        for_s = now - self._since_s
+        if for_s <= 0.0:
+            return
+        self._since_s = now
+        nodes, waits = self.nodes, len(self.desk.queue) > 0
+        empty = for_s * nodes.empty_count * nodes.gpus
+        parts = for_s * sum(free for node, free in nodes.parts.items())
+        self.idle_gpu_s["queue_blocked" if waits else "empty"] += empty
+        self.idle_gpu_s["fragmented" if waits else "empty"] += parts
+        total = for_s * nodes.count * nodes.gpus
+        self.idle_gpu_s["failed"] += max(0.0, total - empty - parts - for_s * self._gpus_held)
+
+    def _record(self) -> None:
+        series = self.series
+        if series.at_s and series.at_s[-1] == self.env.now:
+            for column in (series.at_s, series.allocated, series.waiting, series.down, series.watts):
+                column.pop()
+        series.at_s.append(self.env.now)
+        series.allocated.append(self._gpus_held)
+        series.waiting.append(len(self.desk.queue))
+        series.down.append(len(self.nodes.down))
+        series.watts.append(0.0)

@@ -1,0 +1,172 @@
+"""What a scheduler sees of a fleet and may do: start jobs that wait, stop jobs that may be stopped."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Mapping
+from math import inf
+
+from ..errors import TspsimError
+from .jobs import Job
+from .nodes import Nodes
+from .waiting import Waiting
+
+
+class Running:
+    """A job that runs, as schedulers see it."""
+
+    __slots__ = ("began_s", "expected_s", "job", "nodes")
+
+    def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float) -> None:
+        self.job, self.nodes = job, nodes
+        #: When it began, and when it is expected to end.
+        self.began_s, self.expected_s = began_s, expected_s
+
+
+class Desk:
+    """Where a scheduler works: it is called once an instant in which something changed, after all that happened then.
+
+    Attributes
+    ----------
+    now_s
+        The time.
+    queue
+        Jobs that wait, in the scheduler's order.
+    running
+        Number of a job → the job where it runs.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        queue: Waiting,
+        launch: Callable[[Job, int], Running],
+        halt: Callable[[Running], None],
+    ) -> None:
+        self.now_s = 0.0
+        self.nodes, self.queue = nodes, queue
+        self.running: dict[int, Running] = {}
+        self._launch, self._halt = launch, halt
+        #: (expected end, number, nodes) of jobs on whole nodes, by end.
+        self._ends: list[tuple[float, int, int]] = []
+        #: Shared node → number → (expected end, GPUs).
+        self._small: dict[int, dict[int, tuple[float, int]]] = {}
+        #: When a node that is down should be back.
+        self.back_s: dict[int, float] = {}
+
+    @property
+    def free(self) -> int:
+        """Empty nodes."""
+        return self.nodes.empty_count
+
+    @property
+    def total(self) -> int:
+        """All nodes of the cluster, down ones too."""
+        return self.nodes.count
+
+    def fits(self, job: Job, size: int = 0) -> bool:
+        """Whether the job could start now at the ``size``-th of its sizes."""
+        if job.gpus:
+            return self.nodes.empty_count > 0 or self.nodes.tightest(job.gpus) is not None
+        return job.sizes[size] <= self.nodes.empty_count
+
+    def start(self, job: Job, size: int = 0) -> None:
+        """Start a job that waits and fits, at the ``size``-th of its sizes.
+
+        Raises
+        ------
+        TspsimError
+            It does not wait, or there is no room: the scheduler is wrong.
+        """
+        if not self.fits(job, size):
+            raise TspsimError(f"job {job.name} was started on {job.sizes[size]} nodes, and {self.free} are empty: the "
+                              "scheduler is wrong")  # fmt: skip
+        try:
+            self.queue.remove(job)
+        except KeyError:
+            raise TspsimError(f"job {job.name} was started and does not wait: the scheduler is wrong") from None
+        self._enter(self._launch(job, size))
+
+    def stop(self, running: Running) -> None:
+        """Stop a job that may be stopped: it waits again, from its last checkpoint.
+
+        Raises
+        ------
+        TspsimError
+            It does not run, or is not preemptible: the scheduler is wrong.
+        """
+        if self.running.get(running.job.number) is not running or not running.job.preemptible:
+            raise TspsimError(f"job {running.job.name} was stopped and may not be: the scheduler is wrong")
+        self._halt(running)
+
+    def reservation(self, job: Job, also: Mapping[int, Running] | None = None) -> tuple[float, int]:
+        """When the job will fit if all that runs ends as expected, and nodes that are left over then.
+
+        Parameters
+        ----------
+        job
+            At its preferred size.
+        also
+            Jobs that count as ended now.
+        """
+        also = also or {}
+        if job.gpus:
+            return self._part_reservation(job), 0
+        free = self.nodes.empty_count + sum(len(each.nodes) for each in also.values() if not each.job.gpus)
+        if free >= job.nodes:
+            return self.now_s, free - job.nodes
+        others = [(max(end for end, _ in jobs.values()), -1, 1) for jobs in self._small.values()]
+        others += [(back, -2, 1) for back in self.back_s.values()]
+        ends = sorted(self._ends + others) if others else self._ends
+        for position, (end_s, number, nodes) in enumerate(ends):
+            if number in also:
+                continue
+            free += nodes
+            if free >= job.nodes:
+                # What ends at the same instant is left over as well.
+                for later_s, other, more in ends[position + 1 :]:
+                    if later_s > end_s:
+                        break
+                    free += 0 if other in also else more
+                return max(self.now_s, end_s), free - job.nodes
+        return inf, 0
+
+    def _part_reservation(self, job: Job) -> float:
+        if self.fits(job):
+            return self.now_s
+        soonest = min((end for end, _, _ in self._ends), default=inf)
+        for node, jobs in self._small.items():
+            free = self.nodes.parts.get(node, 0)
+            for end_s, gpus in sorted(jobs.values()):
+                free += gpus
+                if free >= job.gpus:
+                    soonest = min(soonest, end_s)
+                    break
+        return max(self.now_s, soonest)
+
+    def holds_until(self, node: int) -> float:
+        """When a shared node is expected to be empty."""
+        return max((end for end, _ in self._small.get(node, {}).values()), default=self.now_s)
+
+    # What the clock tells.
+
+    def _enter(self, running: Running) -> None:
+        job = running.job
+        self.running[job.number] = running
+        if job.gpus:
+            self._small.setdefault(running.nodes[0], {})[job.number] = (running.expected_s, job.gpus)
+        else:
+            insort(self._ends, (running.expected_s, job.number, len(running.nodes)))
+
+    def left(self, running: Running) -> None:
+        """A job runs no more."""
+        job = running.job
+        del self.running[job.number]
+        if job.gpus:
+            jobs = self._small[running.nodes[0]]
+            del jobs[job.number]
+            if not jobs:
+                del self._small[running.nodes[0]]
+            return
+        entry = (running.expected_s, job.number, len(running.nodes))
+        del self._ends[bisect_left(self._ends, entry)]

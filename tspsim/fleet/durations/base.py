@@ -1,0 +1,33 @@
+"""How long jobs of a class run: the family of durations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+
+from ...registry import Registry
+from ...traffic.kind import Floats, Kind
+from ...units import Quantity
+
+#: Seconds, stated in any unit of time.
+Span = Annotated[float, Quantity("s", positive=True, examples=("6 h", "2 days"))]
+
+
+class Durations(Kind):
+    """Seconds that jobs need at full speed."""
+
+    registry: ClassVar[Registry[Any]] = Registry("kind of duration", "tspsim.durations")
+
+    def draw(self, random: np.random.Generator, count: int) -> Floats:
+        """Seconds of ``count`` jobs, each positive: an array (count,), whose chance is ``random``'s alone."""
+        raise NotImplementedError
+
+
+Durations.registry.of = type[Durations]
+
+
+def shorthand(value: Any) -> Mapping[str, Any] | None:
+    """A bare span is the same for all."""
+    return {"kind": "fixed", "of": value} if isinstance(value, str | int | float) else None

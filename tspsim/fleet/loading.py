@@ -1,0 +1,64 @@
+"""Reading the question of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import catalog
+from ..errors import InputError
+from ..scenario.cluster import ClusterInline
+from ..scenario.loading import asks_for_jobs, read, with_known_parts
+from ..scenario.question import origin_of
+from .question import FleetQuestion, JobKeys
+
+
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> FleetQuestion:
+    """Read and check the question of a fleet.
+
+    Parameters
+    ----------
+    source
+        Catalog name, path of a YAML file, or a mapping of the same shape.
+    overrides
+        ``path=value``, as ``--set`` takes them: ``scheduler=easy``, ``jobs.pretrain.nodes=32``.
+
+    Raises
+    ------
+    InputError
+        One line: file, key path, value, what is allowed, and the nearest valid name.
+    """
+    file, folder, data, paths = read(source, overrides)
+    try:
+        question = catalog.validate(data, FleetQuestion)
+        cluster = with_known_parts(question.cluster, folder, "cluster")
+        assert isinstance(cluster, ClusterInline)
+        jobs = tuple(_with_file(job, folder) for job in question.jobs)
+    except InputError as error:
+        raise error.at(file=origin_of(error.key or "", paths, file)) from None
+    return question.model_copy(update={"cluster": cluster, "jobs": jobs}).read_from(file, paths)
+
+
+def is_fleet(source: object) -> bool:
+    """Whether what is asked is a fleet: its question, or a name, path or mapping of one."""
+    if isinstance(source, FleetQuestion):
+        return True
+    if isinstance(source, Mapping):
+        return asks_for_jobs(source)
+    if not isinstance(source, str | Path):
+        return False
+    try:
+        return asks_for_jobs(catalog.read_yaml(catalog.locate("scenarios", source)))
+    except InputError:
+        return False  # who reads it says what is wrong
+
+
+def _with_file(job: JobKeys, folder: Path | None) -> JobKeys:
+    """A log beside the question's file, reachable from here; raises InputError where it is nowhere."""
+    if job.file is None:
+        return job
+    for path in (Path(job.file), *((folder / job.file,) if folder is not None else ())):
+        if path.is_file():
+            return job.model_copy(update={"file": str(path)})
+    raise InputError(f"{job.file} is no file, neither here nor beside the scenario", key=f"jobs.{job.name}.file")

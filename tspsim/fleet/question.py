@@ -1,0 +1,231 @@
+"""The question of a fleet as a file states it: a cluster, jobs, who decides, what fails, what power costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictInt,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from .. import catalog
+from ..errors import did_you_mean, shorten
+from ..scenario import ClusterInline, Prices
+from ..scenario.question import origin_of
+from ..scenario.section import Name, Prose, Section, refuse
+from ..traffic import ARRIVALS, Arrivals, OneKind
+from ..units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
+from . import durations, placements, schedulers
+from .durations import DURATIONS, Durations
+from .placements import PLACEMENTS, Placement
+from .schedulers import JOB_SCHEDULERS, JobScheduler
+
+PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 days", "720 h"))]
+MOST_ENTRIES = 10_000
+
+
+def _as_stated(shape: str) -> WithJsonSchema:
+    """What of a job its own scenario reads: a mapping here, checked there."""
+    return WithJsonSchema({"type": "object", "description": f"as `{shape}` of a scenario of one job"})
+
+
+def _several(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+class Checkpoints(Section):
+    """What a job writes in case it fails."""
+
+    every: PositiveSeconds = Field(description="work between two checkpoints")
+    write: Seconds = Field(0.0, description="the job is held up by one")
+    read: Seconds = Field(0.0, description="to read one back")
+
+
+class JobKeys(Section):
+    """One job, or a class of jobs that arrive, or the jobs of a log."""
+
+    name: Name
+    kind: Name | None = Field(None, alias="class", description="what it is counted with; default: its name")
+    user: Name | None = Field(None, description="who asks for it; default: its class")
+    workload: Annotated[dict[str, Any], _as_stated("workload")] | None = Field(
+        None, description="what it computes; without one its duration is stated (`hours`) and no network is known"
+    )
+    plan: Annotated[dict[str, Any] | Literal["best"], _as_stated("plans")] | None = Field(
+        None, description="how it is spread, as an entry of plans without its name; best: searched for"
+    )
+    traffic: Annotated[dict[str, Any], _as_stated("traffic")] | None = Field(None, description="a service's requests")
+    loop: Annotated[dict[str, Any], _as_stated("loop")] | None = Field(None, description="reinforcement learning")
+    nodes: (
+        Annotated[tuple[PositiveNumber, ...], BeforeValidator(_several), Field(min_length=1, max_length=64)] | None
+    ) = Field(None, description="a number, or several that it can run on, the preferred one first; default 1")
+    gpus: PositiveNumber | None = Field(None, description="of one node that others share; instead of nodes")
+    tokens: PositiveCount | None = Field(None, description="its end: tokens trained on")
+    steps: PositiveCount | None = Field(None, description="its end: steps")
+    hours: Annotated[Durations, OneKind(DURATIONS, durations.shorthand)] | None = Field(
+        None, description="its end: time at full speed on its preferred nodes, or how that is distributed"
+    )
+    submit: Seconds = Field(0.0, description="when it is submitted, from the begin of the fleet; of a class the first")
+    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] | None = Field(
+        None, description="of a class: when its jobs are submitted; rates are jobs a second, such as 4/day"
+    )
+    count: PositiveCount | None = Field(None, description="of a class: how many jobs; default: until the horizon")
+    limit: PositiveSeconds | None = Field(
+        None, description="what schedulers are told it takes; default: what it takes without failures"
+    )
+    priority: StrictInt = Field(0, description="larger goes first, where the scheduler looks at it")
+    preemptible: StrictBool = Field(False, description="may be stopped for others; goes on from its last checkpoint")
+    deadline: PositiveSeconds | None = Field(None, description="should be done by then")
+    after: Name | None = Field(None, description="the entry of jobs that has to be done first")
+    checkpoint: Checkpoints | None = Field(None, description="instead of what its plan writes")
+    file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        None, description="a log of jobs: sacct --parsable2, Standard Workload Format, CSV with named columns"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> JobKeys:
+        if self.file is not None:
+            beside = sorted(
+                self.model_fields_set - {"name", "file", "kind", "preemptible", "priority", "checkpoint", "submit"}
+            )
+            if beside:
+                raise refuse(f"{beside[0]} stands beside file, whose rows say it; leave it out")
+            return self
+        if self.nodes is not None and self.gpus is not None:
+            raise refuse("state nodes or gpus, not both")
+        ends = [key for key in ("tokens", "steps", "hours") if getattr(self, key) is not None]
+        if len(ends) != 1:
+            told = "state one of tokens, steps and hours" if ends else "needs an end: tokens, steps or hours"
+            raise refuse(told)
+        if self.workload is None:
+            known = next(
+                (key for key in ("plan", "traffic", "loop", "tokens", "steps") if getattr(self, key) is not None), None
+            )
+            if known is not None:
+                raise refuse(f"{known} needs a workload; without one state hours")
+        elif self.plan is None:
+            raise refuse("a workload needs a plan, such as plan: {tp: 8}, or plan: best")
+        if self.traffic is not None and self.hours is None:
+            raise refuse("a service runs for hours; state them")
+        if self.arrivals is None and self.count is not None:
+            raise refuse("count is of a class of jobs; state arrivals")
+        if self.arrivals is not None and (
+            self.arrivals.closed or self.arrivals.searches or len(self.arrivals.points()) > 1
+        ):
+            raise refuse("arrivals of jobs have one stated rate")
+        if self.nodes is not None and len(set(self.nodes)) < len(self.nodes):
+            raise refuse("nodes names a size twice")
+        return self
+
+    @property
+    def counted_as(self) -> str:
+        """Its class."""
+        return self.kind or self.name
+
+
+class FleetQuestion(Section):
+    """Many jobs on one cluster; see :func:`tspsim.fleet.load`."""
+
+    name: Name
+    description: Prose = ""
+    cluster: ClusterInline = Field(description="in the scenario's own words; every job gets some of its nodes")
+    jobs: Annotated[tuple[JobKeys, ...], Field(min_length=1, max_length=MOST_ENTRIES)]
+    scheduler: Annotated[JobScheduler, OneKind(JOB_SCHEDULERS, schedulers.shorthand)] = Field(
+        schedulers.fcfs.FirstCome(), validate_default=True, description="which of the jobs that wait start"
+    )
+    placement: Annotated[Placement, OneKind(PLACEMENTS, placements.shorthand)] = Field(
+        placements.packed.Packed(), validate_default=True, description="which nodes a job gets"
+    )
+    horizon: PositiveSeconds | None = Field(None, description="how long is looked at; default: until all jobs are done")
+    prices: Prices = Prices()
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of all that is drawn")
+    source: Prose = Field("", description="where the question comes from")
+    _file: str | None = PrivateAttr(None)
+    _overridden: tuple[str, ...] = PrivateAttr(())
+
+    @field_validator("jobs")
+    @classmethod
+    def _named(cls, jobs: tuple[JobKeys, ...]) -> tuple[JobKeys, ...]:
+        names = [job.name for job in jobs]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+        if twice is not None:
+            raise refuse(f"two entries are named '{twice}'; give each its own name")
+        known = set(names)
+        waits = {job.name: job.after for job in jobs if job.after is not None}
+        for name, after in waits.items():
+            if after not in known:
+                raise refuse(f"job '{name}': after: unknown job '{shorten(after)}'{did_you_mean(after, names)}")
+        for name in waits:
+            path = [name]
+            while (path[-1] in waits) and (waits[path[-1]] not in path):
+                path.append(waits[path[-1]])
+            if path[-1] in waits:
+                circle = [*path[path.index(waits[path[-1]]) :], waits[path[-1]]]
+                raise refuse(f"after goes in a circle: {' → '.join(circle)}; one of them has to begin")
+        return jobs
+
+    @model_validator(mode="after")
+    def _ends(self) -> FleetQuestion:
+        endless = next((job for job in self.jobs if job.arrivals is not None and job.count is None), None)
+        if endless is not None and self.horizon is None:
+            raise refuse(f"job '{endless.name}': arrivals without count need a horizon, such as horizon: 90 days")
+        for job in self.jobs:
+            largest = max(job.nodes or (1,))
+            if largest > self.cluster.nodes:
+                raise refuse(f"job '{job.name}': nodes: {largest}, and the cluster has {self.cluster.nodes}")
+        if self.cluster.islands and any(island.device is not None for island in self.cluster.islands):
+            raise refuse("cluster.islands with devices of their own are not built for fleets; leave device out")
+        return self
+
+    def read_from(self, file: str | None, overridden: Sequence[str]) -> FleetQuestion:
+        """The same question, with its file and the keys that options set."""
+        copy = self.model_copy()
+        copy._file, copy._overridden = file, tuple(overridden)
+        return copy
+
+    def origin(self, key: str) -> str | None:
+        """File or option that the value at a dotted key came from; None for a question that was no file."""
+        return origin_of(key, self._overridden, self._file)
+
+    @property
+    def asked_in(self) -> str:
+        """Name of the file that it was read from, without folders; empty where it was no file."""
+        return Path(self._file).name if self._file else ""
+
+    def files(self) -> tuple[Path, ...]:
+        """Its own file, and logs that it names."""
+        found = [Path(self._file)] if self._file else []
+        found += [Path(job.file) for job in self.jobs if job.file is not None and catalog.is_file(job.file)]
+        return tuple(dict.fromkeys(found))
+
+    def in_words(self) -> tuple[str, ...]:
+        """What was assumed or stated, as sentences."""
+        until = "until all jobs are done" if self.horizon is None else f"for {self.horizon / 86_400.0:,.4g} days"
+        return (
+            f"Jobs start {self.scheduler.in_words()} (`scheduler`), {self.placement.in_words()} (`placement`).",
+            f"The fleet is looked at {until} (`horizon`); what is drawn is drawn from seed {self.seed} (`seed`).",
+            *self.cluster.in_words(),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, defaults filled in, quantities as numbers in SI; :func:`tspsim.fleet.load` reads it back."""
+        data = self.model_dump(mode="json", by_alias=True)
+        for key in ("gpus_per_node", "islands", "measured", "routing"):
+            if not data["cluster"][key]:
+                del data["cluster"][key]
+        data["jobs"] = [{key: value for key, value in job.items() if value is not None} for job in data["jobs"]]
+        return {key: in_si(value) if key != "jobs" else [_in_si(job) for job in value] for key, value in data.items()}
+
+
+def _in_si(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's plain data; what its own scenario reads stays as it was stated."""
+    raw = ("workload", "plan", "traffic", "loop")
+    return {key: value if key in raw else in_si(value) for key, value in job.items()}

@@ -1,0 +1,46 @@
+"""Which of the jobs that wait start now: the family of schedulers of a fleet.
+
+All are gang schedulers: a job has all of its nodes at once, or waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from ...registry import Registry
+from ...traffic.kind import Kind
+from ..desk import Desk
+from ..jobs import Job
+
+
+class JobScheduler(Kind):
+    """A policy. Its fields are keys that a scenario may state beside its kind.
+
+    The contract, which :class:`~tspsim.fleet.desk.Desk` holds it to: no job starts that does not wait or does not fit;
+    only preemptible jobs are stopped. A fleet in which jobs wait, nothing runs and nothing will happen is an error.
+    """
+
+    registry: ClassVar[Registry[Any]] = Registry("job scheduler", "tspsim.job_schedulers")
+
+    def rank(self, job: Job) -> tuple[Any, ...]:
+        """What the queue is sorted by, smaller first; equals in order of submission."""
+        return (job.submit_s,)
+
+    def open(self) -> Callable[[Desk], None]:
+        """The policy of one run: called once an instant in which something changed."""
+        raise NotImplementedError
+
+
+JobScheduler.registry.of = type[JobScheduler]
+
+
+def shorthand(value: Any) -> Mapping[str, Any] | None:
+    """A name alone is a scheduler without options."""
+    return {"kind": value} if isinstance(value, str) else None
+
+
+def start_in_order(desk: Desk) -> None:
+    """Start jobs from the head of the queue on, until one does not fit."""
+    while desk.queue and desk.fits(desk.queue[0]):
+        desk.start(desk.queue[0])

@@ -1,0 +1,59 @@
+"""A fleet in a terminal: its classes of jobs, and where its GPU-hours went."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..units import duration, percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import RenderableType
+
+    from ..fleet import FleetAnswer
+
+
+def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
+    """What was asked, the table of classes, the waterfall, what was assumed."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    facts = answer.facts
+    device = answer.cluster["device"]["name"].upper()
+    kicker = (
+        f"{len(facts.jobs):,} jobs on {facts.nodes:,} nodes, {facts.gpus:,} × {device}, {duration(facts.horizon_s)}"
+    )
+    yield Text(kicker, style="bold")
+    yield ""
+    table = Table(box=None, pad_edge=False)
+    for name in ("class", "jobs", "done", "GPU-hours", "mean wait", "95 % wait", "restarts"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for kind in facts.classes():
+        waits = ("–" if kind[key] is None else duration(kind[key]) for key in ("mean_wait_s", "p95_wait_s"))
+        had = f"{kind['gpu_hours']:,.0f}"
+        table.add_row(kind["class"], f"{kind['jobs']:,}", f"{kind['done']:,}", had, *waits, f"{kind['restarts']:,}")
+    yield table
+    yield ""
+    told = f"Jobs have {percent(facts.allocated)} of all GPU-hours; {percent(facts.productive)} do work that lasts."
+    yield Text(told, style="bold")
+    for part, hours in facts.lost_gpu_hours.items():
+        if hours:
+            share = percent(hours / facts.gpu_hours)
+            yield Padding(Text(f"{part.replace('_', ' ')}: {hours:,.0f} GPU-hours, {share}"), (0, 0, 0, 2))
+    yield ""
+    for title, sentences in (("Worth knowing", notes_of(answer)), ("Assumed; each can be switched", answer.defaults)):
+        if sentences:
+            yield Text(title, style="bold")
+            yield from (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
+            yield ""
+
+
+def notes_of(answer: FleetAnswer) -> list[str]:
+    """Notes of the simulated steps, each once with the jobs that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for plan in answer.plans:
+        for note in plan.notes:
+            about.setdefault(note, {})[plan.name] = None
+    return [f"{', '.join(names)}: {note}" for note, names in about.items()]

@@ -1,0 +1,92 @@
+"""Laws of what a fleet of jobs is run by: schedulers of jobs, placements, durations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...errors import InputError, TspsimError, shorten
+from ...fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, FleetAnswer, answer, load
+from .findings import Finding, judged
+
+#: Key of a fleet that names an object of each group, and the registry.
+KEYS = {
+    JOB_SCHEDULERS.group: ("scheduler", JOB_SCHEDULERS),
+    PLACEMENTS.group: ("placement", PLACEMENTS),
+    DURATIONS.group: ("hours", DURATIONS),
+}
+MACHINE = {"device": "h100", "nodes": 12, "fabric": "fat-tree-400g"}
+
+
+def hold(group: str, name: str, keys: Mapping[str, Any]) -> Iterator[Finding]:
+    """Of an object of one of the groups; ``keys`` stand beside its name."""
+    key, _ = KEYS[group]
+    where, stated = f"{key} {name}", {"kind": name, **keys}
+    hours = stated if key == "hours" else {"kind": "lognormal", "median": "2 h", "sigma": 1.2}
+    beside = {} if key == "hours" else {key: stated}
+    common = {"arrivals": {"kind": "poisson", "rate": "1/h"}, "hours": hours, "preemptible": True}
+    jobs = [
+        {"name": "wide", "nodes": 7, "count": 15, "user": "a", **common},
+        {"name": "narrow", "nodes": 2, "count": 40, "priority": 1, "user": "b", **common},
+        {"name": "small", "gpus": 2, "count": 40, "user": "c", **common},
+    ]
+    asked = {"name": "fleet", "cluster": MACHINE, "jobs": jobs, "seed": 5, **beside}
+    try:
+        question = load(asked)
+    except InputError as error:
+        yield Finding("it runs", where, "left out", shorten(f"{error}; state keys by --with", 200))
+        return
+    try:
+        found = answer(question, _none)
+    except TspsimError as error:
+        yield Finding("it keeps to the desk", where, "broken", shorten(error, 200))
+        return
+    yield from laws(found, where)
+    again = answer(question, _none)
+    yield judged("the same has the same answer", where, again.dumps() == found.dumps(), "another run differs")
+
+
+def laws(found: FleetAnswer, where: str) -> Iterator[Finding]:
+    """Of what became of a fleet's jobs."""
+    facts, times = found.facts, found.facts.times
+    late = [job.name for job in facts.jobs if job.start_s is not None and job.start_s < job.submit_s]
+    yield judged("no job starts before it is submitted", where, not late, ", ".join(late[:5]))
+    open_ = [job.name for job in facts.jobs if job.state != "done"]
+    yield judged("every job is done", where, not open_, ", ".join(open_[:5]))
+    twice = used_twice(found)
+    yield judged("no GPU has two jobs", where, not twice, twice)
+    whole = facts.productive * facts.gpu_hours + sum(facts.lost_gpu_hours.values())
+    told = f"{whole:.6g} of {facts.gpu_hours:.6g} GPU-hours are told"
+    yield judged("every GPU-hour is told once", where, abs(whole - facts.gpu_hours) <= 1e-9 * facts.gpu_hours, told)
+    held = sum((end - start) * facts.jobs[job].gpus for job, start, end in
+               zip(times.spell_job, times.spell_start_s, times.spell_end_s, strict=True)) / 3600.0  # fmt: skip
+    had = sum(job.gpu_hours for job in facts.jobs)
+    yield judged("work is conserved", where, abs(held - had) <= 1e-9 * max(1.0, had), f"{held:.6g} of {had:.6g}")
+
+
+def used_twice(found: FleetAnswer) -> str:
+    """A node that has more jobs at once than it has GPUs for, in words; empty where there is none."""
+    times, jobs = found.facts.times, found.facts.jobs
+    of_a_node = found.facts.gpus // found.facts.nodes
+    changes: dict[int, list[tuple[float, int]]] = {}
+    for job, start_s, end_s, nodes in zip(
+        times.spell_job.tolist(),
+        times.spell_start_s.tolist(),
+        times.spell_end_s.tolist(),
+        times.spell_nodes,
+        strict=True,
+    ):
+        for node in nodes:
+            wide = jobs[job].gpus // len(nodes) if len(nodes) == 1 else of_a_node
+            changes.setdefault(node, []).extend(((start_s, wide), (end_s, -wide)))
+    for node, moments in changes.items():
+        used = 0
+        for at_s, more in sorted(moments):
+            used += more
+            if used > of_a_node:
+                return f"node {node} at {at_s:,.0f} s has {used} of {of_a_node} GPUs in use"
+    return ""
+
+
+def _none(scenario: Any) -> Any:
+    raise InputError(f"no workload is known of {scenario}")
