@@ -32,6 +32,7 @@ from .errors import InputError, UnreachableError
 from .mesh import Mesh
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.pipeline import check_tasks
+from .parallel.remedy import fitting
 from .paths import LowerBound
 from .program import Program
 from .question import Lookups, Question, look_up
@@ -98,8 +99,16 @@ def admitted(question: Question, job: Job) -> Admission:
     visible = question.device.visible_memory_bytes
     memory = Memory(peak_memory(job, scheme_of(job.plan).residency), visible)
     room = capacity.capacity_of(job, visible) if job.step.serves else None
-    error = room.refusal(capacity.kept_by(job)) if room is not None else None
-    return Admission(memory, room, error or (None if memory.fits else too_large(memory)))
+
+    def fits(other: Job) -> bool:
+        held = capacity.capacity_of(other, visible).holds(capacity.kept_by(other))
+        return held and sum(peak_memory(other, scheme_of(other.plan).residency).values()) <= visible
+
+    error = room.refusal(capacity.kept_by(job), lambda: fitting(job, fits)) if room is not None else None
+    if error is None and not memory.fits:
+        keys = fitting(job, fits) if job.step.serves else ""
+        error = too_large(memory) + (f"; it fits with {keys}" if keys else "")
+    return Admission(memory, room, error)
 
 
 @no_collection()

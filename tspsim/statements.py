@@ -20,6 +20,7 @@ from .parallel import (
     weight_peers,
     write_program,
 )
+from .parallel.decode.index_exchange import index_exchange_of
 from .parallel.memory import arriving_bytes
 from .parallel.routing import BALANCED
 from .parallel.sought import SOUGHT
@@ -296,8 +297,15 @@ def cache_notes(job: Job) -> Iterator[str]:
         yield f"K and V are replicated {times} times: {share.attended} head shards, {count} key/value heads"
     if share.attended > 1 and any(use.heads == 1 and use.token_bytes for use in uses):
         yield f"latents have no heads to divide: {share.attended} ranks keep a copy each of what they attend"
+    if share.ranks > 1 and index_exchange_of(job.plan).apart and any(use.shared_token_bytes for use in uses):
+        yield (
+            f"every rank attends the best of its own 1/{share.ranks} of a context, up to {share.ranks} times as many "
+            "tokens in all as the model was trained with: another result (`index_exchange: union`)"
+        )
     if share.attended > 1 and any(use.shared_token_bytes for use in uses):
         yield f"keys of the indexer stand whole on {share.attended} ranks"
+    elif share.whole_keys and share.ranks > 1 and any(use.shared_token_bytes for use in uses):
+        yield f"keys of the indexer stand whole on {share.ranks} ranks (`index_exchange`)"
     padding = sum(queries * count for each in job.passes for queries, _, count in each.rows)
     asked = sum(each.tokens for each in job.forwards)
     if padding > asked:

@@ -26,6 +26,7 @@ from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visi
 from tspsim.parallel.checkpoint import Checkpoint
 from tspsim.parallel.decode import tree
 from tspsim.parallel.decode.exchange import DecodeExchange
+from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
 from tspsim.parallel.folded_decode import TREE
@@ -231,6 +232,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     ),
     "tspsim.expert_dispatch": (ExpertDispatch("flood", lambda ranks, experts: float(ranks), word="fl"),),
     "tspsim.expert_overlap": (ExpertOverlap("veil", shared_beside=True, word="ve"),),
+    "tspsim.index_exchanges": (IndexExchange("murmur", "halves of scores", candidate_bytes=2.0),),
     "tspsim.kernel_names": (KernelNames("loom", "kernels of a loom", {"gemm": (r"^weave_",)}),),
     "tspsim.launchers": (Launcher(),),
     "tspsim.pipeline_orders": (PipelineOrder("gpipe", all_then_back, word="gpipe"),),

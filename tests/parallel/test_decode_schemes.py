@@ -324,10 +324,11 @@ def test_what_does_not_go_together_is_named(keys: dict[str, Any], said: str, tmp
     assert said in str(error.value), error.value
 
 
-def test_kinds_of_attention_that_need_a_context_whole_are_refused() -> None:
-    for keys in ({"tp": 8, "dcp": 8}, {"tsp": 8}, {"tsp": 8, "decode_form": "sequences"}):
-        with pytest.raises(InputError, match="'dsa'"):
-            job("deepseek-v3.2", {"name": "P", **keys})
+def test_layers_that_keep_states_do_not_divide_prompts() -> None:
+    for keys in ({"tp": 2, "sp": 4}, {"tsp": 8}):
+        with pytest.raises(InputError, match=r"'kda' needs it whole; kinds that can: .*dsa"):
+            asked = question("kimi-linear-48b", [{"name": "P", **keys}], pass_="prefill", sequence=8 * KI)
+            look_up(tspsim.load(asked))
 
 
 def test_steps_that_decode_alone_take_no_prompts(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tspsim.operators import (
     DTYPE_BYTES,
     AbsorbProduct,
     Attention,
+    BestOf,
     DecodeAttention,
     DeltaScan,
     FusedMoE,
@@ -200,6 +201,16 @@ def indexer(device: Device, scores: Indexer) -> Estimate:
     family, shape = sparse.indexer_call(scores)
     kernel = _scoring_at_clock(device, device.kernel(family, scores.dtype))
     return device.isolated(kernel, None, **shape)
+
+
+@pricer(BestOf)
+def best_of(device: Device, best: BestOf) -> Estimate:
+    """What an indexer's kernel takes to choose among as many scores, and never less than a copy of the candidates."""
+    family, shape = sparse.choice_call(best)
+    kernel = device.kernel(family, best.dtype)
+    alone = replace(kernel, parameters={**kernel.parameters, "launch_us": 0.0})
+    chosen, moved = device.isolated(alone, None, **shape), device.memory_bound(best.hbm_bytes, "copy", best.queries)
+    return max(chosen, moved, key=lambda estimate: estimate.seconds).widened(OTHER_TYPE)
 
 
 @pricer(SparseAttention)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .._quick import once, replace
-from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Role
+from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role
 from .architecture import Architecture
 from .parts import Block
 
@@ -156,6 +156,18 @@ class LayerShard:
             Gemm(tokens, queries, entering, dtype, name="queries from latent", role=Role.LATENT_QUERIES),
             Gemm(tokens, both, latent.kv_rank, dtype, name="keys and values from latent", role=Role.LATENT_KEYS_VALUES),
         )
+
+    def entering(self, tokens: int) -> tuple[Operator, ...]:
+        """What stands before the heads where ranks have tokens of their own: projections down to latents."""
+        return self.down_projections(tokens)
+
+    def projecting(self, tokens: int) -> tuple[Operator, ...]:
+        """What heads divide there, up to attention."""
+        return *self.projections(tokens), self.rope(tokens)
+
+    def leaving(self, tokens: int) -> tuple[Operator, ...]:
+        """What follows attention there."""
+        return (self.output(tokens),)
 
     def rope(self, tokens: int) -> MemoryBound:
         """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""

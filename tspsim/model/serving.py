@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import once
-from ..operators import Attention, Gemm, LatentPrefill
+from ..operators import Attention, Gemm, LatentPrefill, Operator
 from .attention import AttentionKind
 from .attention.latent import Latent
 from .formats import BF16, Formats, WeightClass
@@ -16,13 +16,16 @@ from .layer import LayerShard
 class ServingLayer(LayerShard):
     """A shard of a layer whose weights and cache are in ``formats``; ``dtype`` is what attention multiplies in.
 
-    ``context_shards`` ranks hold a part of every context's tokens each; ``verified``: queries of every sequence that
-    are drafts and one, 1 where nothing is drafted.
+    ``context_shards`` ranks hold a part of every context's tokens each, and ``index_shards`` of the keys that an
+    indexer scores; ``chooses_apart``: each attends the best of its own part. ``verified``: queries of every sequence
+    that are drafts and one, 1 where nothing is drafted.
     """
 
     formats: Formats = BF16
     context_shards: int = 1
     verified: int = 1
+    index_shards: int = 1
+    chooses_apart: bool = False
 
     def held(self, tokens: int) -> int:
         """Of so many tokens of a context, those on the rank that has most."""
@@ -67,6 +70,18 @@ class ServingLayer(LayerShard):
             return super().attention(segments, causal=causal, buckets=buckets, direction=direction)
         heads = self.heads // buckets
         return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
+
+    def entering(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        return kind.enter(self, ((tokens, 0, 1),)) if kind.chooses else super().entering(tokens)
+
+    def projecting(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        return kind.project(self, ((tokens, 0, 1),)) if kind.chooses else super().projecting(tokens)
+
+    def leaving(self, tokens: int) -> tuple[Operator, ...]:
+        kind = self.attention_kind
+        return kind.leave(self, ((tokens, 0, 1),)) if kind.chooses else super().leaving(tokens)
 
     @property
     def mlp_class(self) -> WeightClass:

@@ -15,12 +15,13 @@ from .linear import DeltaScan, ShortConvolution
 from .memory_bound import MemoryBound
 from .part import Part
 from .products import FusedMoE, Gemm, GroupedGemm
-from .sparse import Indexer, SparseAttention
+from .sparse import BestOf, Indexer, SparseAttention
 
 __all__ = [
     "DTYPE_BYTES",
     "AbsorbProduct",
     "Attention",
+    "BestOf",
     "Computes",
     "DecodeAttention",
     "DeltaScan",

@@ -50,8 +50,15 @@ class Indexer(Operator):
     dtype: str = "fp8"
     name: str = "indexer"
     role: Role = Role.ATTENTION
+    #: Ranks that keep every so many-th entry of a context each: this call scores and chooses among those of one.
+    shards: int = 1
 
     kind = "attention"
+
+    @property
+    def stride(self) -> int:
+        """Tokens of a context an entry of this rank."""
+        return self.compression * self.shards
 
     @property
     def queries(self) -> int:
@@ -60,17 +67,17 @@ class Indexer(Operator):
     @property
     def pairs(self) -> float:
         """Queries times the entries that each is scored with."""
-        return sum(q * seen(q, c) * n for q, c, n in self.rows) / self.compression
+        return sum(q * seen(q, c) * n for q, c, n in self.rows) / self.stride
 
     @property
     def entries(self) -> float:
         """Of all contexts."""
-        return sum((c + q) * n for q, c, n in self.rows) / self.compression
+        return sum((c + q) * n for q, c, n in self.rows) / self.stride
 
     @property
     def longest(self) -> float:
         """Entries of the longest context that has more of them than are chosen; 0 where all are."""
-        lengths = ((c + q) / self.compression for q, c, _ in self.rows)
+        lengths = ((c + q) / self.stride for q, c, _ in self.rows)
         return max((length for length in lengths if length > self.topk), default=0.0)
 
     @property
@@ -78,9 +85,9 @@ class Indexer(Operator):
         """Of the pairs, those of queries that have more entries than are chosen."""
         total = 0.0
         for q, c, n in self.rows:
-            without = min(q, max(0, self.topk * self.compression - c))
+            without = min(q, max(0, self.topk * self.stride - c))
             total += n * ((q - without) * c + (q * (q + 1) - without * (without + 1)) / 2.0)
-        return total / self.compression
+        return total / self.stride
 
     @property
     def flops(self) -> float:
@@ -94,7 +101,8 @@ class Indexer(Operator):
 
     @property
     def shape(self) -> str:
-        return f"{rows_in_words(self.rows)}, {self.heads} heads of {self.head_dim}, best {self.topk}"
+        rows = f"{rows_in_words(self.rows)}{part_in_words(self.shards)}"
+        return f"{rows}, {self.heads} heads of {self.head_dim}, best {self.topk}"
 
 
 @quick
@@ -120,6 +128,10 @@ class SparseAttention(Operator):
         Bytes of a cached entry.
     dtype, kv_dtype
         Types that are multiplied, and that the cache keeps.
+    shards
+        Ranks that keep every so many-th entry of a context each: attended are those of one.
+    apart
+        Each of them attends the best ``topk`` of its own entries; otherwise its share of the best of all.
     """
 
     rows: Rows
@@ -134,14 +146,16 @@ class SparseAttention(Operator):
     name: str = "sparse attention"
     role: Role = Role.ATTENTION
     kv_dtype: str = "bf16"
+    shards: int = 1
+    apart: bool = False
 
     kind = "attention"
 
     def attended(self, queries: int, context: int) -> float:
-        """Entries that a query attends, mean over a sequence's."""
-        met = seen_at_most(queries, context, self.topk * self.compression) if self.topk else seen(queries, context)
-        entries = met / self.compression
-        return entries + seen_at_most(queries, context, self.window) if self.window else entries
+        """Entries that a query attends on this rank, mean over a sequence's."""
+        stride, most = self.compression * self.shards, self.topk * self.compression * (self.shards if self.apart else 1)
+        entries = (seen_at_most(queries, context, most) if self.topk else seen(queries, context)) / stride
+        return entries + seen_at_most(queries, context, self.window) / self.shards if self.window else entries
 
     @property
     def queries(self) -> int:
@@ -161,9 +175,9 @@ class SparseAttention(Operator):
         """What the queries of a sequence chose, at least once and at most the whole context."""
         total = 0.0
         for q, c, n in self.rows:
-            whole = (c + q) / self.compression
+            whole = (c + q) / (self.compression * self.shards)
             if self.window:
-                whole += min(self.window + q - 1, c + q)
+                whole += min(self.window + q - 1, c + q) / self.shards
             total += n * min(whole, q * self.attended(q, c))
         return total
 
@@ -181,8 +195,44 @@ class SparseAttention(Operator):
     @property
     def shape(self) -> str:
         best = f"best {self.topk}" if self.topk else "all"
-        return f"{rows_in_words(self.rows)}, {best}, {self.heads} heads of {self.key_dim}/{self.value_dim}"
+        rows = f"{rows_in_words(self.rows)}{part_in_words(self.shards)}"
+        return f"{rows}, {best}, {self.heads} heads of {self.key_dim}/{self.value_dim}"
+
+
+@quick
+@dataclass(frozen=True, slots=True)
+class BestOf(Operator):
+    """The best ``topk`` of ``candidates`` a query: what ranks chose among their parts of a context, chosen among."""
+
+    queries: int
+    candidates: int
+    topk: int
+    #: Bytes of a candidate that are read: its score, and where it is.
+    candidate_bytes: float = 8.0
+    dtype: str = "fp8"
+    name: str = "best of all candidates"
+    role: Role = Role.ATTENTION
+
+    kind = "attention"
+
+    @property
+    def flops(self) -> float:
+        """None of a matrix unit."""
+        return 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Candidates read, places of the best written."""
+        return self.queries * (self.candidates * self.candidate_bytes + 4.0 * self.topk)
+
+    @property
+    def shape(self) -> str:
+        return f"{self.queries} × best {self.topk} of {self.candidates}"
 
 
 def rows_in_words(rows: Rows) -> str:
     return first_of([f"{n}×{q}×{c + q}" for q, c, n in rows])
+
+
+def part_in_words(shards: int) -> str:
+    return f" (1/{shards} of it)" if shards > 1 else ""

@@ -10,7 +10,7 @@ keeps whatever its length. The stage that holds least decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
@@ -122,8 +122,9 @@ class Capacity:
         wanted = tuple(sequences)
         return all(self._needed(stage, wanted) <= stage.budget.size_bytes for stage in self.stages)
 
-    def refusal(self, sequences: Iterable[tuple[int, int]]) -> str | None:
-        """Why ``(tokens, how many)`` do not stay resident, and what would; None where they do."""
+    def refusal(self, sequences: Iterable[tuple[int, int]], remedy: Callable[[], str] = str) -> str | None:
+        """Why ``(tokens, how many)`` do not stay resident, and what would, or which keys of the plan would make room
+        (``remedy``; empty: none known); None where they do."""
         wanted = tuple((tokens, count) for tokens, count in sequences if count)
         if self.holds(wanted):
             return None
@@ -134,8 +135,9 @@ class Capacity:
         offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
         offers += [f"{count} of {shorter}"] if shorter else []
         if not offers:
-            alone = self.longest_context()
-            offers = [f"one of {alone}"] if alone else ["no sequence at all: take more GPUs or fewer bits a weight"]
+            alone, keys = self.longest_context(), remedy()
+            more = f"state {keys}, or take more GPUs" if keys else "take more GPUs or fewer bits a weight"
+            offers = [f"one of {alone}"] if alone else [f"no sequence at all: {more}"]
         return (
             f"caches of {count} sequences need {gib(needed)} per GPU, and there is room for {gib(room)}; "
             f"what fits: {', or '.join(offers)}"

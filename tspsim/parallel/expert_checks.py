@@ -91,13 +91,15 @@ def _serving_experts(job: Job) -> None:
         raise plan.refusal("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
     if experts.count % plan.ep:
         raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
-    if plan.ep > 1 and job.scheme.usual and plan.sp > 1:
-        raise plan.refusal("ep", "spreads experts over tp and dp in a serving step: leave sp at 1")
+    if plan.ep > 1 and job.scheme.usual and plan.sp > 1 and not job.step.shards_tokens:
+        told = f"spreads experts over tp and dp in a {job.step.title}, where all ranks of sp have the same tokens"
+        raise plan.refusal("ep", f"{told}: leave sp at 1")
     if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
         key, ranks = plan.token_axis, plan.token_shards
         raise plan.refusal("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
     if plan.expert_parts is None or (job.scheme.usual and plan.ep > plan.tp and plan.ep % plan.tp):
-        raise plan.refusal("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp} x dp {plan.dp}, tp whole")
+        shards = f" x sp {plan.sp}" if plan.sp > 1 else ""
+        raise plan.refusal("ep", f"{plan.ep} ranks cannot be taken from tp {plan.tp}{shards} x dp {plan.dp}, tp whole")
     if plan.hiding.micro_batches:
         raise plan.refusal("expert_overlap", "micro_batches hides exchanges behind a backward; use two_batches")
     if plan.hiding.halves and (job.replicates_tokens or plan.ep == 1) and EXPERT_POOL not in plan.options:

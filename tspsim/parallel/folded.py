@@ -25,6 +25,8 @@ from . import expert, expert_serving, folded_choice, folded_tables, folded_weigh
 from .builder import ProgramBuilder
 from .choice import Option
 from .context.attention import context_bytes, latent_bytes
+from .context.chosen import chooses
+from .decode import index_exchange
 from .decode.sharing import refused_exchange
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
 from .folded_form import AXIS, form_of
@@ -110,6 +112,8 @@ def gathered_context(job: Job) -> float:
     """
     groups = job.plan.attended_groups
     group = job.layer(groups)
+    if chooses(group):  # all heads share latents and keys
+        return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     one = context_bytes(job, group)
     latents = latent_bytes(job, group)
     if job.training:
@@ -169,6 +173,7 @@ def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 OPTIONS = (
     Option("decode_form", DECODE_FORMS, None, "what TSP's ranks do in a step that decodes"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    index_exchange.OPTION,
 )
 
 
@@ -195,6 +200,8 @@ def check(job: Job) -> Refusal:
         refused = refused_exchange(job)
         if refused is not None:
             return refused
+        if plan.overlap_by == "blocks" and any(model.attention_of(b).chooses for b in model.distinct):
+            return "overlap_by", "blocks attend a context part by part, of which an indexer chooses the best; use heads"
     if model.heads % plan.tsp:
         return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
     if plan.tsp % plan.attended_groups:

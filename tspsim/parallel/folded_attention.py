@@ -8,6 +8,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from . import folded_weights
 from .builder import ProgramBuilder
+from .context import chosen
 from .context.attention import (
     attend_by_blocks,
     attention_backward,
@@ -18,7 +19,7 @@ from .context.attention import (
     slice_segments,
 )
 from .job import Job
-from .partition import local_segments
+from .partition import Segments, local_segments
 from .recompute import cheap_again, heads_again
 from .transport import transport_of
 
@@ -43,13 +44,14 @@ def attention_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, p
     def project(step: int) -> None:
         moved = bring_weights(builder, job, group, step, [])
         buffers.fill(step, *moved)
-        operators: tuple[Operator, ...] = (*group.projections(tokens), group.rope(tokens))
         if step == 0:
-            builder.compute("norm", layer.norm(tokens), *layer.down_projections(tokens), after=whole)
-        projected = builder.compute(f"QKV {step + 1}/{groups}", *operators, after=moved[-1:])
-        gathered.append((projected, gather_context(builder, job, group, step, [projected])))
+            entered = builder.compute("norm", layer.norm(tokens), *layer.entering(tokens), after=whole)
+            best.extend(choose_context(builder, job, layer, position, entered))
+        projected = builder.compute(f"QKV {step + 1}/{groups}", *group.projecting(tokens), after=moved[-1:])
+        gathered.append((projected, best or gather_context(builder, job, group, step, [projected])))
 
     whole = gather_attention_whole(builder, job, layer, [])
+    best: list[int] = []
     project(0)
     for step in range(groups):
         if step + 1 < groups:
@@ -64,13 +66,12 @@ def attention_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, posi
     """Nothing overlaps: every exchange is waited for before the next instruction."""
     groups, group = job.plan.attended_groups, group_of(job, layer)
     whole = gather_attention_whole(builder, job, layer, [])
-    last = builder.compute("norm", layer.norm(job.tokens), *layer.down_projections(job.tokens), after=whole)
+    last = builder.compute("norm", layer.norm(job.tokens), *layer.entering(job.tokens), after=whole)
+    best = choose_context(builder, job, layer, position, last)
     for step in range(groups):
-        moved = bring_weights(builder, job, group, step, [last])
-        projected = builder.compute(
-            f"QKV {step + 1}/{groups}", *group.projections(job.tokens), group.rope(job.tokens), after=moved[-1:]
-        )
-        gathered = gather_context(builder, job, group, step, [projected])
+        moved = bring_weights(builder, job, group, step, [*best[:1], last])
+        projected = builder.compute(f"QKV {step + 1}/{groups}", *group.projecting(job.tokens), after=moved[-1:])
+        gathered = [*best, projected] if best else gather_context(builder, job, group, step, [projected])
         last = attend(builder, job, group, position, step, projected, gathered)
     return last
 
@@ -178,6 +179,21 @@ def slices_of(job: Job) -> int:
     return job.plan.overlap_chunks if job.plan.overlap_by == "blocks" and job.plan.overlap is not False else 1
 
 
+def choose_context(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, entered: int) -> list[int]:
+    """Where a query attends the best of its context: keys and latents of all ranks, which all heads share, once a
+    layer, and the choice. Returns what attention waits for; nothing where all is attended."""
+    if not chosen.chooses(layer):
+        return []
+    overlap = job.plan.overlap is not False
+    return chosen.choose(builder, job, layer, segments_of(job, position), [entered], overlap=overlap)
+
+
+def segments_of(job: Job, position: int) -> Segments:
+    """Pieces of the whole context that a rank's own tokens see."""
+    plan = job.plan
+    return local_segments(plan.partition, job.sequence, plan.tsp, position, job.sequences, job.work.causal, job.cached)
+
+
 def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
     """K and V of a group of heads, in as many gathers as there are slices."""
     parts = slices_of(job)
@@ -192,13 +208,14 @@ def attend(
     """Local queries over the whole context with one group of heads, and its part of the output projection. By blocks
     the rank's own tokens are attended while the others' arrive."""
     work, plan = job.work, job.plan
-    name, output = f"attention {step + 1}/{plan.attended_groups}", group.output(job.tokens)
+    name, output = f"attention {step + 1}/{plan.attended_groups}", group.leaving(job.tokens)
+    if chosen.chooses(group):
+        kernels = *chosen.attending(group, segments_of(job, position)), *output
+        return builder.compute(name, *kernels, after=[*gathered, projected])
     if len(gathered) == 1:
-        shard = plan.partition, job.sequence, plan.tsp, position
-        segments = local_segments(*shard, job.sequences, work.causal, job.cached)
-        kernels = *expand(job, group), group.attention(segments, causal=work.causal), output
+        kernels = *expand(job, group), group.attention(segments_of(job, position), causal=work.causal), *output
         return builder.compute(name, *kernels, after=gathered)
-    return attend_by_blocks(builder, job, group, position, name, projected, gathered, output)
+    return attend_by_blocks(builder, job, group, position, name, projected, gathered, *output)
 
 
 def attend_backward(

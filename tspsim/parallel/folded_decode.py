@@ -1,10 +1,10 @@
 """What ranks that own 1/D of every matrix and of the cache do in a step whose tokens are few: registered objects.
 
-    tree        every rank has all tokens: heads and columns are divided and summed as under tensor parallelism,
-                contexts by their tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps
-                run so too
-    travel      the prefill's schedule: weights come to the tokens of a rank's own sequences
-    sequences   tensor parallelism's products, and whole contexts of a rank's own sequences: heads go to them and back
+tree        every rank has all tokens: heads and columns are divided and summed as under tensor parallelism,
+            contexts by their tokens, and partial attention is merged (:mod:`tspsim.parallel.decode`); mixed steps
+            run so too
+travel      the prefill's schedule: weights come to the tokens of a rank's own sequences
+sequences   tensor parallelism's products, and whole contexts of a rank's own sequences: heads go to them and back
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from ..model import Block
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
+from ..operators import Gemm
 from ..steps.batch import dealt
 from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .decode.exchange import Partial
+from .decode.index_exchange import index_exchange_of
 from .decode.layer import mlp as served_mlp
 from .decode.layer import project, serve_layer, sum_rows
 from .decode.share import ContextShare, in_heads
@@ -60,8 +63,16 @@ def summed_bytes(job: Job) -> float:
     """Two all-reduces of all tokens' rows, and latents that ranks make a part of each."""
     away = (job.plan.tsp - 1) / job.plan.tsp
     rows = job.tokens * job.activation_bytes
-    latents = min(job.layer(1, block).down_weights for block in job.model.blocks) / job.model.hidden
-    return away * rows * (4 * job.model.hidden + latents)
+    entering = min(entered_width(job, block) for block in job.model.distinct)
+    return away * rows * (4 * job.model.hidden + entering)
+
+
+def entered_width(job: Job, block: Block) -> int:
+    """Elements a token that every rank makes a part of: latents, and an indexer's queries, key and weights."""
+    layer = job.layer(1, block)
+    assert isinstance(layer, ServingLayer)
+    entering = layer.attention_kind.enter(layer, ((1, 0, 1),))
+    return sum(operator.n for operator in entering if isinstance(operator, Gemm))
 
 
 # --- all tokens, whole contexts of own sequences --------------------------------------------------------------
@@ -89,7 +100,7 @@ def sequences_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positi
 def dealt_bytes(job: Job, layer: ServingLayer) -> tuple[float, float]:
     """Bytes that a rank holds before queries with new entries go to sequences, and before outputs come back."""
     ranks, mine = job.plan.tsp, own_sequences(job)
-    every = Partial(in_heads(ranks), layer, job.rows)
+    every = Partial(in_heads(ranks), layer, job.rows, index_exchange_of(job.plan))
     kind, model = layer.attention_kind, layer.model
     use = kind.cache(model, layer.kind, layer.formats.cache)
     entries = every.tokens * kind.cache_elements(model, layer.kind) / ranks if use.heads > 1 else 0.0
@@ -152,13 +163,14 @@ def travel_attention(builder: ProgramBuilder, mine: Job, layer: LayerShard) -> i
     group = folded_attention.group_of(mine, layer)
     assert isinstance(group, ServingLayer)
     whole = folded_attention.gather_attention_whole(builder, mine, layer, [])
-    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows)
+    entering = layer.norm(mine.tokens), *kind.enter(layer, mine.rows), *kind.choose(layer, mine.rows)
     last = builder.compute("norm", *entering, after=whole)
     for step in range(groups):
         moved = folded_attention.bring_weights(builder, mine, group, step, [] if overlap else [last])
         if overlap:
             buffers.fill(step, *moved)
-        operators = *kind.project(group, mine.rows), *kind.attend(group, mine.rows), *kind.leave(group, mine.rows)
+        attending = kind.attend_chosen(group, mine.rows)
+        operators = *kind.project(group, mine.rows), *attending, *kind.leave(group, mine.rows)
         last = builder.compute(f"attention {step + 1}/{groups}", *operators, after=moved[-1:])
         if overlap:
             buffers.used(step, last)
@@ -198,7 +210,9 @@ TREE = DECODE_FORMS.register(
         embed=embed_all,
         layer=tree_layer,
         head=lambda builder, job, layer: sampled_head(builder, job, layer, AXIS),
-        share=lambda plan: ContextShare(AXIS, plan.tsp, plan.tsp, 1, plan.tsp),
+        share=lambda plan: ContextShare(
+            AXIS, plan.tsp, plan.tsp, 1, plan.tsp, whole_keys=index_exchange_of(plan).whole
+        ),
         received=lambda job: summed_bytes(job) + exchanged_bytes(job),
         buffers=exchange_buffers,
         check=refused_exchange,

@@ -10,10 +10,10 @@ from ..registry import Registry
 if TYPE_CHECKING:
     from .context.method import ContextMethod
     from .decode.exchange import DecodeExchange
+    from .decode.index_exchange import IndexExchange
     from .folded_form import DecodeForm
     from .scheme import Scheme
     from .transport import Transport
-
 
 
 class _Schemes(Registry["Scheme"]):
@@ -31,6 +31,7 @@ class _Schemes(Registry["Scheme"]):
 SCHEMES: Registry[Scheme] = _Schemes("scheme", "tspsim.schemes")
 CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods")
 DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim.decode_exchanges")
+INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.index_exchanges")
 DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms")
 WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports")
 

@@ -19,7 +19,7 @@ from pydantic import StrictBool
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from ..units import PositiveCount
-from . import expert, expert_fused, fused, served, shard_levels, weight_peers
+from . import expert, expert_fused, expert_serving, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
@@ -46,9 +46,9 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     builder.part = "attention"
     entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
     attended = method_of(job.plan).forward(builder, job, layer, position, entering[-1][1])
-    reduced, output = [], layer.output(cut.tokens)
+    reduced, output = [], layer.leaving(cut.tokens)
     for each in cut.slices:
-        projected = builder.compute("output projection", output, after=[attended], slice_of=each)
+        projected = builder.compute("output projection", *output, after=[attended], slice_of=each)
         summed = reduce_rows(
             builder, job, cut.tokens, projected, "sum attention", slice_of=each, sums=residual.sums_attention
         )
@@ -58,7 +58,11 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     if travels(job, layer):
         shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
         ready = [index for chunk in reduced for index in chunk]
-        leaving = [expert.forward(builder, job, layer, ready, shared)] * cut.pieces
+        if job.step.serves:
+            done = expert_serving.serve(builder, job, layer, ready, shared)
+            leaving = [builder.compute("add experts", after=done) if len(done) > 1 else done[0]] * cut.pieces
+        else:
+            leaving = [expert.forward(builder, job, layer, ready, shared)] * cut.pieces
     else:
         leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
         products = column_products(builder, job, layer, cut, waits, "MLP")

@@ -32,8 +32,8 @@ def column_products(
     down: tuple[Operator, ...] = ()
     products: tuple[Operator, ...]
     if name == "QKV":
-        width, down = layer.entry_width, layer.down_projections(residual_tokens(job, tokens))
-        products = (*layer.projections(tokens), layer.rope(tokens))
+        width, down = layer.entry_width, layer.entering(residual_tokens(job, tokens))
+        products = layer.projecting(tokens)
     elif layer.kind.experts:
         products = expert.local_forward(job, layer, tokens)
     else:

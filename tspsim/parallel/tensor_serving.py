@@ -13,7 +13,8 @@ from ..steps import STEPS, Step
 from ..units import PositiveCount
 from .builder import ProgramBuilder
 from .choice import Option
-from .decode import ContextShare, expert_pool, host_attention, host_caches
+from .decode import ContextShare, expert_pool, host_attention, host_caches, index_exchange
+from .decode.index_exchange import index_exchange_of
 from .job import Job
 from .pipeline import Refusal
 from .plan import Plan
@@ -49,14 +50,15 @@ def context(plan: Plan) -> ContextShare:
     """Contexts of a serving step: heads over ``tp``, and tokens over ``sp``, over groups of ``dcp`` neighbours of
     ``tp`` that gather their queries, or over groups of ``kvp`` that all make the queries of their heads (Helix)."""
     heads, dcp, kvp = plan.tp, plan.options.get("dcp", 1), plan.options.get("kvp", 1)
+    keys = index_exchange_of(plan).whole
     if kvp > 1:
-        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all")
+        return ContextShare("kvp", kvp, heads // kvp, heads // kvp, heads, usual="all_to_all", whole_keys=keys)
     if dcp > 1:
-        return ContextShare("dcp", dcp, heads, heads // dcp, heads)
+        return ContextShare("dcp", dcp, heads, heads // dcp, heads, whole_keys=keys)
     copies: float = plan.ep if plan.dispatch.everywhere else 1
     if expert_pool.size(plan):
         copies = plan.dp / max(1, expert_pool.attending(plan))
-    whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies)
+    whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies, whole_keys=keys)
     if host_caches.share(plan):
         return replace(whole, hosts=host_caches.share(plan))
     return host_attention.with_hosts(whole, plan)
@@ -107,6 +109,7 @@ SERVING_OPTIONS = (
     Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
     Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
     Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    index_exchange.OPTION,
     Option(
         host_attention.KEY,
         Annotated[float, Field(gt=0, lt=1)],

@@ -114,9 +114,10 @@ def serve_plan(
         return PlanResult(plan.name, deployment.degrees, deployment.memory, settings, error=error, notes=tuple(notes))
 
     settings = deployment.settings
-    error = deployment.refusal(longest_request(deployment, traffic))
+    longest = longest_request(deployment, traffic)
+    error = deployment.refusal(longest)
     if error is not None:
-        return refused(error)
+        return refused(error + deployment.advice(longest))
     found: Found | None = None
     points = list(traffic.points())
     if traffic.arrivals.searches:

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..description import cost_of, settings_of, too_large
 from ..errors import InputError, UnknownNameError, describe
-from ..parallel import Plan, capacity, scheme_axes, served
+from ..parallel import Job, Plan, capacity, scheme_axes, served
+from ..parallel.remedy import fitting
 from ..parallel.serving_engine import Limits, ServingEngine
 from ..question import Question
 from ..result import Memory
@@ -248,6 +249,18 @@ class Deployment:
             held = f"the caches of a replica, which hold {compact(room)}{why}"
             return f"a request of {longest:,} tokens does not fit {held}"
         return None
+
+    def advice(self, longest: int) -> str:
+        """Keys of the plan with which the same GPUs could serve such requests, in words; empty where none are known."""
+
+        def fits(job: Job) -> bool:
+            try:
+                return replace(self, plan=job.plan).refusal(longest) is None
+            except InputError:
+                return False
+
+        keys = fitting(self.costs.programs.decoding((1,)), fits)
+        return f"; it fits with {keys}" if keys else ""
 
     @property
     def gpus(self) -> int:

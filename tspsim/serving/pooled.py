@@ -98,6 +98,10 @@ class PooledDeployment(Deployment):
         how = {name: getattr(self.pools, name) for name in ("transfer", "handshake", "first_token", "fabric")}
         return self.parts["decode"].settings | {"pools": told | how}
 
+    def advice(self, longest: int) -> str:
+        """None: which of the pools a key would help is in the refusal."""
+        return ""
+
     def refusal(self, longest: int) -> str | None:
         """Prompts have to fit in one pool, and all of a request in the other."""
         refused = {name: part.refusal(longest) for name, part in self.parts.items()}

@@ -107,6 +107,10 @@ class AttentionKind(ABC):
     whole: ClassVar[bool] = True
     #: Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
     divides_context: ClassVar[bool] = False
+    #: Ranks can hold parts of a prompt's tokens while they are read.
+    divides_prompts: ClassVar[bool] = False
+    #: A query attends the best of its context, which ranks that hold parts of it have to agree on.
+    chooses: ClassVar[bool] = False
 
     # --- the model's description ----------------------------------------------------------------------------
 
@@ -183,6 +187,26 @@ class AttentionKind(ABC):
     @abstractmethod
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """Attention over the cache."""
+
+    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """Of :meth:`attend`, what says which tokens are attended: nothing where all are."""
+        return ()
+
+    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """The rest of :meth:`attend`."""
+        return self.attend(layer, rows)
+
+    def choices(self, model: Architecture, block: Block) -> int:
+        """Entries that an indexer of the layer chooses a query; 0 where it owns none."""
+        return 0
+
+    def scored_elements(self, model: Architecture, block: Block) -> float:
+        """Elements of a token that its indexer scores, as they are made; 0 where a layer owns none."""
+        return 0.0
+
+    def border_elements(self, model: Architecture, block: Block) -> float:
+        """Elements that whoever goes on with a prompt needs of the tokens before, besides what is cached of all."""
+        return 0.0
 
     @abstractmethod
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:

@@ -35,8 +35,8 @@ class Chosen(Latent):
     """One latent a token, cached, of which a query attends the best."""
 
     name = "dsa"
-    #: The best tokens are the best of all: a part of the context does not know which.
-    divides_context = False
+    divides_prompts = True
+    chooses = True
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -106,6 +106,17 @@ class Chosen(Latent):
         return queries, rope, self._absorb(layer, tokens, latent.kv_rank, latent.nope_dim, "absorb queries")
 
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
+
+    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """Scores of the keys that this rank has, and the best of those."""
+        if not layer.kind.indexer:
+            return ()
+        indexing = indexing_of(layer.model)
+        size, shards = key_bytes(indexing), layer.index_shards
+        return (Indexer(rows, indexing.heads, indexing.head_dim, indexing.topk, key_bytes=size, shards=shards),)
+
+    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         latent, indexing = self.facts(layer.model), indexing_of(layer.model)
         attention = SparseAttention(
             rows,
@@ -116,10 +127,20 @@ class Chosen(Latent):
             entry_bytes=latent.cache_width * self.element_bytes(layer.formats.cache),
             dtype=layer.wide,
             kv_dtype=self.element(layer),
+            shards=layer.context_shards,
+            apart=layer.chooses_apart,
         )
-        if not layer.kind.indexer:
-            return (attention,)
-        return Indexer(rows, indexing.heads, indexing.head_dim, indexing.topk, key_bytes=key_bytes(indexing)), attention
+        return (attention,)
+
+    def choices(self, model: Architecture, block: Block) -> int:
+        return indexing_of(model).topk if block.indexer else 0
+
+    def scored_elements(self, model: Architecture, block: Block) -> float:
+        return indexing_of(model).head_dim if block.indexer else 0.0
+
+    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+        """Nothing: prompts attend latents too."""
+        return ()
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)

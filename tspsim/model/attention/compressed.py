@@ -8,6 +8,7 @@ for every 128 (all are attended), or the window alone (Hugging Face transformers
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
@@ -30,6 +31,9 @@ class Compressed(AttentionKind):
 
     name = "csa"
     whole = False
+    divides_context = True
+    divides_prompts = True
+    chooses = True
     cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp8": FP8_ENTRY, "fp8_ds_mla": FP8_ENTRY}
 
     @property
@@ -89,8 +93,8 @@ class Compressed(AttentionKind):
     def norm_parameters(self, model: Architecture, block: Block) -> int:
         """Of both latents and of compressed entries."""
         compressed = model.head_dim if block.compression else 0
-        return facts_of(model).q_rank + model.head_dim + compressed + (
-            indexing_of(model).head_dim if block.indexer else 0
+        return (
+            facts_of(model).q_rank + model.head_dim + compressed + (indexing_of(model).head_dim if block.indexer else 0)
         )
 
     @staticmethod
@@ -134,21 +138,43 @@ class Compressed(AttentionKind):
         )
 
     def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
+
+    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+        """Scores of the entries that this rank has, and the best of those."""
+        if not layer.kind.indexer:
+            return ()
+        indexing = indexing_of(layer.model)
+        shape = indexing.heads, indexing.head_dim, indexing.topk
+        return (Indexer(rows, *shape, layer.kind.compression, key_bytes(indexing), shards=layer.index_shards),)
+
+    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         model, block = layer.model, layer.kind
         facts, indexing = facts_of(model), indexing_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
-        if not block.compression:
-            alone = SparseAttention(rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept)
-            return (alone,)
-        topk = indexing.topk if block.indexer else 0
-        attention = SparseAttention(
-            rows, *widths, topk, block.compression, facts.window, entry, layer.wide, kv_dtype=kept
+        of_window = SparseAttention(
+            rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept, shards=layer.context_shards
         )
-        if not block.indexer:
-            return (attention,)
-        shape = indexing.heads, indexing.head_dim, indexing.topk
-        return Indexer(rows, *shape, block.compression, key_bytes(indexing)), attention
+        if not block.compression:
+            return (of_window,)
+        topk, apart = (indexing.topk, layer.chooses_apart) if block.indexer else (0, False)
+        stride = block.compression
+        return (replace(of_window, topk=topk, compression=stride, window=facts.window, apart=apart),)
+
+    def choices(self, model: Architecture, block: Block) -> int:
+        return indexing_of(model).topk if block.indexer else 0
+
+    def scored_elements(self, model: Architecture, block: Block) -> float:
+        return indexing_of(model).head_dim / block.compression if block.indexer else 0.0
+
+    def border_elements(self, model: Architecture, block: Block) -> float:
+        """Latents of a window, and where entries overlap the columns of one more of them, its indexer's too."""
+        latest = facts_of(model).window * model.head_dim
+        if self.overlap(block) == 1:
+            return latest
+        columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexing_of(model).head_dim
+        return latest + block.compression * columns
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """Every group's heads to its rank, and all of them to h."""

@@ -30,6 +30,7 @@ class Latent(AttentionKind):
 
     name = "mla"
     divides_context = True
+    divides_prompts = True
     cache_types: ClassVar[Mapping[str, float]] = {
         "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
     }  # fmt: skip

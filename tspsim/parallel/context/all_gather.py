@@ -10,10 +10,12 @@ from ..builder import ProgramBuilder
 from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer, Lifetime
+from ..pipeline import Refusal
 from ..plan import Plan
 from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
+from . import chosen
 from .attention import (
     attend_by_blocks,
     attention_backward,
@@ -36,6 +38,10 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     (``regathers_context``).
     """
     plan, work = job.plan, job.work
+    if chosen.chooses(layer):
+        segments = visible_segments(job, plan.sp, position)
+        ready = chosen.choose(builder, job, layer, segments, [after], overlap=bool(plan.overlap))
+        return builder.compute("attention", *chosen.attending(layer, segments), after=ready)
     gathers = not builder.recomputing or work.stack.regathers_context
     if plan.overlap and plan.overlap_by == "blocks" and gathers:
         return by_blocks(builder, job, layer, position, after)
@@ -118,6 +124,13 @@ CUT = Choice(
 )
 
 
+def check(job: Job) -> Refusal:
+    """Slices of a context are attended one by one; the best of it is known of the whole."""
+    if job.plan.overlap and job.plan.overlap_by == "blocks" and job.step.serves and chosen.chooses(shard_of(job)):
+        return "overlap_by", "blocks attend a context part by part, of which an indexer chooses the best; use heads"
+    return None
+
+
 def choices(plan: Plan) -> tuple[Choice, ...]:
     return (CUT,) if plan.overlap else ()
 
@@ -130,10 +143,12 @@ METHOD = CONTEXT_METHODS.register(
         backward=backward,
         received_bytes=others_context,
         buffers=buffers,
+        check=check,
         choices=choices,
         can_overlap=True,
         merges=lambda plan: bool(plan.overlap) and plan.overlap_by == "blocks",
         over_cache=True,
+        chooses=True,
         word="gather",
         launched={"megatron": "allgather", "torchtitan": "allgather"},
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",

@@ -12,6 +12,7 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
 from ..windows import block_in_window
+from .chosen import attended_bytes, chooses, scored_bytes
 
 
 def attention_backward(
@@ -122,7 +123,10 @@ def shard_of(job: Job) -> LayerShard:
 
 
 def context_bytes(job: Job, layer: LayerShard) -> float:
-    """K and V of a shard's heads over the whole context, cached ones in the cache's type."""
+    """K and V of a shard's heads over the whole context, cached ones in the cache's type; where the best of it is
+    chosen, latents and keys of the indexer."""
+    if chooses(layer):
+        return scored_bytes(job, layer) + attended_bytes(job, layer)
     return 2 * job.group_tokens * layer.kv_width * job.activation_bytes + cached_bytes(job, layer)
 
 
@@ -159,5 +163,8 @@ def expands(job: Job, layer: LayerShard) -> bool:
 
 def others_context(job: Job) -> float:
     """K and V of the other shards, bytes."""
-    layer = shard_of(job)
-    return (job.plan.sp - 1) / job.plan.sp * (context_bytes(job, layer) + latent_bytes(job, layer))
+    layers = [shard_of(job)]
+    if chooses(layers[0]):
+        layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
+    least = min(context_bytes(job, layer) + latent_bytes(job, layer) for layer in layers)
+    return (job.plan.sp - 1) / job.plan.sp * least

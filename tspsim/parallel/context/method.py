@@ -52,6 +52,8 @@ class ContextMethod:
         Whether packed documents can be attended.
     over_cache
         It brings what shards hold of cached contexts as well.
+    chooses
+        It brings the keys that an indexer scores, and what it chooses among.
     distinct
         Every rank receives bytes of its own; otherwise ranks of a node need the same, which enter it once.
     by_position
@@ -82,6 +84,7 @@ class ContextMethod:
     can_overlap: bool = False
     documents: bool = True
     over_cache: bool = False
+    chooses: bool = False
     distinct: bool = False
     by_position: bool = False
     merges: Callable[[Plan], bool] = lambda plan: False
@@ -114,6 +117,12 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
         return "exchange", f"packed documents need no {method.name}: use {others}"
     if job.token_shards > 1 and not job.work.stack.flash_attention and method.merges(job.plan):
         return "exchange", f"{method.name} merges parts of attention as FlashAttention leaves them, {WRITTEN_OUT}"
+    if job.token_shards > 1 and job.step.serves and not method.chooses:
+        kinds = sorted({kind.name for kind in map(job.model.attention_of, job.model.distinct) if kind.chooses})
+        if kinds:
+            others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.chooses)
+            told = f"{method.name} attends a context part by part, and {kinds[0]} attends the best of the whole"
+            return "exchange", f"{told}: use {others}"
     cached = any(context for batch in job.passes for _, context, _ in batch.rows)
     if job.token_shards > 1 and cached and not method.over_cache:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)

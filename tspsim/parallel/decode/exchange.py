@@ -12,12 +12,13 @@ from functools import cached_property
 
 from ...model.attention.base import Rows, tokens_of
 from ...model.serving import ServingLayer
-from ...operators import MemoryBound, Operator, Role
+from ...operators import BestOf, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..job import Job
 from ..pipeline import Refusal
 from ..registries import DECODE_EXCHANGES
 from ..sought import SOUGHT, decodes, sought_objects
+from .index_exchange import IndexExchange, index_exchange_of
 from .share import ContextShare
 
 #: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
@@ -34,6 +35,8 @@ class Partial:
     share: ContextShare
     layer: ServingLayer
     rows: Rows
+    #: How the ranks agree on what an indexer chooses.
+    index: IndexExchange
 
     @cached_property
     def ranks(self) -> int:
@@ -82,11 +85,38 @@ class Partial:
     @cached_property
     def attending(self) -> ServingLayer:
         """The layer with the heads that are attended, over this rank's part of the contexts."""
-        return replace(self.layer, shards=self.share.attended, context_shards=self.ranks)
+        keys = 1 if self.index.whole else self.ranks
+        apart = self.index.apart
+        return replace(
+            self.layer, shards=self.share.attended, context_shards=self.ranks, index_shards=keys, chooses_apart=apart
+        )
 
     def attend(self) -> tuple[Operator, ...]:
-        """The kernels over this rank's part."""
-        return self.layer.attention_kind.attend(self.attending, self.rows)
+        """The kernels over this rank's part, of what :meth:`choose` chose."""
+        return self.layer.attention_kind.attend_chosen(self.attending, self.rows)
+
+    @property
+    def topk(self) -> int:
+        """k: entries that the layer's indexer chooses a query; 0 where it has none."""
+        return self.layer.attention_kind.choices(self.layer.model, self.layer.kind)
+
+    @property
+    def candidates(self) -> float:
+        """Bytes of the candidates of all ranks, p·n·k of them."""
+        return self.ranks * self.tokens * self.topk * self.index.candidate_bytes
+
+    def choose(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
+        """Scores of the keys that are here, and the best of all; in layers that take another's choice, nothing."""
+        kernels = self.layer.attention_kind.choose(self.attending, self.rows)
+        if not kernels:
+            return after
+        scored = builder.compute("indexer over a part" if not self.index.whole else "indexer", *kernels, after=after)
+        if not self.candidates:
+            return [scored]
+        axis, name = self.share.axis, "gather candidates"
+        gathered = builder.collective("all_gather", axis, self.candidates, name, after=[scored])
+        best = BestOf(self.tokens, self.ranks * self.topk, self.topk, self.index.candidate_bytes)
+        return [builder.compute("best of all", best, after=[gathered])]
 
     def pass_over(self, size_bytes: float, name: str) -> MemoryBound:
         """A kernel that rescales or sums partial outputs."""
@@ -118,11 +148,13 @@ class Partial:
         return (self.ranks - 1) / self.ranks
 
     def gather(self, builder: ProgramBuilder, after: list[int]) -> list[int]:
-        """Queries of all heads to all ranks."""
-        if not self.gathered:
-            return after
-        name = "gather queries"
-        return [builder.collective("all_gather", self.share.axis, self.gathered, name, after=after)]
+        """Queries of all heads to all ranks, and what says which tokens they attend."""
+        chosen = after if self.index.beside else self.choose(builder, after)
+        ready = chosen
+        if self.gathered:
+            name = "gather queries"
+            ready = [builder.collective("all_gather", self.share.axis, self.gathered, name, after=chosen)]
+        return [*ready, *self.choose(builder, after)] if self.index.beside else ready
 
 
 #: (builder, what is attended, what to wait for) → what to wait for then: whole outputs of a rank's own heads.
@@ -169,7 +201,7 @@ def partials(job: Job, rows: Rows) -> list[Partial]:
         layer = job.layer(share.projected, block)
         assert isinstance(layer, ServingLayer)
         if rows and share.ranks > 1 and layer.attention_kind.divides_context:
-            found.append(Partial(share, layer, rows))
+            found.append(Partial(share, layer, rows, index_exchange_of(job.plan)))
     return found
 
 

@@ -21,10 +21,12 @@ from ..job import Job
 from ..residual import residual_of
 from . import expert_pool, host_caches
 from .exchange import FP32, Partial, exchange_of
+from .index_exchange import index_exchange_of
 from .share import ContextShare, in_heads
 
 #: Of a token's mean squares of Q and of K over all heads, in fp32.
 SQUARES_BYTES = 8
+
 
 def share_of(job: Job, layer: ServingLayer) -> ContextShare:
     """How a layer's contexts are shared: of one that keeps no tokens heads are divided, and nothing else."""
@@ -109,10 +111,10 @@ def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: Contex
         return [builder.compute("attention", *kernels, after=after)]
     prompts, decodes = prefilled(rows), decoded(rows)
     if prompts:
-        hand_on_entries(builder, Partial(share, layer, prompts), after)
+        hand_on_entries(builder, Partial(share, layer, prompts, index_exchange_of(job.plan)), after)
         after = [builder.compute("attention of prompts", *kind.attend(own, prompts), after=after)]
     if decodes:
-        after = exchange_of(job).attend(builder, Partial(share, layer, decodes), after)
+        after = exchange_of(job).attend(builder, Partial(share, layer, decodes, index_exchange_of(job.plan)), after)
     return after
 
 
@@ -143,9 +145,11 @@ def cached_bytes(layer: ServingLayer, share: ContextShare, rows: Rows) -> float:
     """Cache of a rank's own heads behind the prompts, in one layer."""
     if share.ranks == 1:
         return 0.0
-    use = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache)
-    tokens = sum((min(c, use.window) if use.window else c) * n for _, c, n in prefilled(rows))
-    return tokens * use.token_bytes / _heads(layer, share.projected)
+    use, prompts = layer.attention_kind.cache(layer.model, layer.kind, layer.formats.cache), prefilled(rows)
+    tokens = sum((min(c, use.window) if use.window else c) * n for _, c, n in prompts)
+    shared = 0.0 if share.whole_keys else sum(c * n for _, c, n in prompts) * use.shared_token_bytes
+    latest = sum(min(c, use.latest) * n for _, c, n in prompts) * use.latest_token_bytes
+    return tokens * use.token_bytes / _heads(layer, share.projected) + shared + latest
 
 
 def _heads(layer: ServingLayer, parts: int) -> int:

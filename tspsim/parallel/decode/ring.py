@@ -32,7 +32,7 @@ def own_layer(partial: Partial) -> ServingLayer:
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:
     """p − 1 hops: a rank's own heads attend the part that is here while the next arrives."""
     share, layer, size = partial.share, own_layer(partial), block_bytes(partial)
-    here = list(after)
+    here = after = partial.choose(builder, list(after))
     if partial.entries:
         entries = partial.entries * partial.ranks
         here = [builder.collective("all_gather", share.axis, entries, "new entries", after=after)]
@@ -44,7 +44,7 @@ def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[
             # Two buffers: the part that arrives next lands where the one before this was read from.
             waits = [*arrived, *last]
             leaving = [builder.ring_hop(share.axis, size, f"cache hop {step + 1}", after=waits, stream="context")]
-        operators: tuple[Operator, ...] = partial.layer.attention_kind.attend(layer, partial.rows)
+        operators: tuple[Operator, ...] = partial.layer.attention_kind.attend_chosen(layer, partial.rows)
         if step:
             operators = (*operators, merge)
         last = [builder.compute(f"attention block {step + 1}/{partial.ranks}", *operators, after=[*arrived, *last])]

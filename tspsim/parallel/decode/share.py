@@ -29,6 +29,8 @@ class ContextShare:
     copies: float = 1
     #: Part of the sequences whose caches hosts keep.
     hosts: float = 0.0
+    #: Keys of an indexer stand whole on every rank, though they share contexts.
+    whole_keys: bool = False
 
     @property
     def gathers(self) -> bool:
@@ -43,7 +45,9 @@ class ContextShare:
     def rank_bytes(self, use: CacheUse, context: int) -> float:
         """What a rank keeps of a sequence with so many tokens, in a layer: heads that are attended together over its
         part of the tokens, and states of its own heads."""
-        growing = replace(use, sequence_bytes=0.0).rank_bytes(context, self.attended, self.ranks)
+        keys = context * use.shared_token_bytes if self.whole_keys else 0.0
+        divided = replace(use, sequence_bytes=0.0, shared_token_bytes=0.0) if keys else replace(use, sequence_bytes=0.0)
+        growing = divided.rank_bytes(context, self.attended, self.ranks) + keys
         kept = self.copies * (growing + use.sequence_bytes / min(self.own, use.state_heads))
         return kept * (1.0 - self.hosts) if self.hosts else kept
 

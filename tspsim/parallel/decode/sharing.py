@@ -13,6 +13,7 @@ from ..pipeline import Refusal
 from ..sought import SOUGHT, Sought, decodes
 from ..unpacked import UNPACKED, unpacked_bytes
 from .exchange import exchange_of, partials
+from .index_exchange import refused_choice
 from .layer import cached_bytes, share_of
 
 
@@ -32,7 +33,9 @@ def exchanged_bytes(job: Job) -> float:
     for layer in shared_layers(job):
         moved = cached_bytes(layer, share_of(job, layer), job.rows) * (share.ranks - 1) / share.ranks
         merging = [part for part in partials(job, decoded(job.rows)) if part.layer.kind == layer.kind]
-        each.append(moved + sum(exchange_of(job).received_bytes(part) for part in merging))
+        for part in merging:
+            moved += exchange_of(job).received_bytes(part) + part.away * part.candidates
+        each.append(moved)
     return min(each, default=0.0)
 
 
@@ -41,7 +44,8 @@ def exchange_buffers(job: Job) -> Iterator[Buffer]:
     if not shared_layers(job):
         return
     for part in partials(job, decoded(job.rows)):
-        yield Buffer("partial_attention", exchange_of(job).buffer_bytes(part), Lifetime.LAYER, part.layer.kind)
+        size = exchange_of(job).buffer_bytes(part) + part.candidates
+        yield Buffer("partial_attention", size, Lifetime.LAYER, part.layer.kind)
     for layer in shared_layers(job):
         share = share_of(job, layer)
         gathered = cached_bytes(layer, share, job.rows)
@@ -56,15 +60,17 @@ def refused_exchange(job: Job) -> Refusal:
     """Why a serving step cannot share contexts as its plan says; None where it can."""
     share = job.scheme.context(job.plan)
     if not job.step.serves or share.ranks == 1:
-        return None
+        return refused_choice(job) if job.step.serves else None
     for block, use in dict(zip(job.model.blocks, job.model.cache_uses(), strict=True)).items():
-        kind = job.model.attention_of(block)
-        if kind.divides_context or (job.token_shards == 1 and not use.grows):
+        kind, prompts = job.model.attention_of(block), job.token_shards > 1
+        if kind.divides_prompts if prompts else kind.divides_context or not use.grows:
             continue
-        can = ", ".join(each.name for each in ATTENTION_KINDS.values() if each.divides_context)
-        told = f"{share.ranks} ranks hold parts of a context, but attention of kind '{kind.name}' needs it whole"
+        each = [one for one in ATTENTION_KINDS.values() if (one.divides_prompts if prompts else one.divides_context)]
+        held = "a prompt's tokens" if prompts else "a context"
+        told = f"{share.ranks} ranks hold parts of {held}, but attention of kind '{kind.name}' needs it whole"
+        can = ", ".join(one.name for one in each)
         return share.axis, f"{told}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
-    return None if job.token_shards > 1 else exchange_of(job).check(job, share)
+    return refused_choice(job) or (None if job.token_shards > 1 else exchange_of(job).check(job, share))
 
 
 SOUGHT.register(Sought("dcp", of=decodes))

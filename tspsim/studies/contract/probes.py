@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: A dense model and one with experts: small, and divisible by what plans divide.
+#: A dense model, one with experts, one that chooses what it attends: small, and divisible by what plans divide.
 DENSE = """
 name: probe
 layers: 4
@@ -27,6 +27,17 @@ mlp: {kind: moe, experts: 16, topk: 4, width: 512}
 embedding: {vocab: 32000, tied: false}
 source: made up to hold plug-ins against their contract
 """
+SPARSE = """
+name: probe-sparse
+layers: 4
+hidden: 1024
+attention:
+  {kind: dsa, heads: 16, q_rank: 192, kv_rank: 128, nope_dim: 32, rope_dim: 16, value_dim: 64, index_heads: 4,
+   index_dim: 32, index_topk: 64}
+mlp: {width: 4096, gated: true}
+embedding: {vocab: 32000, tied: false}
+source: made up to hold plug-ins against their contract
+"""
 
 #: A question and how findings call it.
 Probe = tuple[dict[str, Any], str]
@@ -34,12 +45,14 @@ Keys = Mapping[str, Any]
 
 
 class Models:
-    """The files of the two models, in a folder of their own."""
+    """The files of the models, in a folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.dense, self.experts = str(folder / "probe.yaml"), str(folder / "probe-experts.yaml")
         Path(self.dense).write_text(DENSE, encoding="utf-8")
         Path(self.experts).write_text(EXPERTS, encoding="utf-8")
+        self.sparse = str(folder / "probe-sparse.yaml")
+        Path(self.sparse).write_text(SPARSE, encoding="utf-8")
 
 
 def question(work: Keys, plan: Keys, cluster: Any = "mi300x-8") -> dict[str, Any]:
@@ -126,6 +139,10 @@ def _of_decoding(key: str) -> Callable[[Models, Any, Keys], Iterator[Probe]]:
     return lambda models, thing, keys: _decodes(models.dense, {"tsp": 8, key: thing.name, **keys})
 
 
+def _index_exchanges(models: Models, thing: Any, keys: Keys) -> Iterator[Probe]:
+    yield from _decodes(models.sparse, {"tp": 8, "dcp": 8, "index_exchange": thing.name, **keys})
+
+
 def _drafts(models: Models, thing: Any, keys: Keys) -> Iterator[Probe]:
     drafts = {"draft": thing.name, "tokens": 2, **keys}
     work = {"model": models.dense, "pass": "verify", "batch": 8, "context": "4Ki", "speculation": drafts}
@@ -151,6 +168,7 @@ OF_STEPS: dict[str, Callable[[Models, Any, Keys], Iterator[Probe]]] = {
     "tspsim.weight_transports": _transports,
     "tspsim.decode_forms": _of_decoding("decode_form"),
     "tspsim.decode_exchanges": _of_decoding("decode_exchange"),
+    "tspsim.index_exchanges": _index_exchanges,
     "tspsim.expert_dispatch": _dispatches,
     "tspsim.expert_balance": _balances,
     "tspsim.expert_overlap": _overlaps,

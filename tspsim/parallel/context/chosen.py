@@ -1,0 +1,87 @@
+"""Sequence shards of attention that chooses: every rank scores its own queries with the keys of the whole context.
+
+As SGLang's prefill context parallelism has it for DeepSeek Sparse Attention: a rank has its own tokens' queries, the
+indexer's keys of all shards are gathered, then the latents, and the best of the whole context are known where the
+query is; no candidate travels. Both come as they were made (bf16), and what is cached in the cache's type. Overlapped,
+latents travel while keys are scored. A layer that owns no indexer takes the places that an earlier one chose.
+
+Caches that keep one latent for several tokens (DeepSeek-V4) are compressed where the tokens are: entries are gathered,
+and the latest tokens before every border. (SGLang gathers hidden states and compresses them on every rank.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...model.layer import LayerShard
+from ...model.serving import ServingLayer
+from ...operators import Operator
+from ..builder import ProgramBuilder
+from ..job import Job
+from ..partition import Segments
+
+
+def chooses(layer: LayerShard) -> bool:
+    """Whether queries of a layer attend the best of their context, in steps that serve."""
+    return isinstance(layer, ServingLayer) and layer.attention_kind.chooses
+
+
+def scored_bytes(job: Job, layer: LayerShard) -> float:
+    """Keys of a layer's indexer over the whole context."""
+    assert isinstance(layer, ServingLayer)
+    kind, model, block = layer.attention_kind, layer.model, layer.kind
+    use = kind.cache(model, block, layer.formats.cache)
+    made = job.group_tokens * kind.scored_elements(model, block) * job.activation_bytes
+    return made + job.cached * job.sequences * use.shared_token_bytes
+
+
+def attended_bytes(job: Job, layer: LayerShard) -> float:
+    """Latents of the whole context, the same for all heads; of compressed ones the entries, and at every border between
+    shards the latest tokens before it."""
+    assert isinstance(layer, ServingLayer)
+    kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
+    use = kind.cache(model, block, layer.formats.cache)
+    borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
+    made = job.group_tokens * kind.cache_elements(model, block) + borders * kind.border_elements(model, block)
+    kept = (min(job.cached, use.window) if use.window else job.cached) * use.token_bytes
+    kept += min(job.cached, use.latest) * use.latest_token_bytes
+    return made * job.activation_bytes + kept * job.sequences
+
+
+def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
+    """Pieces of queries that see a context, as rows: (queries, tokens before them, how many alike).
+
+    >>> rows_of(((64, 64), (64, 512), (64, 64)))
+    ((64, 0, 2), (64, 448, 1))
+    """
+    found = Counter((queries, max(0, context - queries)) for queries, context in segments)
+    return tuple((queries, context, count) for (queries, context), count in found.items())
+
+
+def choose(
+    builder: ProgramBuilder, job: Job, layer: LayerShard, segments: Segments, after: list[int], *, overlap: bool
+) -> list[int]:
+    """Gather keys and latents and score: returns what attention waits for."""
+    assert isinstance(layer, ServingLayer)
+    axis, scored = job.plan.token_axis, list(after)
+    kernels = layer.attention_kind.choose(layer, rows_of(segments))
+    if kernels:
+        keys = builder.collective(
+            "all_gather", axis, scored_bytes(job, layer), "gather index keys", after=after, stream="context"
+        )
+        scored = [keys]
+    if kernels and not overlap:
+        scored = [builder.compute("indexer", *kernels, after=scored)]
+    latents = builder.collective(
+        "all_gather", axis, attended_bytes(job, layer), "gather latents", after=after if overlap else scored,
+        stream="context",
+    )  # fmt: skip
+    if kernels and overlap:
+        scored = [builder.compute("indexer", *kernels, after=scored)]
+    return [latents, *scored]
+
+
+def attending(layer: LayerShard, segments: Segments) -> tuple[Operator, ...]:
+    """The kernels of a shard's heads over what was chosen."""
+    assert isinstance(layer, ServingLayer)
+    return layer.attention_kind.attend_chosen(layer, rows_of(segments))
