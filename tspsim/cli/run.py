@@ -56,8 +56,8 @@ def run(
 
     if is_fleet(scenario):
         flags = {"--every-rank": every_rank, "--every-step": every_step, "--every-kernel": every_kernel}
-        files = {"--html": html_file, "--pdf": pdf_file, "--trace": trace_file}
-        _run_fleet(scenario, overrides, json_file, [name for name, given in (flags | files).items() if given])
+        beside = [name for name, given in (flags | {"--pdf": pdf_file}).items() if given]
+        _run_fleet(scenario, overrides, beside, {"html": html_file, "json": json_file, "trace": trace_file})
         return
     question = load(scenario, overrides)
     _check_meant(
@@ -92,20 +92,29 @@ def run(
         raise nothing_runs(result.plans)
 
 
-def _run_fleet(scenario: str, overrides: tuple[str, ...], json_file: str | None, beside: list[str]) -> None:
+def _run_fleet(scenario: str, overrides: tuple[str, ...], beside: list[str], files: Mapping[str, str | None]) -> None:
     """A question with jobs."""
+    from .. import report
     from ..answer import simulate
     from ..fleet import FleetAnswer, load
     from ..report.fleet import in_terminal
 
     question = load(scenario, overrides)
     if beside:
-        raise InputError("is not of a fleet of jobs, whose answer is a table and --json", key=beside[0])
-    outputs = Outputs(None, source=question.asked_in, inputs=question.files(), json=json_file)
+        raise InputError("is not of a fleet of jobs; it has --html, --json and --trace", key=beside[0])
+    report_to = report_file(question.name, question.asked_in)
+    outputs = Outputs(report_to, source=question.asked_in, inputs=question.files(), **files)
     with placed(question), progress_bar() as progress:
         result = simulate(question, progress=progress)
     assert isinstance(result, FleetAnswer)
-    outputs.write({"json": lambda: result.dumps() + "\n"}, show=lambda: print_rich(*in_terminal(result)))
+    outputs.write(
+        {
+            "html": lambda path: report.write_report(result, path),
+            "json": lambda: result.dumps() + "\n",
+            "trace": lambda path: report.write_trace(result, path),
+        },
+        show=lambda: print_rich(*in_terminal(result)),
+    )
 
 
 def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: Mapping[str, bool]) -> None:

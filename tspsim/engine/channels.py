@@ -90,9 +90,9 @@ ROOMY = 32
 def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:
     """The channel of a class of instances, read from one of them; it has no constraints yet."""
     traffic = instance.traffic
-    busiest = max(
-        zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0)
-    )[1]
+    busiest = max(zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0))[
+        1
+    ]
     return Channel(
         number,
         traffic.latency_s,

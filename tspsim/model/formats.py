@@ -31,6 +31,8 @@ WEIGHT_BYTES: dict[str, float] = {
     "mxfp4": 0.5 + 1.0 / 32,
     "nvfp4": 0.5 + 1.0 / 16,
 }
+
+
 @dataclass(frozen=True)
 class Formats:
     """Types by class of weights."""

@@ -184,9 +184,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         learned_positions=family in _LEARNED_POSITIONS,
         max_context=_size(data, "max_context", 0),
         source=f"Hugging Face config.json, model_type {shorten(family or 'not given', 40)}",
-        note="; ".join(
-            filter(None, (_stranger(data, family), _note(data, bool(window or compressed), bool(chunk))))
-        ),
+        note="; ".join(filter(None, (_stranger(data, family), _note(data, bool(window or compressed), bool(chunk))))),
         latent=latent,
         experts=experts,
         window=window,

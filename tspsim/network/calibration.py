@@ -54,7 +54,6 @@ class Spread(Strict):
         low, high = (a + (b - a) * share for a, b in zip(self.small, self.large, strict=True))
         return low, high
 
-
     def wider(self) -> Spread:
         """Beyond what was measured: one and a half times the width on a log scale."""
         small, large = ((low**1.5, high**1.5) for low, high in (self.small, self.large))

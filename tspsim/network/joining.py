@@ -48,5 +48,3 @@ def with_islands(cluster: Cluster, nodes: Sequence[int], fabrics: Sequence[Fabri
             begin = found.layout.nic_start + 2 * node * many
             slower |= dict.fromkeys(range(begin, begin + 2 * many), share)
     return replace(found, factors=tuple(sorted(slower.items())), memo={}) if slower else found
-
-

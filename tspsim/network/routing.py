@@ -143,6 +143,7 @@ def mean_ring_rate(flows: int, paths: int) -> float:
     >>> [round(mean_ring_rate(*each), 2) for each in ((2, 2), (4, 4), (8, 8), (8, 16), (8, 32), (16, 16))]
     [0.75, 0.51, 0.41, 0.53, 0.68, 0.34]
     """
+
     def at_most(most: int) -> float:
         """Probability of M ≤ most."""
         one = np.array([1.0 / factorial(count) for count in range(most + 1)])

@@ -228,7 +228,6 @@ class NodeSpec(Strict):
         _ = other.wiring().towards
         return other
 
-
     def part(self, gpus: int) -> NodeSpec:
         """The same node with only ``gpus`` of its GPUs and their share of its NICs.
 

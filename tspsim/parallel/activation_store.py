@@ -1,10 +1,10 @@
 """In which type a layer's activations wait for its backward: registered stores.
 
-    wide            as they were computed (the default)
-    fp8             inputs of the MLP's activation in eight bits: Megatron-Core's ``activation_func_fp8_input_store``,
-                    which casts them there and back in kernels of their own
-    fp8_products    these, and inputs of products, which products in eight bits quantised anyway and Transformer Engine
-                    keeps so (DeepSeek-V3, arXiv:2412.19437, §3.3.3)
+wide            as they were computed (the default)
+fp8             inputs of the MLP's activation in eight bits: Megatron-Core's ``activation_func_fp8_input_store``,
+                which casts them there and back in kernels of their own
+fp8_products    these, and inputs of products, which products in eight bits quantised anyway and Transformer Engine
+                keeps so (DeepSeek-V3, arXiv:2412.19437, §3.3.3)
 """
 
 from __future__ import annotations

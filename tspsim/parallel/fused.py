@@ -108,6 +108,8 @@ def check(job: Job, travels: bool) -> Refusal:
 
 #: Why it does not try products and sums in one kernel.
 OWN_KERNELS = "needs kernels that software seldom has"
+
+
 def in_chunks(job: Job) -> bool:
     """Whether reductions, or gathers of K and V, are cut."""
     plan = job.plan

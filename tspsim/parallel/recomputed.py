@@ -50,13 +50,20 @@ BLOCK = RECOMPUTE_METHODS.register(
 )
 RECOMPUTE_METHODS.register(
     RecomputeMethod(
-        "every", "every so-many-th layer", lambda index, layers: index % layers == 0, word="/",
+        "every",
+        "every so-many-th layer",
+        lambda index, layers: index % layers == 0,
+        word="/",
         launched={"torchtitan": "selective_ac_option"},
     )
 )
 RECOMPUTE_METHODS.register(
     RecomputeMethod(
-        "uniform", "all, in groups of layers", lambda index, layers: True, group=lambda layers: layers, word="u",
+        "uniform",
+        "all, in groups of layers",
+        lambda index, layers: True,
+        group=lambda layers: layers,
+        word="u",
         launched={"megatron": "uniform"},
     )
 )

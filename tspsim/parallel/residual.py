@@ -92,4 +92,5 @@ def residual_of(plan: Plan) -> Residual:
     name = plan.options.get("residual")
     return STANDARD if name is None else RESIDUALS.get(name)
 
+
 SOUGHT.register(Sought("residual", why_not=ANOTHER_MODEL))

@@ -87,10 +87,14 @@ class StageBounds:
         plan = job.plan
         shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
         if job.unequal:
-            return shards * plan.pp * sum(
-                times
-                for replica in range(plan.dp)
-                for _, times in counted(write_program(scheme_of(plan), job, {"dp": replica}))
+            return (
+                shards
+                * plan.pp
+                * sum(
+                    times
+                    for replica in range(plan.dp)
+                    for _, times in counted(write_program(scheme_of(plan), job, {"dp": replica}))
+                )
             )
         steps = sum(
             count * len(item.steps)
@@ -114,8 +118,10 @@ class StageBounds:
         kernels, plan = self.kernels.of_model(job), job.plan
         again_s = 0.0
         if plan.recomputed is not None and not self.kernels.mixed:
-            made = [sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
-                    for layers in job.chunk_sizes]
+            made = [
+                sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
+                for layers in job.chunk_sizes
+            ]
             all_of_it = self.kernels.of_model(job.making(plan.recomputation))
             again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(made)
         kernels_s = job.micro_batches * (float(kernels[0] + kernels[1]) + again_s) / plan.pp

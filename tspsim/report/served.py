@@ -207,4 +207,3 @@ def facts(plan: PlanResult) -> Iterator[tuple[str, Any]]:
         if low != high:
             yield "sessions, nine times of ten", f"{digits(low)} – {digits(high)}"
         yield "longest context", length(room["longest_context"])
-

@@ -1,18 +1,22 @@
 """Timelines as Chrome trace JSON, the format that Perfetto and chrome://tracing open.
 
 A process is a plan, a thread is a stream of a rank; every instruction is a complete event (``ph`` "X") with
-its times in microseconds. See "Trace Event Format" (Google, 2016), object form.
+its times in microseconds. See "Trace Event Format" (Google, 2016), object form. Of a fleet a process is its
+cluster, a thread is a node, and the events are the jobs that it runs.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tspsim.result import PlanResult, Result
+
+if TYPE_CHECKING:
+    from tspsim.fleet import FleetAnswer
 
 _CHUNK = 4096
 
@@ -22,9 +26,11 @@ def chunks(result: Result) -> Iterator[str]:
     yield '{"displayTimeUnit":"ms","otherData":' + _json({"scenario": str(result.scenario.get("name", ""))})
     yield ',"traceEvents":['
     separator = "\n"
-    plans = [plan for plan in result.plans if plan.timeline is not None]
-    for process, plan in enumerate(plans, start=1):
-        for piece in _plan(process, plan):
+    jobs = result.scenario.get("jobs")
+    plans = [] if jobs else [plan for plan in result.plans if plan.timeline is not None]
+    pieces = [_fleet(cast("FleetAnswer", result))] if jobs else []
+    for own in (*pieces, *(_plan(process, plan) for process, plan in enumerate(plans, start=1))):
+        for piece in own:
             yield separator + piece
             separator = ",\n"
     yield "\n]}\n"
@@ -74,6 +80,23 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
         yield ",\n".join(
             f'{fixed[label]},"tid":{tid},"ts":{ts:.4f},"dur":{dur:.4f}}}' for label, tid, ts, dur in values
         )
+
+
+def _fleet(answer: FleetAnswer) -> Iterator[str]:
+    """A thread a node, an event a job on it from its start to its end."""
+    facts = answer.facts
+    times = facts.times
+    yield _metadata(1, 0, "process_name", {"name": str(answer.scenario.get("name", "fleet"))})
+    for node in sorted({node for nodes in times.spell_nodes for node in nodes}):
+        yield _metadata(1, node, "thread_name", {"name": f"node {node}"})
+        yield _metadata(1, node, "thread_sort_index", {"sort_index": node})
+    for spell, nodes in enumerate(times.spell_nodes):
+        job = facts.jobs[int(times.spell_job[spell])]
+        fixed = _json({"name": job.name, "cat": job.kind, "ph": "X", "pid": 1})[:-1]
+        told = _json({"nodes": len(nodes), "gpus": job.gpus, "user": job.user, "ended": times.spell_why[spell]})
+        start_us, end_us = (float(at[spell]) * 1e6 for at in (times.spell_start_s, times.spell_end_s))
+        for node in nodes:
+            yield f'{fixed},"args":{told},"tid":{node},"ts":{start_us:.1f},"dur":{end_us - start_us:.1f}}}'
 
 
 def _metadata(process: int, thread: int, name: str, arguments: dict[str, Any]) -> str:

@@ -164,7 +164,6 @@ class ClusterInline(Section):
             raise refuse(f"measured has {len(self.measured.rows)} rows for {self.nodes} nodes")
         return self
 
-
     def in_words(self) -> tuple[str, ...]:
         """What of it is not as its parts come: GPUs left out, then a sentence a fault."""
         used = self.gpus_per_node

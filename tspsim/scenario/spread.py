@@ -42,6 +42,7 @@ Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
 
+
 class PartlyRecomputed(Section):
     """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
 

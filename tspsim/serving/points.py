@@ -157,9 +157,7 @@ def steady_entries(deployment: Deployment, traffic: Traffic, waits: Waits, longe
     return {"steady": steady, "bounds": kept}
 
 
-def lasting(
-    deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True
-) -> tuple[Steady | None, Waits]:
+def lasting(deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True) -> tuple[Steady | None, Waits]:
     """The steady part of a run, and the run that has it: where this one is too short, a longer one of the same traffic.
 
     A trace is no longer than it is, and requests that are all sent at once have no steady part.

@@ -98,4 +98,3 @@ def factors(costs: ProgramCosts, typical: Typical) -> tuple[float, float]:
         return 1.0, 1.0
     low, high = (sum(each[end] * seconds for each, seconds in weighed) / total for end in (0, 1))
     return low, high
-

@@ -313,4 +313,3 @@ def tied(mine: tuple[float, float, float], other: tuple[float, float, float]) ->
     """Whether two values, each (value, low, high), differ by no more than their intervals allow."""
     half = hypot((mine[2] - mine[1]) / 2.0, (other[2] - other[1]) / 2.0)
     return abs(mine[0] - other[0]) <= half
-

@@ -1,6 +1,6 @@
 """What agents' tasks were like: from the first prompt's sending to the last answer's end, and where that time went.
 
-    task = Σ answers (TTFT and tokens) + Σ calls of tools + Σ waits for workers,          Σ over a task's turns
+task = Σ answers (TTFT and tokens) + Σ calls of tools + Σ waits for workers,          Σ over a task's turns
 """
 
 from __future__ import annotations

@@ -192,9 +192,7 @@ def rate_of(text: str | None, trace: Trace) -> float:
     return float(parse(text if "/" in text else f"{text} requests/s", "requests/s", positive=True))
 
 
-def size(
-    scenario: Scenario, rate: float, *, budget_s: float | None = None, progress: Progress | None = None
-) -> Sizing:
+def size(scenario: Scenario, rate: float, *, budget_s: float | None = None, progress: Progress | None = None) -> Sizing:
     """Machines of every offer for the scenario's trace at a mean rate.
 
     Raises

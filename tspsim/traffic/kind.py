@@ -169,4 +169,3 @@ class _Rate:
 
 
 Rate = Annotated[float, _Rate()]
-

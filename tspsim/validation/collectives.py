@@ -142,5 +142,3 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node:
         return build_cluster(device=name, node=node, nodes=nodes, fabric=fabric)
     usual, transport = USUAL_FABRICS.get(name, "rails-400g"), USUAL_TRANSPORTS.get(name)
     return build_cluster(device=name, node=node, nodes=nodes, fabric=usual, transport=transport)
-
-

@@ -116,7 +116,12 @@ def collective(
 
 
 def exchange_experts(
-    cluster: Cluster, ranks: Sequence[int], phase: str, exchange: ExpertExchange, *, mode: str = "normal",
+    cluster: Cluster,
+    ranks: Sequence[int],
+    phase: str,
+    exchange: ExpertExchange,
+    *,
+    mode: str = "normal",
     library: str | None = None,
 ) -> Traffic:
     """One phase of an expert exchange: every rank's tokens to their experts, or back.

@@ -227,9 +227,7 @@ def _caveats(decision: Decision) -> Iterator[str]:
     refused = [row.name for row in decision.rows if row.plan is None]
     if refused:
         yield f"No plan fits on {_and(refused)}."
-    yield from dict.fromkeys(
-        text for row in decision.rows for text in row.result.defaults if is_announced(text)
-    )
+    yield from dict.fromkeys(text for row in decision.rows for text in row.result.defaults if is_announced(text))
     notes = decision.winner.plan.notes if decision.winner is not None and decision.winner.plan is not None else ()
     yield from (note for note in notes if not note.startswith("chosen for this machine"))
 

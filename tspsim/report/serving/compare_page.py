@@ -194,4 +194,3 @@ def tiles(view: ServingView, best: Sequence[tuple[float, Served, Run]]) -> list[
         }
         for usd, served, run in best
     ]
-

@@ -254,8 +254,11 @@ def crosses(
         if points:
             traces.append(
                 {
-                    "type": "scatter", "mode": "markers", "name": label(f"measured: {name}"),
-                    "x": [x(point) for point in points], "y": [y(point) for point in points],
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": label(f"measured: {name}"),
+                    "x": [x(point) for point in points],
+                    "y": [y(point) for point in points],
                     "marker": {"symbol": "x-thin", "size": 11, "line": {"width": 2.5, "color": plan_colour(place)}},
                     "hovertext": [
                         f"<b>{label(name)}</b>, measured<br>{point.load:,.4g} at once<br>{label(point.source, 90)}"

@@ -28,13 +28,10 @@ SENT = "sent"
 COLOURS = {PREFILL: "#e69f00", MIXED: "#009e73", DECODE: "#0072b2"}
 WORDS = {PREFILL: "prefill alone", MIXED: "prefill beside decode", DECODE: "decode alone"}
 
-TEMPLATE = (
-    """
+TEMPLATE = """
 <p>{{ lead }}</p>
 {{ figure("engines", caption, "Show") }}
-"""
-    + folded("Engine")
-)
+""" + folded("Engine")
 CAPTION = (
     "A row an engine: its colour is what it does, empty is idle, half a colour is half of that moment's time. Below: "
     "requests in the queues (the line is the mean, the pale line the longest of the moment) and sequences that decode, "

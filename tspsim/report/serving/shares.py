@@ -12,13 +12,10 @@ from tspsim.units import percent
 from .folded import folded
 from .view import ServingView, StepShare
 
-TEMPLATE = (
-    """
+TEMPLATE = """
 {{ figure("step-shares", "Mean over ranks, of one step of each kind; a bar is as long as the step.",
 "Plan") }}
-"""
-    + folded("Step")
-)
+""" + folded("Step")
 
 #: What kernels and the host are for; collectives have the colours that they have everywhere.
 PARTS = {

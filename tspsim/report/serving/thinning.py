@@ -102,5 +102,3 @@ def packed(values: Any, dtype: str = "f4") -> dict[str, str]:
     """
     array = np.ascontiguousarray(values, dtype=np.dtype(dtype).newbyteorder("<"))
     return {"dtype": dtype, "bdata": base64.b64encode(array.tobytes()).decode("ascii")}
-
-

@@ -19,15 +19,12 @@ MOST_MARKS = 300
 #: Requests from which on shares are worth a line.
 LEAST = 2
 
-TEMPLATE = (
-    """
+TEMPLATE = """
 <div class="pair">
 {{ figure("ttft", "Share of requests whose first token came within a time." ~ limits, "Load") }}
 {{ figure("tpot", "Share of requests whose further tokens came, on average, within a time each." ~ limits, "Load") }}
 </div>
-"""
-    + folded("Plan")
-)
+""" + folded("Plan")
 COLUMNS = (
     "TTFT mean", "p50", "p90", "p99", "TPOT mean", "p50", "p90", "p99", "end to end, mean", "p99",
 )  # fmt: skip

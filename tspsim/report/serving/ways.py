@@ -17,13 +17,10 @@ from .view import Run, Served, ServingView, Transfers
 
 #: Marks of a line.
 MOST_MARKS = 300
-TEMPLATE = (
-    """
+TEMPLATE = """
 {{ figure("serving-ways", "Share of caches for which their request waited no longer than a time, once nothing else
 kept it.") }}
-"""
-    + folded("Plan")
-)
+""" + folded("Plan")
 COLUMNS = ("from", "to", "caches", "GB each", "GB in all", "on the way, mean", "waited for, mean", "p99", "GB/s")
 
 

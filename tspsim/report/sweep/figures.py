@@ -125,9 +125,7 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
         "colorbar": {"title": {"text": label(measure.title), "side": "right"}, "thickness": 14, "outlinewidth": 0},
         **({"text": words, "texttemplate": "%{text}"} if cells <= 120 else {}),
     }
-    crossed = [
-        (x, y) for y, values in enumerate(z) for x, value in enumerate(values) if value is None
-    ]
+    crossed = [(x, y) for y, values in enumerate(z) for x, value in enumerate(values) if value is None]
     crosses = {
         "type": "scatter",
         "mode": "text",
@@ -313,8 +311,7 @@ def _hover(view: SweepView, row: Row, measure: Measure) -> str:
     """What pointing at a row tells."""
     told = [f"<b>{label(row.plan)}</b>"]
     told += [
-        f"{label(axis.name)} {label(axis.words(row.coordinates[axis.path]))}"
-        for axis in (*view.axes, *view.together)
+        f"{label(axis.name)} {label(axis.words(row.coordinates[axis.path]))}" for axis in (*view.axes, *view.together)
     ]
     if row.error:
         return "<br>".join([*told, f"refused: {label(row.error, 120)}"])

@@ -96,7 +96,6 @@ class Server:
         usual = ("tp", "pp", "ep", "dcp")
         return [f"{axis} {degree}" for axis, degree in self.axes.items() if axis not in usual and degree > 1]
 
-
     def unsaid(self, *, overlaps: bool, copies: bool, pushes: str) -> list[str]:
         """What a plan has that no engine's command says, and of what some say it what this one does not: that two
         halves of a batch take turns (``overlaps``), copies of experts (``copies``). ``pushes``: how caches of two pools

@@ -94,10 +94,7 @@ class Trtllm:
             policy = servers[0].router.replace("_", " ")
             return [f"# in front of the {servers[0].count}: an HTTP load balancer, {policy}"]
         names = {"prefill": "context_servers", "decode": "generation_servers"}
-        keys = {
-            names[server.part]: {"num_instances": server.count, "urls": server.urls}
-            for server in servers
-        }
+        keys = {names[server.part]: {"num_instances": server.count, "urls": server.urls} for server in servers}
         told = yaml.safe_dump({"hostname": "localhost", "port": 8000, **keys}, sort_keys=False).rstrip()
         return ["cat > disaggregated.yaml <<'EOF'", *told.splitlines(), "EOF",
                 "trtllm-serve disaggregated -c disaggregated.yaml"]  # fmt: skip

@@ -66,6 +66,7 @@ OBJECTIVES: Mapping[str, Callable[[Tried], float]] = {
     "time_per_output_token": lambda tried: -(tried.result.serving["tpot_s"] or {"mean": math.inf})["mean"],
 }
 
+
 @dataclass(repr=False)
 class TrafficPlanned(ServicePlanned[Tried]):
     """What was found for requests.

@@ -101,9 +101,7 @@ def mend(frame: pd.DataFrame) -> Mended:
     return metric_by_metric(frame, METRICS, published_run)
 
 
-def metric_by_metric(
-    frame: pd.DataFrame, metrics: Mapping[str, Metric], run_of: Callable[[Row], ServedRun]
-) -> Mended:
+def metric_by_metric(frame: pd.DataFrame, metrics: Mapping[str, Metric], run_of: Callable[[Row], ServedRun]) -> Mended:
     """Rows that are each one of some metrics of a run: the run that ``run_of`` reads, or why it reads none."""
     mended = Mended([])
     for row in frame.to_dict("records"):

@@ -1,0 +1,105 @@
+"""The page of a fleet says what its answer says: every figure with its table, every GPU-hour once."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tspsim
+from tspsim import cli, report
+from tspsim.fleet import FleetAnswer
+from tspsim.report.fleet_page import MOST_POINTS, _thinned
+
+QUESTION: dict[str, Any] = {
+    "name": "many-jobs",
+    "cluster": {"device": "h100", "nodes": 8, "fabric": "rails-400g"},
+    "scheduler": "easy",
+    "horizon": "5 days",
+    "jobs": [
+        {"name": "whole", "nodes": 8, "hours": "12 h", "submit": "1 day"},
+        {"name": "tunes", "arrivals": {"kind": "poisson", "rate": "60/day"}, "nodes": 2, "hours": "2 h"},
+        {"name": "small", "arrivals": {"kind": "poisson", "rate": "200/day"}, "gpus": 2, "hours": "1 h"},
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def answer() -> FleetAnswer:
+    found = tspsim.simulate(QUESTION)
+    assert isinstance(found, FleetAnswer)
+    return found
+
+
+@pytest.fixture(scope="module")
+def figures(answer: FleetAnswer) -> dict[str, Any]:
+    page = report.render(answer, "plotly.js")
+    (data,) = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    drawn: dict[str, Any] = json.loads(data)["figures"]
+    return drawn
+
+
+def test_a_page_has_its_figures_and_a_table_beside_each(answer: FleetAnswer, figures: dict[str, Any]) -> None:
+    page = report.render(answer, "plotly.js")
+    for key in ("nodes", "use", "hours", "waits"):
+        assert key in figures
+        (section,) = re.findall(rf'<section id="{key}".*?</section>', page, re.DOTALL)
+        assert "<table>" in section and f'id="figure-{key}"' in section
+
+
+def test_rectangles_are_the_spells_of_jobs_on_nodes(answer: FleetAnswer, figures: dict[str, Any]) -> None:
+    drawn = sum(
+        length * round(width + 0.06)
+        for trace in figures["nodes"]["data"]
+        for length, width in zip(trace["x"], trace["width"], strict=True)
+    )
+    times = answer.facts.times
+    spans = times.spell_end_s - times.spell_start_s
+    assert drawn == pytest.approx(
+        sum(len(n) * s for n, s in zip(times.spell_nodes, spans, strict=True)) / 86_400, rel=1e-4
+    )
+
+
+def test_bars_of_lost_hours_go_down_to_the_productive_ones(answer: FleetAnswer, figures: dict[str, Any]) -> None:
+    (bars,) = figures["hours"]["data"]
+    assert bars["base"][-2] == pytest.approx(bars["x"][-1], rel=1e-6)
+    assert bars["x"][0] == pytest.approx(sum(bars["x"][1:]), rel=1e-9)
+
+
+def test_lines_over_time_keep_their_mean_however_thin(answer: FleetAnswer) -> None:
+    facts = answer.facts
+    spans = np.diff(facts.times.at_s, append=facts.horizon_s)
+    exact = float((facts.times.allocated_gpus * spans).sum()) / facts.horizon_s
+    assert len(facts.times.at_s) > MOST_POINTS
+    at_s, means = _thinned(facts, facts.times.allocated_gpus)
+    assert len(at_s) == MOST_POINTS
+    assert means.mean() == pytest.approx(exact, rel=1e-9)
+
+
+def test_the_command_writes_page_and_trace_and_a_trace_has_every_spell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.json").write_text(json.dumps(QUESTION), encoding="utf-8")
+    assert cli.main(["run", "q.json"]) == 0
+    assert "many-jobs" in Path("reports/many-jobs.html").read_text(encoding="utf-8")
+    assert cli.main(["run", "q.json", "--trace", "t.json", "--json", "a.json"]) == 0
+    events = json.loads(Path("t.json").read_text(encoding="utf-8"))["traceEvents"]
+    of_whole = [event for event in events if event["name"] == "whole"]
+    jobs = {job["name"]: job for job in json.loads(Path("a.json").read_text(encoding="utf-8"))["fleet"]["jobs"]}
+    assert sorted(event["tid"] for event in of_whole) == list(range(8))
+    assert all(event["ts"] == pytest.approx(1e6 * jobs["whole"]["start_s"]) for event in of_whole)
+
+
+def test_a_memo_is_not_of_a_fleet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("q.json").write_text(json.dumps(QUESTION), encoding="utf-8")
+    assert cli.main(["run", "q.json", "--pdf", "m.pdf"]) == 2
+    assert "--pdf: is not of a fleet of jobs" in capsys.readouterr().err
+    assert not Path("m.pdf").exists()
