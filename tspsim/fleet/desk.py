@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from math import inf
 
 from ..errors import TspsimError
@@ -99,37 +99,34 @@ class Desk:
             raise TspsimError(f"job {running.job.name} was stopped and may not be: the scheduler is wrong")
         self._halt(running)
 
-    def reservation(self, job: Job, also: Mapping[int, Running] | None = None) -> tuple[float, int]:
-        """When the job will fit if all that runs ends as expected, and nodes that are left over then.
-
-        Parameters
-        ----------
-        job
-            At its preferred size.
-        also
-            Jobs that count as ended now.
-        """
-        also = also or {}
+    def reservation(self, job: Job) -> tuple[float, int]:
+        """When the job, at its preferred size, will fit if all that runs ends as expected, and nodes that are left over
+        then."""
         if job.gpus:
             return self._part_reservation(job), 0
-        free = self.nodes.empty_count + sum(len(each.nodes) for each in also.values() if not each.job.gpus)
+        free = self.nodes.empty_count
         if free >= job.nodes:
             return self.now_s, free - job.nodes
-        others = [(max(end for end, _ in jobs.values()), -1, 1) for jobs in self._small.values()]
-        others += [(back, -2, 1) for back in self.back_s.values()]
-        ends = sorted(self._ends + others) if others else self._ends
-        for position, (end_s, number, nodes) in enumerate(ends):
-            if number in also:
-                continue
+        at_s = inf
+        for end_s, nodes in self.releases():
+            # What ends at the same instant is left over as well.
+            if end_s > at_s:
+                break
             free += nodes
             if free >= job.nodes:
-                # What ends at the same instant is left over as well.
-                for later_s, other, more in ends[position + 1 :]:
-                    if later_s > end_s:
-                        break
-                    free += 0 if other in also else more
-                return max(self.now_s, end_s), free - job.nodes
-        return inf, 0
+                at_s = end_s
+        return (at_s, free - job.nodes) if at_s < inf else (inf, 0)
+
+    def _releases(self) -> list[tuple[float, int, int]]:
+        """(expected end, number, nodes) of all that becomes empty, by end: jobs, shared nodes, nodes that are down."""
+        others = [(max(end for end, _ in jobs.values()), -1, 1) for jobs in self._small.values()]
+        others += [(back_s, -2, 1) for back_s in self.back_s.values()]
+        return sorted(self._ends + others) if others else self._ends
+
+    def releases(self) -> Iterator[tuple[float, int]]:
+        """When nodes are expected to become empty, and how many; by time."""
+        for end_s, _, nodes in self._releases():
+            yield max(self.now_s, end_s), nodes
 
     def _part_reservation(self, job: Job) -> float:
         if self.fits(job):

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from . import easy, fcfs
+from . import conservative, easy, elastic, fair_share, fcfs, priority
 from .base import JobScheduler, shorthand
 
 JOB_SCHEDULERS = JobScheduler.registry
 
-__all__ = ["JOB_SCHEDULERS", "JobScheduler", "easy", "fcfs", "shorthand"]
+__all__ = [
+    "JOB_SCHEDULERS",
+    "JobScheduler",
+    "conservative",
+    "easy",
+    "elastic",
+    "fair_share",
+    "fcfs",
+    "priority",
+    "shorthand",
+]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..desk import Desk
+from ..jobs import Job
 from .base import JobScheduler, start_in_order
 
 
@@ -25,7 +26,7 @@ class Easy(JobScheduler):
         def dispatch(desk: Desk) -> None:
             start_in_order(desk)
             if len(desk.queue) > 1:
-                backfill(desk, *desk.reservation(desk.queue[0]))
+                backfill_behind(desk, desk.queue[0])
 
         return dispatch
 
@@ -33,15 +34,16 @@ class Easy(JobScheduler):
         return "first come, first served with EASY backfill"
 
 
-def backfill(desk: Desk, shadow_s: float, extra: int) -> None:
-    """Start what fits and does not delay the head of the queue: expected to start at ``shadow_s``, with ``extra`` nodes
-    left over then."""
-    queue, position = desk.queue, 1
+def backfill_behind(desk: Desk, head: Job) -> list[Job]:
+    """Start what fits and does not delay ``head``, which waits and does not fit; returns what was started."""
+    queue, position, started = desk.queue, 0, []
+    if not desk.free and not desk.nodes.parts:
+        return []
+    shadow_s, extra = desk.reservation(head)
     while position < len(queue):
-        parts = desk.nodes.parts
-        room = max(parts.values(), default=0) if desk.free == 0 else desk.nodes.gpus
-        if desk.free == 0 and room == 0:
-            return
+        room = desk.nodes.gpus if desk.free else max(desk.nodes.parts.values(), default=0)
+        if not room:
+            break
         nodes, limit_s, gpus = queue.nodes[position:], queue.limit_s[position:], queue.gpus[position:]
         small = gpus > 0
         fits = np.where(small, gpus <= room, nodes <= desk.free)
@@ -49,20 +51,28 @@ def backfill(desk: Desk, shadow_s: float, extra: int) -> None:
         may = fits & (small | (desk.now_s + limit_s <= shadow_s) | (nodes <= extra))
         first = int(np.argmax(may))
         if not may[first]:
-            return
+            break
         position += first
         job = queue[position]
-        in_time = desk.now_s + job.limit_s <= shadow_s
-        taken = 0 if in_time else job.nodes
-        if job.gpus:
-            # The head may wait for that very node if it is small too.
-            shared = None if queue[0].gpus else desk.nodes.tightest(job.gpus)
-            taken = 0 if in_time or (shared is not None and desk.holds_until(shared) > shadow_s) else 1
-        if taken > extra:
+        taken = _taken(desk, job, head, shadow_s)
+        if job is head or taken > extra or not desk.fits(job):
             position += 1
             continue
         extra -= taken
         desk.start(job)
+        started.append(job)
+    return started
+
+
+def _taken(desk: Desk, job: Job, head: Job, shadow_s: float) -> int:
+    """Nodes that a job would still have when the head of the queue is expected to start."""
+    if desk.now_s + job.limit_s <= shadow_s:
+        return 0
+    if not job.gpus:
+        return job.nodes
+    # The head may wait for that very node if it is small too.
+    shared = None if head.gpus else desk.nodes.tightest(job.gpus)
+    return 0 if shared is not None and desk.holds_until(shared) > shadow_s else 1
 
 
 JobScheduler.registry.register(Easy)

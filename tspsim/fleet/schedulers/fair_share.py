@@ -1,0 +1,71 @@
+"""Fair share: who has used least goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+
+from ..desk import Desk
+from ..durations.base import Span
+from ..jobs import Job
+from .base import JobScheduler
+from .easy import backfill_behind
+
+
+class FairShare(JobScheduler):
+    """Of all users who wait the one goes first whose jobs have used least, in GPU-hours that count half after
+    ``half_life``; jobs of one user in order of submission. Behind the first job that does not fit others go as in EASY
+    backfill. What starts is charged with what it is expected to use, so that a burst is no advantage.
+
+    References
+    ----------
+    Kay and Lauder 1988, CACM 31(1); Slurm's priority/multifactor plugin (``PriorityDecayHalfLife``, 7 days).
+    """
+
+    name = "fair_share"
+    half_life: Span = Field(7 * 86_400.0, description="after which use counts half")
+
+    def open(self) -> Callable[[Desk], None]:
+        used: dict[str, float] = {}
+        charged: set[int] = set()
+        last_s = 0.0
+
+        def decayed(now_s: float) -> None:
+            nonlocal last_s
+            factor = 0.5 ** ((now_s - last_s) / self.half_life)
+            for user in used:
+                used[user] *= factor
+            last_s = now_s
+
+        def charge(desk: Desk, job: Job) -> None:
+            if job.number not in charged:
+                charged.add(job.number)
+                wide = job.gpus_at(job.nodes, desk.nodes.gpus)
+                used[job.user] = used.get(job.user, 0.0) + wide * job.limit_s
+
+        def dispatch(desk: Desk) -> None:
+            decayed(desk.now_s)
+            while desk.queue:
+                first: dict[str, Job] = {}
+                for job in desk.queue:
+                    first.setdefault(job.user, job)
+                job = min(first.values(), key=lambda each: (used.get(each.user, 0.0), each.submit_s, each.number))
+                if not desk.fits(job):
+                    for other in backfill_behind(desk, job):
+                        charge(desk, other)
+                    return
+                desk.start(job)
+                charge(desk, job)
+
+        return dispatch
+
+    def rank(self, job: Job) -> tuple[Any, ...]:
+        return (job.submit_s,)
+
+    def in_words(self) -> str:
+        return f"by fair share of users (half-life {self.half_life / 86_400.0:.3g} days) with EASY backfill"
+
+
+JobScheduler.registry.register(FairShare)
