@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 Model = TypeVar("Model", bound="BaseModel")
-Kind = Literal["devices", "nodes", "fabrics", "transports", "clusters", "models", "stacks", "scenarios"]
+Kind = Literal["devices", "nodes", "fabrics", "transports", "clusters", "models", "stacks", "failures", "scenarios"]
 
 #: Where the entries of a kind lie, below each folder that is searched.
 FOLDERS: dict[str, str] = {
@@ -45,6 +45,7 @@ FOLDERS: dict[str, str] = {
     "clusters": "topologies/clusters",
     "models": "workloads/models",
     "stacks": "workloads/stacks",
+    "failures": "topologies/failures",
     "scenarios": "scenarios",
 }
 
@@ -52,6 +53,7 @@ FOLDERS: dict[str, str] = {
 _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("workload",), "scenarios"),
     (("jobs",), "scenarios"),
+    (("components",), "failures"),
     (("hbm_bandwidth",), "devices"),
     (("peak",), "devices"),
     (("intra",), "nodes"),

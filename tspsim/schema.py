@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import InputError, UnknownNameError
 
-KINDS = ("scenario", "fleet", "device", "node", "fabric", "transport", "cluster", "model", "stack")
+KINDS = ("scenario", "fleet", "device", "node", "fabric", "transport", "cluster", "model", "stack", "failures")
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -52,6 +52,10 @@ def _type(kind: str) -> Any:
         from .fleet import FleetQuestion
 
         return FleetQuestion
+    if kind == "failures":
+        from .fleet.failure_keys import FailureEntry
+
+        return FailureEntry
     if kind == "device":
         from .hardware.announced import AnnouncedDevice
         from .hardware.specification import DeviceSpec

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from ..result import PlanResult
 from ..scenario import Faults
 from .asked import Ask, Paces, checked_sizes, jobs_of
 from .clock import Fleet
+from .failing import Failing
 from .jobs import Job
 from .life import LOSSES, Life
 from .nodes import Nodes
@@ -57,10 +60,18 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
         question.scheduler,
         question.placement,
         random=np.random.default_rng([question.seed, 1]),
+        restart_s=question.failures.restart if question.failures is not None else 0.0,
         horizon_s=question.horizon,
     )
+    parts: dict[str, Any] = {}
+    failing = None
+    if question.failures is not None or question.maintenance:
+        chance = np.random.default_rng([question.seed, 2])
+        failing = Failing(fleet, question.failures, question.maintenance, chance)
     fleet.run()
-    facts = facts_of(question, cluster, device, fleet)
+    if failing is not None:
+        parts["failures"] = failing.to_json()
+    facts = replace(facts_of(question, cluster, device, fleet), parts=parts)
     plans = tuple(_plans(paces))
     provenance = {
         (each["what"], each["source"]): each for result in paces.answers.values() for each in result.provenance
@@ -94,8 +105,6 @@ def cluster_of(question: FleetQuestion) -> Cluster:
 
 def _plans(paces: Paces) -> Iterator[PlanResult]:
     """The simulated steps, named by job and nodes."""
-    from dataclasses import replace
-
     for (name, nodes), result in paces.answers.items():
         for plan in result.plans:
             yield replace(plan, name=f"{name}, {nodes} nodes" if nodes > 1 else f"{name}, 1 node")
@@ -113,7 +122,7 @@ def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: F
     ended_s = fleet.ended_s
     gpus, of_a_node = cluster.gpus, cluster.gpus_per_node
     price = _price(question, device)
-    jobs = tuple(_job(fleet.lives[job.number], job, of_a_node, price) for job in fleet.jobs)
+    jobs = tuple(_job(fleet.lives[job.number], job, of_a_node, price, fleet) for job in fleet.jobs)
     lost_s = dict.fromkeys(LOSSES, 0.0)
     for part, seconds in fleet.idle_gpu_s.items():
         lost_s[part] += seconds
@@ -164,10 +173,9 @@ def _price(question: FleetQuestion, device: Device) -> float | None:
     return next(iter(device.prices_usd_per_hour.values()), None)
 
 
-def _job(life: Life, job: Job, of_a_node: int, price: float | None) -> JobAnswer:
+def _job(life: Life, job: Job, of_a_node: int, price: float | None, fleet: Fleet) -> JobAnswer:
     started, ended = life.started_s, life.ended_s
-    state = "waiting" if started is None else "done" if ended is not None else "running"
-    wall_s = None if started is None else (ended if ended is not None else started + life.ran_s) - started
+    wall_s = None if started is None else (ended if ended is not None else fleet.ended_s) - started
     hours = life.gpu_s / 3600.0
     return JobAnswer(
         name=job.name,
@@ -182,7 +190,7 @@ def _job(life: Life, job: Job, of_a_node: int, price: float | None) -> JobAnswer
         ettr=min(1.0, max(0.0, life.productive_s / wall_s)) if wall_s else None,
         slowdown=life.slowdown,
         restarts=life.restarts,
-        state=state,
+        state=fleet.state_of(job),
         gpu_hours=hours,
         cost_usd=None if price is None else hours * price,
         deadline_s=job.deadline_s,

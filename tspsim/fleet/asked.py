@@ -14,6 +14,7 @@ from ..errors import InfeasibleError, InputError
 from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import WITH_UNITS
+from .failure_keys import OrdinaryCheckpoints
 from .jobs import Job, Pace
 from .question import FleetQuestion, JobKeys
 
@@ -57,6 +58,7 @@ class Paces:
 
     def __init__(self, question: FleetQuestion, ask: Ask) -> None:
         self.question, self.ask = question, ask
+        self._ordinary = question.failures.checkpoint if question.failures is not None else None
         self._known: dict[str, Result] = {}
         #: Distinct simulated jobs in order: name of the entry and its nodes → the answer.
         self.answers: dict[tuple[str, int], Result] = {}
@@ -72,7 +74,7 @@ class Paces:
             It does not fit its nodes.
         """
         if job.workload is None:
-            return _checkpointed(Pace(), job)
+            return _checkpointed(Pace(), job, self._ordinary)
         scenario = own_scenario(self.question, job, nodes)
         stated = scenario.to_dict()
         for entry in (stated, *stated["plans"]):
@@ -89,7 +91,7 @@ class Paces:
         if best is None:
             told = answer.plans[0].error if answer.plans else "no plan was found"
             raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
-        return _checkpointed(pace_of(best), job)
+        return _checkpointed(pace_of(best), job, self._ordinary)
 
 
 def pace_of(plan: PlanResult) -> Pace:
@@ -116,11 +118,11 @@ def pace_of(plan: PlanResult) -> Pace:
     )
 
 
-def _checkpointed(pace: Pace, job: JobKeys) -> Pace:
-    """With what the job says of its checkpoints."""
-    if job.checkpoint is None:
+def _checkpointed(pace: Pace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> Pace:
+    """With what the job says of its checkpoints, or else the fleet."""
+    told, plan = job.checkpoint or ordinary, pace.plan
+    if told is None or (job.checkpoint is None and pace.every_s < inf):
         return pace
-    told, plan = job.checkpoint, pace.plan
     plain_s = plan.checkpoint["step_without_s"] if plan is not None and plan.checkpoint else pace.step_s
     step_s = plain_s * (1.0 + told.write / told.every)
     return replace(pace, step_s=step_s, every_s=told.every, stall_s=told.write, read_s=told.read)

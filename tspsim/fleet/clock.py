@@ -43,18 +43,22 @@ class Run(Running):
         The event of its end; another one once its rate changes.
     advanced_s
         What it has done in this run, in seconds of work alone.
-    hung
-        A node of it has failed and nobody knows yet.
+    hung_s
+        When a node of it failed, which nobody knows yet; None while it is sound.
     """
 
-    __slots__ = ("advanced_s", "end", "hung", "rate", "ready_s", "since_s", "size")
+    __slots__ = ("advanced_s", "end", "hung_s", "rate", "ready_s", "since_s", "size")
 
     def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int) -> None:
         super().__init__(job, nodes, began_s, expected_s)
         self.size, self.ready_s, self.since_s, self.rate = size, began_s, began_s, 1.0
         self.advanced_s = 0.0
         self.end: simpy.Event | None = None
-        self.hung = False
+        self.hung_s: float | None = None
+
+    @property
+    def hung(self) -> bool:
+        return self.hung_s is not None
 
     @property
     def pace(self) -> Pace:
@@ -99,6 +103,8 @@ class Fleet:
         #: GPU-seconds that no job had, by why.
         self.idle_gpu_s = dict.fromkeys(("empty", "fragmented", "queue_blocked", "failed"), 0.0)
         self.ended_s = 0.0
+        #: Numbers of jobs that ran at the end of the time that was looked at.
+        self.cut_off: set[int] = set()
         self._schedule = scheduler.open()
         self._policy = scheduler
         self._due = False
@@ -134,6 +140,7 @@ class Fleet:
         self._account(self.env.now)
         for run in list(self.desk.running.values()):
             assert isinstance(run, Run)
+            self.cut_off.add(run.job.number)
             self._leave(run, "cut off")
         self.ended_s = self.env.now
 
@@ -261,7 +268,9 @@ class Fleet:
             self._advance(run, now)
         life.ran_s += ran_s
         life.gpu_s += ran_s * gpus
-        life.lose("restarting", min(run.ready_s, now) - run.began_s)
+        stood_s = now if run.hung_s is None else run.hung_s
+        life.lose("restarting", min(run.ready_s, stood_s) - run.began_s)
+        life.lose("failed", now - stood_s)
         advanced_s = run.advanced_s
         if why == "done":
             life.left = 0.0
@@ -293,6 +302,33 @@ class Fleet:
         life.advanced_s -= lost_s
         life.lose("redone", lost_s)
         return lost_s
+
+    def hang(self, run: Run, notice_s: float, why: str) -> None:
+        """A job's work stands; after ``notice_s`` it gives its nodes back and waits again."""
+        self._advance(run, self.env.now)
+        run.hung_s, run.end = self.env.now, None
+
+        def noticed(_event: simpy.Event) -> None:
+            if self.desk.running.get(run.job.number) is run:
+                self._account(self.env.now)
+                self._leave(run, why)
+                self.desk.queue.add(run.job)
+                self.changed()
+
+        self._at(self.env.now + notice_s, noticed)
+
+    def state_of(self, job: Job) -> str:
+        """Where a job is, once the fleet has run."""
+        if self.lives[job.number].ended_s is not None:
+            return "done"
+        if job.number in self.cut_off:
+            return "running"
+        held = any(job in waiting for waiting in self._dependent.values())
+        return "held" if held else "waiting"
+
+    def account(self) -> None:
+        """Count what has been since the last change, before another one."""
+        self._account(self.env.now)
 
     def _halt(self, running: Running) -> None:
         """Stop a job for another; it waits again."""

@@ -26,6 +26,8 @@ from ..traffic import ARRIVALS, Arrivals, OneKind
 from ..units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
 from . import durations, placements, schedulers
 from .durations import DURATIONS, Durations
+from .failure_keys import FailureKeys, Maintenance
+from .failure_keys import in_words as failures_in_words
 from .placements import PLACEMENTS, Placement
 from .schedulers import JOB_SCHEDULERS, JobScheduler
 
@@ -145,6 +147,10 @@ class FleetQuestion(Section):
         placements.packed.Packed(), validate_default=True, description="which nodes a job gets"
     )
     horizon: PositiveSeconds | None = Field(None, description="how long is looked at; default: until all jobs are done")
+    failures: FailureKeys | None = Field(None, description="what fails; default: nothing")
+    maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100)] = Field(
+        (), description="windows in which nodes are taken out as planned"
+    )
     prices: Prices = Prices()
     seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of all that is drawn")
     source: Prose = Field("", description="where the question comes from")
@@ -177,7 +183,14 @@ class FleetQuestion(Section):
         endless = next((job for job in self.jobs if job.arrivals is not None and job.count is None), None)
         if endless is not None and self.horizon is None:
             raise refuse(f"job '{endless.name}': arrivals without count need a horizon, such as horizon: 90 days")
+        if self.failures is not None and self.failures.spares >= self.cluster.nodes:
+            raise refuse(f"failures.spares: {self.failures.spares}, and the cluster has {self.cluster.nodes} nodes")
+        usable = self.cluster.nodes - (self.failures.spares if self.failures is not None else 0)
         for job in self.jobs:
+            if min(job.nodes or (1,)) > usable:
+                told = f"the cluster has {self.cluster.nodes}"
+                spared = f", of which {self.cluster.nodes - usable} are spares" if usable < self.cluster.nodes else ""
+                raise refuse(f"job '{job.name}': nodes: {min(job.nodes or (1,))}, and {told}{spared}")
             largest = max(job.nodes or (1,))
             if largest > self.cluster.nodes:
                 raise refuse(f"job '{job.name}': nodes: {largest}, and the cluster has {self.cluster.nodes}")
@@ -212,6 +225,7 @@ class FleetQuestion(Section):
         return (
             f"Jobs start {self.scheduler.in_words()} (`scheduler`), {self.placement.in_words()} (`placement`).",
             f"The fleet is looked at {until} (`horizon`); what is drawn is drawn from seed {self.seed} (`seed`).",
+            *(failures_in_words(self.failures) if self.failures is not None else ()),
             *self.cluster.in_words(),
         )
 
@@ -221,6 +235,9 @@ class FleetQuestion(Section):
         for key in ("gpus_per_node", "islands", "measured", "routing"):
             if not data["cluster"][key]:
                 del data["cluster"][key]
+        for key in ("failures", "maintenance"):
+            if not data[key]:
+                del data[key]
         data["jobs"] = [{key: value for key, value in job.items() if value is not None} for job in data["jobs"]]
         return {key: in_si(value) if key != "jobs" else [_in_si(job) for job in value] for key, value in data.items()}
 

@@ -85,6 +85,7 @@ _NAMED_BY = {
     "clusters": "names a cluster: cluster: …",
     "models": "names a model: workload: {model: …}",
     "stacks": "names a stack: workload: {stack: …}",
+    "failures": "names failures: failures: {like: …}",
 }
 
 

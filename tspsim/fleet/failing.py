@@ -1,0 +1,194 @@
+"""Nodes fail, are repaired, and are taken out as planned: processes beside the jobs of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import numpy as np
+import simpy
+
+from .clock import Fleet, Run
+from .failure_keys import Component, FailureKeys, Maintenance
+
+DAY_S = 86_400.0
+
+
+class Failing:
+    """What fails in a fleet, from the same draws whatever its jobs do.
+
+    Attributes
+    ----------
+    events
+        Component → how often it failed, and how often a job stood because of it.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        keys: FailureKeys | None,
+        windows: Sequence[Maintenance],
+        random: np.random.Generator,
+    ) -> None:
+        self.fleet, self.keys, self.random = fleet, keys, random
+        self.events: dict[str, list[int]] = {}
+        self._failures: dict[int, int] = {}
+        self._spares: list[int] = []
+        #: Why a node is out, to be mended when all reasons are over.
+        self._reasons: dict[int, int] = {}
+        if keys is not None:
+            self._components = list(keys.all_components().items())
+            self._weights = self._lemons(keys)
+            spares = [node for leaf in reversed(fleet.nodes.leaves) for node in reversed(leaf)][: keys.spares]
+            self._hold(spares)
+            fleet.env.process(self._fail())
+        for window in windows:
+            fleet.env.process(self._maintain(window))
+
+    def _hold(self, spares: Sequence[int]) -> None:
+        self.fleet.nodes.take(spares)
+        self._spares = list(spares)
+
+    def _lemons(self, keys: FailureKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """How often each node fails, mean 1."""
+        weights = np.ones(self.fleet.nodes.count)
+        if keys.lemons is not None:
+            count = max(1, round(keys.lemons.share * len(weights)))
+            weights[self.random.choice(len(weights), count, replace=False)] = keys.lemons.factor
+            weights /= weights.mean()
+        return weights
+
+    def _fail(self) -> Generator[simpy.Event, Any, None]:
+        env, random = self.fleet.env, self.random
+        rates = np.array([component.rate for _, component in self._components])
+        if not rates.sum():
+            return
+        scale_s = 1000.0 * DAY_S / (rates.sum() * self.fleet.nodes.count)
+        which, where = np.cumsum(rates) / rates.sum(), np.cumsum(self._weights) / self._weights.sum()
+        while True:
+            yield env.timeout(float(random.exponential(scale_s)))
+            drawn = random.random(3)
+            name, component = self._components[min(int(np.searchsorted(which, drawn[0])), len(which) - 1)]
+            node = min(int(np.searchsorted(where, drawn[1])), len(where) - 1)
+            if self._sound(node, float(drawn[2])):
+                self._strike(name, component, node)
+
+    def _sound(self, node: int, drawn: float) -> bool:
+        """Whether a node is there to fail: not out, and not a lemon that was replaced (which fails as others do)."""
+        if node in self.fleet.nodes.down:
+            return False
+        lemons = self.keys.lemons if self.keys is not None else None
+        if lemons is None or lemons.retire is None or self._failures.get(node, 0) < lemons.retire:
+            return True
+        return drawn < float(self._weights.min() / self._weights[node])
+
+    def _strike(self, name: str, component: Component, node: int) -> None:
+        fleet = self.fleet
+        assert self.keys is not None
+        fleet.account()
+        self._failures[node] = self._failures.get(node, 0) + 1
+        nodes = fleet.nodes.leaves[fleet.nodes.leaf_of[node]] if component.leaf else [node]
+        struck = [each for each in nodes if each not in fleet.nodes.down]
+        stood = self._out(struck, "failed", self.keys.detection + self.keys.eviction)
+        counted = self.events.setdefault(name, [0, 0])
+        counted[0] += 1
+        counted[1] += stood
+        fleet.env.process(self._repair(struck, self.keys.detection + self.keys.eviction, component.repair))
+
+    def _out(self, nodes: Sequence[int], why: str, notice_s: float) -> int:
+        """Nodes are out: jobs on them stand, and wait again once it is noticed; how many jobs."""
+        fleet = self.fleet
+        struck = set(nodes)
+        stood = 0
+        for node in nodes:
+            self._reasons[node] = self._reasons.get(node, 0) + 1
+            fleet.nodes.fail(node)
+        for running in [each for each in fleet.desk.running.values() if not struck.isdisjoint(each.nodes)]:
+            assert isinstance(running, Run)
+            if not running.hung:
+                stood += 1
+                fleet.hang(running, notice_s, why)
+        return stood
+
+    def _repair(self, nodes: Sequence[int], notice_s: float, repair_s: float) -> Generator[simpy.Event, Any, None]:
+        fleet, env = self.fleet, self.fleet.env
+        fleet.repairs += 1
+        for node in nodes:
+            fleet.desk.back_s[node] = env.now + notice_s + repair_s
+        if notice_s:
+            yield env.timeout(notice_s)
+        idle = {node for node in nodes if node in self._spares}
+        self._spares = [node for node in self._spares if node not in idle]
+        replaced = [node for node in nodes if node not in idle][: len(self._spares)]
+        stood_in = [self._spares.pop() for _ in replaced]
+        if stood_in:
+            env.process(self._stand_in(stood_in))
+        yield env.timeout(repair_s)
+        fleet.account()
+        for node in nodes:
+            self._reasons[node] -= 1
+            fleet.desk.back_s.pop(node, None)
+            if not self._reasons[node]:
+                fleet.nodes.mend(node)
+            if node in idle or node in replaced:
+                self._hold_again(node)
+        fleet.repairs -= 1
+        fleet.changed()
+
+    def _hold_again(self, node: int) -> None:
+        """A repaired node becomes a spare, instead of the one that stood in for it; one that is still out, for another
+        reason, makes any empty node a spare."""
+        empty = self.fleet.nodes.empty
+        if node not in empty[self.fleet.nodes.leaf_of[node]]:
+            found = next((leaf[-1] for leaf in reversed(empty) if leaf), None)
+            if found is None:
+                return
+            node = found
+        self.fleet.nodes.take((node,))
+        self._spares.append(node)
+
+    def _stand_in(self, spares: Sequence[int]) -> Generator[simpy.Event, Any, None]:
+        assert self.keys is not None
+        if self.keys.spare_start:
+            yield self.fleet.env.timeout(self.keys.spare_start)
+        self.fleet.account()
+        self.fleet.nodes.give(spares)
+        self.fleet.changed()
+        yield self.fleet.env.timeout(0.0)
+
+    def _maintain(self, window: Maintenance) -> Generator[simpy.Event, Any, None]:
+        fleet, env = self.fleet, self.fleet.env
+        order = [node for leaf in fleet.nodes.leaves for node in leaf]
+        begin = 0
+        yield env.timeout(window.every if window.first is None else window.first)
+        while True:
+            block = [order[(begin + step) % len(order)] for step in range(min(window.nodes, len(order)))]
+            begin = (begin + window.nodes) % len(order)
+            began_s = env.now
+            fleet.account()
+            self._out(block, "stopped", 0.0)
+            fleet.repairs += 1
+            for node in block:
+                fleet.desk.back_s[node] = env.now + window.takes
+            yield env.timeout(window.takes)
+            fleet.account()
+            for node in block:
+                self._reasons[node] -= 1
+                fleet.desk.back_s.pop(node, None)
+                if not self._reasons[node]:
+                    fleet.nodes.mend(node)
+            fleet.repairs -= 1
+            fleet.changed()
+            yield env.timeout(max(0.0, began_s + window.every - env.now))
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry ``failures``: by component, and of the whole fleet."""
+        total, stood = (sum(each[part] for each in self.events.values()) for part in (0, 1))
+        days = self.fleet.ended_s / DAY_S * self.fleet.nodes.count
+        return {
+            "events": {name: counts[0] for name, counts in sorted(self.events.items())},
+            "interruptions": {name: counts[1] for name, counts in sorted(self.events.items())},
+            "per_1000_node_days": 1000.0 * total / days if days else 0.0,
+            "mean_time_between_s": self.fleet.ended_s / total if total else None,
+            "mean_time_between_interruptions_s": self.fleet.ended_s / stood if stood else None,
+        }

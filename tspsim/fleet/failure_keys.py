@@ -1,0 +1,111 @@
+"""What fails, how often, and what a failure costs, as files state it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from .. import catalog
+from ..errors import InputError
+from ..scenario.section import Name, Prose, Section, refuse
+from ..units import Count, PositiveNumber, Quantity, Seconds
+
+PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("30 days", "4 h"))]
+#: Failures per 1,000 node-days, as operators publish them.
+Rate = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Component(Section):
+    """One thing of a node that fails, or one that many nodes share."""
+
+    rate: Rate = Field(description="failures per 1,000 node-days")
+    repair: Seconds = Field(86_400.0, description="until the node is back; a day, assumed")
+    leaf: bool = Field(False, description="takes all nodes of a leaf switch with it")
+
+
+class FailureEntry(Section):
+    """An entry of the catalog: what one operator has published."""
+
+    name: Name
+    description: Prose = ""
+    components: Annotated[dict[Name, Component], Field(min_length=1, max_length=100)]
+    gpus_per_node: PositiveNumber = Field(8, description="of the nodes that were counted")
+    source: Prose
+
+
+class Lemons(Section):
+    """Nodes that fail more often than others; the mean over all nodes stays."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] = Field(description="of all nodes")
+    factor: Annotated[float, Field(ge=1, le=1e6)] = Field(description="their rate over that of the others")
+    retire: PositiveNumber | None = Field(None, description="replaced by a sound node after so many failures; never")
+
+
+class OrdinaryCheckpoints(Section):
+    """What jobs write that say nothing of checkpoints."""
+
+    every: PositiveSeconds = Field(description="work between two checkpoints")
+    write: Seconds = Field(0.0, description="a job is held up by one")
+    read: Seconds = Field(0.0, description="to read one back")
+
+
+class FailureKeys(Section):
+    """Failures of a fleet: rates from an entry of the catalog or stated, and what happens then."""
+
+    like: Name | None = Field(None, description="rates of an entry of the catalog of failures: llama-3, meta-rsc-1")
+    components: Annotated[dict[Name, Component], Field(max_length=100)] = Field(
+        {}, description="instead of the entry's components of these names, or beside them"
+    )
+    detection: Seconds = Field(0.0, description="from a failure until it is noticed; the job hangs")
+    eviction: Seconds = Field(0.0, description="from there until its node is taken out and the job waits again")
+    restart: Seconds = Field(600.0, description="from new nodes to the first step, without reading; 10 min, assumed")
+    spares: Count = Field(0, description="nodes kept free that take the place of failed ones")
+    spare_start: Seconds = Field(0.0, description="until a spare works; 0 where they are kept warm")
+    lemons: Lemons | None = Field(None, description="nodes that fail more often")
+    checkpoint: OrdinaryCheckpoints | None = Field(
+        None, description="of jobs that state none and whose plan writes none; without any they begin anew"
+    )
+
+    @model_validator(mode="after")
+    def _something_fails(self) -> FailureKeys:
+        if self.like is None and not self.components:
+            raise refuse("needs what fails: like: an entry of the catalog, or components: {gpu: {rate: …}}")
+        return self
+
+    def all_components(self) -> dict[str, Component]:
+        """Of the entry and of its own; raises InputError where there is no such entry."""
+        if self.like is None:
+            return dict(self.components)
+        try:
+            entry = load_failures(self.like)
+        except InputError as error:
+            raise error.at(key="failures.like") from None
+        return {**entry.components, **self.components}
+
+
+class Maintenance(Section):
+    """Nodes that are taken out as planned, block after block in order of their numbers."""
+
+    every: PositiveSeconds = Field(description="from the begin of one window to that of the next")
+    takes: PositiveSeconds = Field(description="how long the nodes are out")
+    nodes: PositiveNumber = Field(description="how many at once; their jobs wait again, from their last checkpoint")
+    first: Seconds | None = Field(None, description="begin of the first window; default: after `every`")
+
+
+def load_failures(name: str) -> FailureEntry:
+    """An entry of the catalog of failures; raises InputError where there is none, or it is wrong."""
+    return catalog.load("failures", name, FailureEntry)
+
+
+def in_words(keys: FailureKeys) -> tuple[str, ...]:
+    """What is assumed of failures, as sentences."""
+    components = keys.all_components()
+    rate = sum(each.rate for each in components.values())
+    told: list[str] = [
+        f"{rate:.3g} failures per 1,000 node-days ({', '.join(components)}); a job hangs until one is noticed, waits "
+        "again, and begins at its last checkpoint (`failures`)."
+    ]
+    if keys.spares:
+        told.append(f"{keys.spares:,} nodes are kept free to take the place of failed ones (`failures.spares`).")
+    return tuple(told)
