@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import inference, metrics
+from . import apart, inference, metrics
 from ._collector import no_collection
 from .checkpointing import checkpoint_notes, checkpoint_of, held_s, spread_over, without_checkpoint
 from .costs import Costs
@@ -228,6 +228,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
             *for_nothing(question, job),
             *checkpoint_notes(written),
             *([AT_WORST] if submission.system.at_worst else []),
+            *([submission.system.told] if submission.system.told else []),
             *varied(question, job, every_rank=every_rank),
             *overlap_that_loses(question, job),
         ),
@@ -261,6 +262,10 @@ def run(
     roles, role_of = mesh.coordinates(axes_of(job))
     device, stack = question.device, job.work.stack
     variation, slowed, gpus = question.scenario.variation, 1.0, question.cluster.gpus
+    interference = Interference(stack.slowdown(device), device.communication_slowdown)
+    whole = every_rank or every_iteration or variation or question.others or question.scenario.faults.slow_gpus
+    if not whole and apart.pays(job):
+        return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
         slowness = slowness_of(question, job, programs, role_of)
@@ -273,7 +278,7 @@ def run(
             question.cluster,
             cost if slowed == 1.0 else lambda operator: slowed * cost(operator),
             Assignment(mesh, programs, role_of, slowness),
-            interference=Interference(stack.slowdown(device), device.communication_slowdown),
+            interference=interference,
             every_rank=every_rank,
             every_iteration=every_iteration,
         )

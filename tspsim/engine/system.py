@@ -48,6 +48,8 @@ class System:
     instances: Sequence[tuple[Instance, Channel]] = field(repr=False)
     #: Uneven links between switches do not tell ranks apart: classes move at their worst link (:func:`alike`).
     at_worst: bool = False
+    #: How the run was shortened, for whoever reads its answer.
+    told: str = ""
 
     @property
     def channels(self) -> list[Channel]:

@@ -130,10 +130,15 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
     return method.check(job)
 
 
+def shared(job: Job) -> bool:
+    """Whether several ranks share a sequence: all of them, or with ``sp: auto`` those that need it."""
+    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.dealt.packs for pack in packs))
+
+
 SOUGHT.register(
     Sought(
         "exchange",
         of=lambda model, work: work.step.shards_tokens,
-        used=lambda job: job.plan.sp > 1,
+        used=shared,
     )
 )

@@ -37,7 +37,7 @@ from .attention import (
     others_context,
     shard_of,
 )
-from .method import ContextMethod
+from .method import ContextMethod, shared
 
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
 TRANSPORTS = ("ring", "multi_ring")
@@ -179,6 +179,6 @@ SOUGHT.register(
     Sought(
         "context_transport",
         of=lambda model, work: work.step.shards_tokens,
-        used=lambda job: job.plan.sp > 1 and job.plan.exchange == METHOD.name,
+        used=lambda job: shared(job) and job.plan.exchange == METHOD.name,
     )
 )
