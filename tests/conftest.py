@@ -61,9 +61,7 @@ ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu"]
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """The browser: CHROMIUM names its program, otherwise ``chromium`` on the path."""
-    sync_api = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed (extra 'browser')"
-    )
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'browser')")
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     if program is None:
         pytest.skip("no Chromium: install Debian's package or name the program in CHROMIUM")

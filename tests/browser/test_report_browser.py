@@ -63,9 +63,7 @@ def test_every_figure_is_drawn_on_load_and_nothing_scrolls_sideways(
     assert texts and all(texts) == named and any(texts) == named
 
 
-def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(
-    visit: Open, report: Path
-) -> None:
+def test_the_timeline_opens_on_two_layers_and_its_buttons_change_the_window(visit: Open, report: Path) -> None:
     page = visit(report)
     start, end = page.evaluate(WINDOW)
     step_ms = fixtures.plan(0).step_time_s * 1e3

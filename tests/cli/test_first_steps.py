@@ -135,9 +135,7 @@ def completed(words: str) -> list[str]:
         "COMP_CWORD": str(len(typed) - 1),
         "PYTHONPATH": IMPORTED_FROM,
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tspsim"], capture_output=True, text=True, env=environment, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "tspsim"], capture_output=True, text=True, env=environment, check=True)
     return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 

@@ -150,7 +150,6 @@ def test_ceilings_are_of_one_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert "traffic: ceilings are of one step" in capsys.readouterr().err
 
 
-
 def test_ctrl_c_in_a_curve_keeps_what_was_finished(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,8 +100,15 @@ BARS = [
     ("attention_decode.csv", "b200 gb200 h100 h200", "bf16", "", 1500, 0.07, 0.10),
     ("memory_bound_h200_own.csv", "h200", "bf16", "", 15, 0.04, 0.08),
     ("fused_moe.csv", "mi300x mi355x", "bf16 fp8 mxfp4", "", 150, 0.07, 0.12),
-    ("fused_moe_nvidia.csv", "h100 h200 b200 b300 gb200 gb300", "bf16 fp8 fp8_block mxfp8 nvfp4", "",
-     5000, 0.085, 0.13),
+    (
+        "fused_moe_nvidia.csv",
+        "h100 h200 b200 b300 gb200 gb300",
+        "bf16 fp8 fp8_block mxfp8 nvfp4",
+        "",
+        5000,
+        0.085,
+        0.13,
+    ),
     ("wideep_moe.csv", "h100 h200 b200 b300 gb200 gb300", "fp8_block nvfp4", "wideep", 800, 0.13, 0.18),
 ]
 
@@ -138,9 +145,7 @@ def test_ranges_of_amd_hold_nine_of_ten_rows_of_the_newer_sources(left_out: pd.D
 
 
 @pytest.mark.parametrize("library", ["cudnn", "flash"])
-@pytest.mark.parametrize(
-    ("family", "bar"), [("attention_forward", (0.08, 0.12)), ("attention_backward", (0.06, 0.12))]
-)
+@pytest.mark.parametrize(("family", "bar"), [("attention_forward", (0.08, 0.12)), ("attention_backward", (0.06, 0.12))])
 def test_training_attention_of_the_h200_is_within_the_bar(
     left_out: pd.DataFrame, library: str, family: str, bar: tuple[float, float]
 ) -> None:

@@ -307,9 +307,7 @@ def test_a_wrong_device_file_is_told_by_key(tmp_path: Path, old: str, new: str, 
 
 
 def test_overlap_slowdowns_are_at_least_one(devices: dict[str, Device]) -> None:
-    assert all(
-        1.0 <= d.compute_slowdown < 1.5 and 1.0 <= d.communication_slowdown < 1.5 for d in devices.values()
-    )
+    assert all(1.0 <= d.compute_slowdown < 1.5 and 1.0 <= d.communication_slowdown < 1.5 for d in devices.values())
 
 
 def test_products_of_a_step_have_the_range_of_its_clock_where_it_was_measured(devices: dict[str, Device]) -> None:

@@ -101,9 +101,7 @@ def test_a_group_too_small_to_fit_is_reported_not_dropped(spec: DeviceSpec) -> N
     assert [name for name, _ in report.skipped] == ["gemm bf16 bf16 tiny"]
     few, _ = gemm_table(spec, scatter=0.01, rows=4)
     alone = spec.model_copy(update={"kernels": ()})
-    report = fit.fit_device(
-        alone, calls("gemm.csv", few.assign(library="tiny")), date="2026-11", source="x"
-    )
+    report = fit.fit_device(alone, calls("gemm.csv", few.assign(library="tiny")), date="2026-11", source="x")
     assert [why for _, why in report.skipped] == ["4 rows to fit, 5 are needed"]
 
 
@@ -112,9 +110,7 @@ def test_a_few_rows_move_the_kernel_that_would_be_borrowed_and_keep_a_wide_range
     slower = own.parameters | {"efficiency": own.parameters["efficiency"] * 0.6, "launch_us": 20.0}
     shape = {"m": [1024.0, 2048, 4096, 8192], "n": [4096.0] * 4, "k": [4096.0] * 4, "batch": [1.0] * 4}
     columns = {name: np.array(values) for name, values in shape.items()}
-    seconds = FAMILIES["gemm"].seconds(
-        limits_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16"
-    )
+    seconds = FAMILIES["gemm"].seconds(limits_of(spec, "bf16"), slower, own.switches, columns, "bf16", "bf16")
     table = pd.DataFrame({"gpu": "H200", "dtype": "bf16", **shape, "time_us": seconds * 1e6})
     rows = calls("gemm.csv", table.assign(library="slow"))
     (found,) = fit.fit_device(spec, rows, date="2026-11", source="made up").fits

@@ -56,9 +56,7 @@ def device(name: str) -> Device:
 
 @fast
 @given(devices, dtypes, sizes, sizes, sizes, st.integers(1, 64))
-def test_a_product_is_never_faster_than_peak_or_hbm(
-    name: str, dtype: str, m: int, n: int, k: int, batch: int
-) -> None:
+def test_a_product_is_never_faster_than_peak_or_hbm(name: str, dtype: str, m: int, n: int, k: int, batch: int) -> None:
     d = device(name)
     assume(dtype in d.peak_flops_per_s)
     estimate = d.gemm(m, n, k, dtype, batch)

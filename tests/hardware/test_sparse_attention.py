@@ -89,9 +89,10 @@ def test_more_queries_context_sequences_or_heads_are_never_faster(
         "row": (*rows, (by % 4096 + 1, by, 1)),
     }.get(grown, rows)
     heads = 32 if grown == "heads" else 16
-    assert on.time(attention(larger, heads, compression)).seconds >= on.time(
-        attention(rows, 16, compression)
-    ).seconds * EXACT
+    assert (
+        on.time(attention(larger, heads, compression)).seconds
+        >= on.time(attention(rows, 16, compression)).seconds * EXACT
+    )
     assert on.time(indexer(larger, compression)).seconds >= on.time(indexer(rows, compression)).seconds * EXACT
 
 

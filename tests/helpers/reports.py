@@ -17,9 +17,7 @@ LAYERS = 32
 PEAK_FLOPS_PER_S = 1307.4e12
 
 #: name, degrees, ms a layer in (gemm, attention, memory bound), exposed ms by kind, memory parts in GiB
-PLANS: tuple[
-    tuple[str, dict[str, int], tuple[float, float, float], dict[str, float], dict[str, float]], ...
-] = (
+PLANS: tuple[tuple[str, dict[str, int], tuple[float, float, float], dict[str, float], dict[str, float]], ...] = (
     (
         "TSP8",
         {"tsp": 8},
@@ -82,9 +80,7 @@ def layer_rows(plan: str, rank: int) -> list[tuple[Label, float, float]]:
 
     def move(stream: str, name: str, kind: str, part: str, ms: float, size: float) -> None:
         shape = f"{size / 1e6:.1f} MB over 8 ranks, direct"
-        rows.append(
-            (Label(stream, name, kind, part, 0, size, 0.0, shape, ms * 1e-3), clock, clock + ms * 1e-3)
-        )
+        rows.append((Label(stream, name, kind, part, 0, size, 0.0, shape, ms * 1e-3), clock, clock + ms * 1e-3))
 
     gemm, attention, memory = compute
     for turn in range(8):
@@ -160,9 +156,7 @@ def timeline(plan: str, ranks: list[int], layers: int = LAYERS) -> Timeline:
 def link_shares(busy: float) -> tuple[tuple[str, str, float], ...]:
     """A mesh of eight GPUs, a NIC each, and the leaf switch of every rail."""
     mesh = [(str(a), str(b), busy * (1.0 - 0.05 * abs(a - b))) for a in range(8) for b in range(8) if a != b]
-    rails = [
-        pair for g in range(8) for pair in ((str(g), f"nic{g}", 0.0), (f"nic{g}", f"leaf{g}", busy / 20))
-    ]
+    rails = [pair for g in range(8) for pair in ((str(g), f"nic{g}", 0.0), (f"nic{g}", f"leaf{g}", busy / 20))]
     return tuple(mesh + rails)
 
 

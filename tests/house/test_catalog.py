@@ -221,9 +221,7 @@ def test_the_schema_of_a_scenario_says_what_a_plan_may_hold() -> None:
         schema("scenarios")
 
 
-def test_schemas_are_written_or_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_schemas_are_written_or_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "new")]) == 0
     assert sorted(path.stem for path in (tmp_path / "new").iterdir()) == sorted(KINDS)
     (tmp_path / "file").write_text("")

@@ -104,8 +104,10 @@ def test_scenarios_and_entries_in_the_text_are_valid(
             assert tspsim.load(entry).offers  # searched for by the page's own test
             continue
         if "plans" in entry:
-            if "requests" in entry.get("traffic", {}):
-                entry["traffic"]["requests"] = 16  # that it runs; what all of them take, its own test says
+            if "traffic" in entry:  # that it runs; what all requests at every load take, its own test says
+                arrivals = entry["traffic"]["arrivals"]
+                arrivals |= {key: loads[:1] for key, loads in arrivals.items() if isinstance(loads, list)}
+                entry["traffic"]["requests"] = 16
             assert all(plan.ran for plan in tspsim.simulate(entry).plans)
             continue
         file = tmp_path / f"{entry['name']}.yaml"
@@ -170,7 +172,14 @@ def differences(committed: str, now: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("page", GENERATE.TABLES)
+#: Pages whose tables take more than ten seconds: only with -m slow.
+LONG = {"published-tsp.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in GENERATE.TABLES],
+)
 def test_committed_tables_say_what_the_package_says_now(page: str) -> None:
     """All tables of a page in one process: they share simulations."""
     wrong = []

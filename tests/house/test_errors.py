@@ -118,11 +118,7 @@ FILES = [
     (
         "name: TP8",
         "name: " + "x" * 61,
-        "plans."
-        + "x" * 59
-        + "….name: '"
-        + "x" * 61
-        + "' is not allowed; a name has 1 to 60 printable characters",
+        "plans." + "x" * 59 + "….name: '" + "x" * 61 + "' is not allowed; a name has 1 to 60 printable characters",
     ),
     ("name: TP8", "name: [TP8]", "plans.1.name: a list is not text"),
     ("name: TP8, tp", "tp", "plans.1.name: is required"),
@@ -175,9 +171,7 @@ def test_a_wrong_override_is_blamed_on_the_override(tmp_path: Path, override: st
 
 
 def test_unknown_scenario_offers_the_nearest() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"unknown scenario 'tsp-vs-tpsp-1024-mi300' \(did you mean 'tsp-vs"
-    ):
+    with pytest.raises(UnknownNameError, match=r"unknown scenario 'tsp-vs-tpsp-1024-mi300' \(did you mean 'tsp-vs"):
         load("tsp-vs-tpsp-1024-mi300")
 
 

@@ -85,6 +85,7 @@ def test_beyond_the_highest_rate_a_first_token_s_wait_is_how_long_somebody_measu
     assert long[above].rate("requests_per_s") < 0.9 * long[above].load
 
 
+@pytest.mark.slow
 def test_replicas_in_lock_step_lose_most_where_requests_are_uneven(script: ModuleType) -> None:
     def ratio(sigma: float) -> float:
         replicas, one = (served.runs[0].rate("output_tokens_per_s") for served in script.uneven(sigma).served)
@@ -93,6 +94,7 @@ def test_replicas_in_lock_step_lose_most_where_requests_are_uneven(script: Modul
     assert ratio(0.0) > 0.9 and ratio(0.5) < 0.75
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_part_where_tokens_must_be_even(script: ModuleType) -> None:
     both, parted = script.asked("crossover").served
 

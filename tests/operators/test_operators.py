@@ -201,9 +201,7 @@ def test_one_query_a_sequence_costs_the_decode_kernel(heads: int, kv_heads: int,
 def test_sequences_of_unequal_contexts_read_their_bytes() -> None:
     device = load_device("h200")
     mixed = DecodeAttention(((131072, 8), (1024, 8)), 64, 8, 128)
-    assert mixed.hbm_bytes == sum(
-        DecodeAttention((row,), 64, 8, 128).hbm_bytes for row in ((131072, 8), (1024, 8))
-    )
+    assert mixed.hbm_bytes == sum(DecodeAttention((row,), 64, 8, 128).hbm_bytes for row in ((131072, 8), (1024, 8)))
     even = DecodeAttention(((66048, 16),), 64, 8, 128)
     longest = DecodeAttention(((131072, 8),), 64, 8, 128)
     least, alone = device.time(even).seconds, device.time(longest).seconds

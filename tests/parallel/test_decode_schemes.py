@@ -373,9 +373,7 @@ def test_kimi_k2_s_latents_in_shards_take_half_the_time() -> None:
     """Eight sequences of 256 Ki in fp8 on eight MI300X: 1,208 MB a rank and layer replicated, 0.32 ms at four TB/s; in
     shards an eighth of the bytes but all heads' products, and four small exchanges: about 0.15 ms."""
     work = {"batch": 8, "context": 256 * KI, "precision": {"kv": "fp8"}}
-    replicated, shared = decode(
-        "kimi-k2", TP8, {"name": "tree", "tp": 8, "dcp": 8}, cluster="mi300x-8", **work
-    )
+    replicated, shared = decode("kimi-k2", TP8, {"name": "tree", "tp": 8, "dcp": 8}, cluster="mi300x-8", **work)
     kimi = load_model("kimi-k2")
     assert replicated.memory.parts["kv_cache"] / kimi.layers == pytest.approx(1208e6, rel=1e-3)
     assert shared.memory.parts["kv_cache"] * 8 == pytest.approx(replicated.memory.parts["kv_cache"])
@@ -415,8 +413,8 @@ SHOUT = DecodeExchange(
             after=[builder.compute("attend", *partial.attend(), after=partial.gather(builder, after))],
         )
     ],
-    received_bytes=lambda partial: partial.away * (
-        partial.ranks * partial.rows_of(partial.heads, partial.element) + partial.gathered
+    received_bytes=lambda partial: (
+        partial.away * (partial.ranks * partial.rows_of(partial.heads, partial.element) + partial.gathered)
     ),
     buffer_bytes=lambda partial: partial.ranks * partial.rows_of(partial.heads, partial.element),
     source="made up for a test",

@@ -230,9 +230,7 @@ def test_gradients_of_experts_are_summed_over_the_ranks_that_hold_the_same() -> 
     model = moe(layers=1, shared_width=256)
     job = job_of(model, pass_="training", tp=2, sp=2, dp=4, ep=4, sequence_regions=True)
     sums = {
-        move.axis: move.size_bytes
-        for move in communications(programs_of(job)[0])
-        if move.name == "sum layer gradients"
+        move.axis: move.size_bytes for move in communications(programs_of(job)[0]) if move.name == "sum layer gradients"
     }
     routed = 8 * 3 * 512 * 256
     others = model.parameters - routed

@@ -58,9 +58,7 @@ class Page(HTMLParser):
 
     @property
     def data(self) -> Any:
-        return next(
-            json.loads(text) for attrs, text in self.scripts if attrs.get("type") == "application/json"
-        )
+        return next(json.loads(text) for attrs, text in self.scripts if attrs.get("type") == "application/json")
 
 
 def page(result: Result) -> Page:
@@ -204,9 +202,7 @@ def test_packed_timelines_say_what_the_timeline_says() -> None:
         np.testing.assert_array_equal(columns["layer"][part], rows["layer"])
         assert [texts[table["name"][index]] for index in columns["label"][part]] == list(rows["name"])
         assert [texts[table["shape"][index]] for index in columns["label"][part]] == list(rows["shape"])
-        np.testing.assert_allclose(
-            [table["flops"][index] for index in columns["label"][part]], rows["flops"], 1e-6
-        )
+        np.testing.assert_allclose([table["flops"][index] for index in columns["label"][part]], rows["flops"], 1e-6)
     assert at == packed["rows"] == len(frame)
     assert len(table["name"]) < 100, "labels that differ only by their layer are one"
 
@@ -268,9 +264,7 @@ def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int) -
     shape = Shape(hidden, hidden, 1.0, 4.0 * hidden, 3)
     limit = breakeven.threshold(shape, 8, 8, 1)
     assert limit == pytest.approx(8 * hidden)
-    assert breakeven.volume(shape, 8 * hidden, 8) == pytest.approx(
-        breakeven.rival_volume(shape, 8 * hidden, 8, 1)
-    )
+    assert breakeven.volume(shape, 8 * hidden, 8) == pytest.approx(breakeven.rival_volume(shape, 8 * hidden, 8, 1))
     assert breakeven.volume(shape, 8 * hidden + 1, 8) < breakeven.rival_volume(shape, 8 * hidden + 1, 8, 1)
     assert breakeven.volume(shape, 8 * hidden - 1, 8) > breakeven.rival_volume(shape, 8 * hidden - 1, 8, 1)
 
@@ -287,9 +281,7 @@ def test_with_grouped_queries_the_threshold_is_the_published_formula() -> None:
     assert breakeven.threshold(Shape(hidden, hidden, 1.0, 4 * hidden, 3), 8, 4, 2) is None
 
 
-@pytest.mark.parametrize(
-    ("tensor", "sequence", "mebibytes"), [(8, 1, 3584), (1, 8, 1792), (2, 4, 1280), (4, 2, 1792)]
-)
+@pytest.mark.parametrize(("tensor", "sequence", "mebibytes"), [(8, 1, 3584), (1, 8, 1792), (2, 4, 1280), (4, 2, 1792)])
 def test_closed_volumes_are_those_of_the_published_table(tensor: int, sequence: int, mebibytes: int) -> None:
     shape = Shape(4096, 4096, 1.0, 16384, 3)
     assert 2 * breakeven.rival_volume(shape, 131072, tensor, sequence) / 2**20 == pytest.approx(mebibytes)
@@ -306,9 +298,7 @@ def test_the_map_has_the_scenarios_point_and_its_line() -> None:
 
 
 def test_without_a_model_or_a_tsp_plan_there_is_no_map() -> None:
-    assert (
-        breakeven.build(View(fixtures.result(scenario={"name": "x", "workload": {"sequence": 1024}}))) is None
-    )
+    assert breakeven.build(View(fixtures.result(scenario={"name": "x", "workload": {"sequence": 1024}}))) is None
     assert breakeven.build(View(fixtures.result(plans=(fixtures.plan(1),)))) is None
 
 
@@ -335,11 +325,7 @@ def test_spines_that_hang_on_every_leaf_do_not_fall_together() -> None:
 
 def test_of_many_nodes_only_the_first_is_drawn_with_what_hangs_on_it() -> None:
     mesh = [(str(a), str(b), 0.1) for a in range(16) for b in range(16) if a != b and a // 8 == b // 8]
-    rails = [
-        link
-        for gpu in range(16)
-        for link in ((str(gpu), f"nic{gpu}", 0.0), (f"nic{gpu}", f"leaf{gpu % 8}", 0.0))
-    ]
+    rails = [link for gpu in range(16) for link in ((str(gpu), f"nic{gpu}", 0.0), (f"nic{gpu}", f"leaf{gpu % 8}", 0.0))]
     kept = fabric.first_node(tuple(mesh + rails), 8)
     vertices = {vertex for source, target, _ in kept for vertex in (source, target)}
     expected = {str(gpu) for gpu in range(8)}

@@ -40,9 +40,7 @@ def test_processes_are_plans_and_threads_are_streams_of_ranks(tmp_path: Path) ->
     threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     assert threads[1, 0] == "rank 0 compute (position 0, stands for 128)"
     assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} == set(threads)
-    order = {
-        (e["pid"], e["tid"]): e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"
-    }
+    order = {(e["pid"], e["tid"]): e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
     assert sorted(order, key=lambda thread: (thread[0], order[thread])) == sorted(order)
 
 
@@ -58,7 +56,5 @@ def test_events_of_a_thread_follow_each_other(tmp_path: Path) -> None:
 
 def test_hostile_names_stay_text_and_no_timeline_is_a_valid_file(tmp_path: Path) -> None:
     plan = replace(fixtures.plan(0, layers=1), name='"}]<script>\n')
-    assert (
-        written(fixtures.result(plans=(plan,)), tmp_path)["traceEvents"][0]["args"]["name"] == '"}]<script>\n'
-    )
+    assert written(fixtures.result(plans=(plan,)), tmp_path)["traceEvents"][0]["args"]["name"] == '"}]<script>\n'
     assert written(fixtures.result(plans=(fixtures.plan(4),)), tmp_path)["traceEvents"] == []

@@ -82,9 +82,7 @@ def test_optimizers_by_name_and_by_bytes() -> None:
 def test_dp_is_the_gpus_left_and_the_product_is_all_of_them() -> None:
     plan = load(question(plans=[{"name": "mix", "tp": 4, "sp": 2}])).plans[0]
     assert plan.degrees(1024) == {"tsp": 1, "tp": 4, "sp": 2, "pp": 1, "ep": 1, "dp": 128}
-    with pytest.raises(
-        InputError, match=r"plans.mix: tp 4 x sp 2 = 8 GPUs a replica do not divide .* 12; 4 would"
-    ):
+    with pytest.raises(InputError, match=r"plans.mix: tp 4 x sp 2 = 8 GPUs a replica do not divide .* 12; 4 would"):
         plan.degrees(12)
     with pytest.raises(InputError, match=r"plans.mix: .* do not divide the cluster's 4$"):
         plan.degrees(4)
@@ -93,9 +91,7 @@ def test_dp_is_the_gpus_left_and_the_product_is_all_of_them() -> None:
 def test_a_stated_dp_must_use_every_gpu() -> None:
     plan = load(question(plans=[{"name": "A", "tp": 4, "dp": 2}])).plans[0]
     assert plan.degrees(8)["dp"] == 2
-    with pytest.raises(
-        InputError, match=r"plans.A.dp: 2 replicas of 4 GPUs are 8, but the cluster has 16; use 4"
-    ):
+    with pytest.raises(InputError, match=r"plans.A.dp: 2 replicas of 4 GPUs are 8, but the cluster has 16; use 4"):
         plan.degrees(16)
 
 
@@ -140,13 +136,9 @@ def test_overrides_leave_the_callers_data_and_shared_aliases_alone() -> None:
 
 
 def test_names_of_the_cluster_and_the_model_are_checked_at_once() -> None:
-    with pytest.raises(
-        UnknownNameError, match=r"^cluster.device: unknown device 'mi30x' \(did you mean 'mi3[05]0x'"
-    ):
+    with pytest.raises(UnknownNameError, match=r"^cluster.device: unknown device 'mi30x' \(did you mean 'mi3[05]0x'"):
         load(question(cluster={"device": "mi30x"}))
-    with pytest.raises(
-        UnknownNameError, match=r"^workload.model: unknown model 'tsp8b' \(did you mean 'tsp-8b'"
-    ):
+    with pytest.raises(UnknownNameError, match=r"^workload.model: unknown model 'tsp8b' \(did you mean 'tsp-8b'"):
         load(question(workload={"model": "tsp8b", "pass": "forward", "sequence": 8}))
 
 

@@ -38,13 +38,9 @@ scalars = (
     | st.integers()
     | st.floats()
     | st.text(max_size=12)
-    | st.sampled_from(
-        ["8Ki", "64 GB/s", "mi300x", "tsp-8b", "forward", "ring", "A", "../x", "a.yaml", "1e999", "\0"]
-    )
+    | st.sampled_from(["8Ki", "64 GB/s", "mi300x", "tsp-8b", "forward", "ring", "A", "../x", "a.yaml", "1e999", "\0"])
 )
-keys = st.text(max_size=8) | st.sampled_from(
-    ["name", "plans", "tsp", "workload", "pass", "cluster", "device"]
-)
+keys = st.text(max_size=8) | st.sampled_from(["name", "plans", "tsp", "workload", "pass", "cluster", "device"])
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
@@ -125,9 +121,7 @@ def test_mutated_scenarios_written_as_yaml(data: dict[str, Any]) -> None:
     st.text(max_size=40)
     | st.builds(
         "{}={}".format,
-        st.sampled_from(
-            [".".join(map(str, place)) for place in _places(VALID)] + ["plans.A.tsp", "plans.B", "x.y"]
-        ),
+        st.sampled_from([".".join(map(str, place)) for place in _places(VALID)] + ["plans.A.tsp", "plans.B", "x.y"]),
         st.text(max_size=20),
     )
 )
@@ -142,9 +136,7 @@ def test_arbitrary_names(name: str) -> None:
 
 
 @FUZZ
-@given(
-    st.binary(max_size=400) | st.text(alphabet="{}[]:,&*!-?<>|'\"# \nplans1.e", max_size=200).map(str.encode)
-)
+@given(st.binary(max_size=400) | st.text(alphabet="{}[]:,&*!-?<>|'\"# \nplans1.e", max_size=200).map(str.encode))
 def test_arbitrary_files(tmp_path_factory: Any, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.yaml"
     path.write_bytes(raw)

@@ -199,4 +199,3 @@ def test_acceptance_is_that_of_prompts_which_are_like_the_stated_ones() -> None:
 def test_a_scenario_says_in_words_what_is_asked() -> None:
     said = " ".join(load(question()).in_words())
     assert "64 clients send a request" in said and "TTFT ≤ 2.00 s" in said and "6,553 to 8,192 tokens" in said
-

@@ -130,9 +130,7 @@ def loose(random, prompt):
 def test_the_longest_prefix_is_that_of_all(blocks, keys):
     router = type(PREFIX_AWARE)(**keys)
     members = Members(Engine("vllm"), AffineCost(0.004, 1e-5, 1e-9), 12)
-    choices = checked(
-        Listed(drawn(300, 4, blocks=blocks)), members, router, lambda replicas: Plainly(replicas, router)
-    )
+    choices = checked(Listed(drawn(300, 4, blocks=blocks)), members, router, lambda replicas: Plainly(replicas, router))
     assert len(set(choices)) > 1
 
 

@@ -324,5 +324,3 @@ def test_a_curve_at_one_number_is_to_the_bit_what_it_is_in_an_array() -> None:
     curve, draw = Curve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, bends=(700, 701)), random.Random(2)
     numbers = [1.0, 2.0, 699.5, 700.0, 701.0, 1024.0, *(draw.uniform(1.0, 5000.0) for _ in range(500))]
     assert [curve.at(number) for number in numbers] == curve(np.array(numbers)).tolist()
-
-

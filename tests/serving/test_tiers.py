@@ -246,4 +246,3 @@ def test_a_piece_that_what_is_forgotten_makes_shorter_is_met_at_its_step():
 def test_wrong_tiers_are_told(tiers, said):
     with pytest.raises(InputError, match=said):
         load(scenario(tiers))
-

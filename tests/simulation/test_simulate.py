@@ -284,7 +284,13 @@ def peak_of(asked: Question, operator: Operator) -> float:
     return asked.device.peak_flops_per_s[getattr(operator, "dtype", "") or asked.work.precision]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+#: Twenty plans of sixteen micro-batches each: only with -m slow.
+LONG = {"tsp-figures-micro-batch"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in SCENARIOS]
+)
 def test_a_shipped_scenario_stays_within_what_physics_allows(name: str) -> None:
     """Row by row, transfer by transfer, link by link, and plan by plan below its bound: one run answers all four."""
     asked, result, submissions = shipped(name)

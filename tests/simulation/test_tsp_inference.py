@@ -147,9 +147,7 @@ def test_moving_the_weights_of_a_dense_model_never_pays_in_decode(device: str) -
 def test_beside_experts_that_stay_what_travels_is_hidden_but_owning_it_is_faster() -> None:
     """Kimi K2.6: 145 M parameters a layer travel, 17 G stay. Attention data parallelism holds them all instead."""
     work = {"context": 8 * KI, "precision": {"kv": "fp8"}}
-    forms = [
-        {"name": form, "tsp": 8, "ep": 8, "decode_form": form} for form in ("tree", "sequences", "travel")
-    ]
+    forms = [{"name": form, "tsp": 8, "ep": 8, "decode_form": form} for form in ("tree", "sequences", "travel")]
     found = decode("b200", "kimi-k2.6", forms, batch=512, **work)
     whole = {"name": "DP8", "dp": 8, "ep": 8, "expert_dispatch": "low_latency"}
     owned = decode("b200", "kimi-k2.6", [whole], batch=64, **work)["DP8"]

@@ -187,6 +187,7 @@ def test_kill_9_at_twenty_random_moments(catalog: Path, undisturbed: list[list[s
         assert table_of(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_worker_killed_on_the_way_changes_nothing(
     catalog: Path, undisturbed: list[list[str]], tmp_path: Path
 ) -> None:

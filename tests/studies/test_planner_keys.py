@@ -121,7 +121,10 @@ LENGTHS = {"kind": "lognormal", "median": 1024, "sigma": 1.5, "floor": 128}
 @pytest.mark.parametrize(
     "keys",
     [
-        {"sp": "auto", "exchange": "ring"}, {"sp": "auto"}, {"sp": 4}, {"pp": 2, "deal": "like"},
+        {"sp": "auto", "exchange": "ring"},
+        {"sp": "auto"},
+        {"sp": 4},
+        {"pp": 2, "deal": "like"},
         {"tp": 2, "deal": "tokens"},
     ],
     ids=str,

@@ -76,13 +76,17 @@ def test_a_prediction_is_the_devices_own_in_the_columns_unit(folder: Path) -> No
 def test_grouped_products_are_predicted_in_both_directions_on_any_device(tmp_path: Path) -> None:
     path = "kernels/grouped_gemm_mi300x.csv"
     library = "Primus-Turbo eager"
-    write(tmp_path, path, f"""gpu,dtype,groups,m,n,k,library,time_us,backward_us
+    write(
+        tmp_path,
+        path,
+        f"""gpu,dtype,groups,m,n,k,library,time_us,backward_us
 MI300X,bf16,8,4096,4096,7168,{library},3700.0,8700.0
 MI300X,bf16,1,8192,8192,16384,{library},3797.0,7688.0
 MI300X,bf16,0,4096,4096,7168,{library},1.0,1.0
 H200,bf16,8,4096,4096,7168,x,,
 TPU,bf16,8,4096,4096,7168,x,1.0,
-""")
+""",
+    )
     outcome = validate(tmp_path).outcome(path)
     after = rows_of(outcome.csv())
     assert [bool(row["reason"]) for row in after] == [False, False, True, False, True]
