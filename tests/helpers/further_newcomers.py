@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tspsim.fleet import Durations, JobScheduler, Placement
+from tspsim.fleet import Durations, JobScheduler, Logged, Placement
 from tspsim.hardware import Device, Estimate, pricer
 from tspsim.model.attention.base import Rows, tokens_of
 from tspsim.model.attention.grouped import Grouped
@@ -199,6 +199,20 @@ class FromTheEnd(Placement):
         return "on the last empty nodes"
 
 
+class Diary:
+    """A line a job: ``diary SUBMIT GPUS SECONDS``."""
+
+    name, summary = "diary", "a diary"
+
+    def reads(self, head: Any) -> bool:
+        return bool(head[0].startswith("diary "))
+
+    def rows(self, lines: Any, log: Any) -> Any:
+        for row, line in enumerate(lines, 1):
+            _, submit, gpus, seconds = line.split()
+            yield Logged(row, f"d{row}", "me", "", float(submit), float(seconds), int(gpus), 0)
+
+
 class Ordered(Durations):
     """One hour more for every job."""
 
@@ -224,6 +238,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
     ),
     "tspsim.decode_forms": (replace(TREE, name="bush", summary="a small tree"),),
     "tspsim.durations": (Ordered,),
+    "tspsim.job_logs": (Diary(),),
     "tspsim.job_schedulers": (ShortestFirst,),
     "tspsim.placements": (FromTheEnd,),
     "tspsim.drafts": (Draft("oracle", 2),),

@@ -305,6 +305,14 @@ def test_a_reader_and_a_rule_of_ones_own_read_a_trace(tmp_path: Path, capsys: py
     assert "names of kernels that are 4.8% of their time" in said
 
 
+def test_a_log_of_somebody_else_s_form_is_told_by_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("diary 10 8 60\ndiary 20 4 30\n", encoding="utf-8")
+    jobs = [{"name": "log", "file": str(tmp_path / "log")}]
+    machine = {"device": "h100", "nodes": 2, "fabric": "rails-400g"}
+    found = tspsim.simulate({"name": "new", "cluster": machine, "jobs": jobs}).to_json()["fleet"]
+    assert [(job["start_s"], job["end_s"], job["gpus"]) for job in found["jobs"]] == [(0.0, 60.0, 8), (10.0, 40.0, 4)]
+
+
 def test_a_fleet_is_run_by_a_scheduler_a_placement_and_durations_of_somebody_else() -> None:
     jobs = {"name": "job", "nodes": 2, "arrivals": {"kind": "at_once"}, "count": 3, "hours": {"kind": "ordered"}}
     machine = {"device": "h100", "nodes": 3, "fabric": "rails-400g"}

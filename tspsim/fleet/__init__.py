@@ -11,6 +11,7 @@ from .answer import answer
 from .asked import own_scenario
 from .durations import DURATIONS, Durations
 from .loading import is_fleet, load
+from .logs import LOG_FORMS, LogForm, Logged
 from .placements import PLACEMENTS, Placement
 from .question import FleetQuestion, JobKeys
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
@@ -19,6 +20,7 @@ from .schedulers import JOB_SCHEDULERS, JobScheduler
 __all__ = [
     "DURATIONS",
     "JOB_SCHEDULERS",
+    "LOG_FORMS",
     "PLACEMENTS",
     "Durations",
     "FleetAnswer",
@@ -28,6 +30,8 @@ __all__ = [
     "JobAnswer",
     "JobKeys",
     "JobScheduler",
+    "LogForm",
+    "Logged",
     "Placement",
     "answer",
     "is_fleet",

@@ -47,7 +47,7 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
     """
     cluster = cluster_of(question)
     device = load_device(cluster.device_name)
-    paces = Paces(question, ask)
+    paces = Paces(question, ask, cluster.gpus_per_node)
     if progress is not None:
         progress("steps of its jobs", 0.0)
     jobs = jobs_of(question, paces)
@@ -82,7 +82,7 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
         cluster=describe_cluster(cluster, device),
         plans=plans,
         provenance=tuple(provenance.values()),
-        defaults=(*question.in_words(), *_in_words(jobs)),
+        defaults=(*question.in_words(), *_in_words(jobs, paces)),
         unexplained=(*UNEXPLAINED, *unexplained),
         fleet=facts,
         question=question,
@@ -110,8 +110,12 @@ def _plans(paces: Paces) -> Iterator[PlanResult]:
             yield replace(plan, name=f"{name}, {nodes} nodes" if nodes > 1 else f"{name}, 1 node")
 
 
-def _in_words(jobs: list[Job]) -> Iterator[str]:
+def _in_words(jobs: list[Job], paces: Paces) -> Iterator[str]:
     """What was assumed of the jobs, as sentences."""
+    for name, why in paces.left_out.items():
+        if why:
+            told = ", ".join(f"{count:,} {words}" for words, count in why.items())
+            yield f"Rows of the log {name} that are no jobs as they stand: {told}."
     unknown = sum(job.paces[0].plan is None for job in jobs)
     if unknown:
         yield f"Of {unknown:,} of {len(jobs):,} jobs no workload is known: they take their nodes for the time stated."

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ..scenario import Scenario, load
 from ..units import WITH_UNITS
 from .failure_keys import OrdinaryCheckpoints
 from .jobs import Job, Pace
+from .logs import Log, read
 from .question import FleetQuestion, JobKeys
 
 #: Answers a scenario of one job.
@@ -56,8 +58,11 @@ def _of_job(error: InputError, job: JobKeys) -> InputError:
 class Paces:
     """What jobs run at, simulated once for each that is distinct."""
 
-    def __init__(self, question: FleetQuestion, ask: Ask) -> None:
+    def __init__(self, question: FleetQuestion, ask: Ask, gpus_per_node: int) -> None:
         self.question, self.ask = question, ask
+        self.gpus_per_node = gpus_per_node
+        #: Of logs: entry → rows that are no jobs to run, by why.
+        self.left_out: dict[str, dict[str, int]] = {}
         self._ordinary = question.failures.checkpoint if question.failures is not None else None
         self._known: dict[str, Result] = {}
         #: Distinct simulated jobs in order: name of the entry and its nodes → the answer.
@@ -143,6 +148,9 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
     found: list[Job] = []
     for number, keys in enumerate(question.jobs):
         after = entries[keys.after] if keys.after is not None else None
+        if keys.file is not None:
+            found += _logged(keys, number, paces)
+            continue
         found += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
     found.sort(key=lambda job: (job.submit_s, job.entry, job.number))
     return [replace(job, number=number) for number, job in enumerate(found)]
@@ -176,6 +184,42 @@ def _jobs_of_entry(
             keys.deadline,
             after,
             own,
+        )
+
+
+def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[Job]:
+    """The jobs of a log, from the first one's submission on; raises InputError where a row is wrong or does not fit."""
+    assert keys.file is not None
+    log, of_a_node, most = Log(Path(keys.file)), paces.gpus_per_node, paces.question.cluster.nodes
+    rows = list(read(log.path, log))
+    if not rows:
+        left = ", ".join(f"{count:,} {why}" for why, count in log.left_out.items())
+        raise InputError(f"no row is a job to run{f' ({left})' if left else ''}", file=keys.file)
+    paces.left_out[keys.name] = log.left_out
+    begin_s, pace = min(row.submit_s for row in rows), paces.of(keys, 1)
+    for row in rows:
+        part = row.gpus if 0 < row.gpus < of_a_node else 0
+        nodes = row.nodes or -(-row.gpus // of_a_node)
+        if nodes > most:
+            asked = f"{row.gpus:,} GPUs" if row.gpus else f"{row.nodes:,} nodes"
+            told = f"row {row.row}: job {row.name} has {asked}; the cluster has {most:,} nodes of {of_a_node} GPUs"
+            raise InputError(told, file=keys.file)
+        if row.gpus > of_a_node and row.gpus % of_a_node:
+            log.leave_out("rounded up to whole nodes")
+        yield Job(
+            row.row,
+            row.name,
+            keys.kind or row.kind or keys.name,
+            row.user or keys.name,
+            entry,
+            keys.submit + row.submit_s - begin_s,
+            (1 if part else nodes,),
+            (row.runs_s,),
+            row.limit_s or row.runs_s,
+            part,
+            keys.priority,
+            keys.preemptible,
+            paces=(pace,),
         )
 
 

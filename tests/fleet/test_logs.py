@@ -1,0 +1,96 @@
+"""Logs of jobs: what each form says, and one line about what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tspsim
+from tspsim.errors import InputError
+from tspsim.fleet import FleetAnswer
+
+SACCT = """\
+JobIDRaw|User|Partition|Submit|Start|End|ElapsedRaw|TimelimitRaw|NNodes|AllocTRES
+1|ann|train|2024-03-01T00:00:00|2024-03-01T00:00:10|2024-03-01T02:00:10|7200|240|2|billing=16,cpu=256,gres/gpu=16,node=2
+1.batch||||||7200|||
+2|bob|tune|2024-03-01T00:10:00|2024-03-01T00:10:00|2024-03-01T01:10:00|3600|UNLIMITED|1|cpu=16,gres/gpu=4
+3|bob|tune|2024-03-01T00:20:00|Unknown|Unknown|0|60|1|
+4|cid|prep|2024-03-01T00:30:00|2024-03-01T00:30:00|2024-03-01T00:40:00|600|60|1|cpu=32
+"""
+SWF = """\
+; MaxNodes: 4
+; MaxProcs: 32
+1 0 5 7200 16 -1 -1 16 14400 -1 1 7 -1 -1 -1 -1 -1 -1
+2 600 0 3600 4 -1 -1 4 -1 -1 1 8 -1 -1 -1 -1 -1 -1
+3 700 0 -1 4 -1 -1 4 100 -1 5 8 -1 -1 -1 -1 -1 -1
+"""
+ACME = """\
+job_id,user,node_num,gpu_num,cpu_num,type,state,submit_time,start_time,end_time,duration,queue,gpu_time
+a,u1,2,16,256,Pretrain,COMPLETED,2023-03-01 00:00:00,2023-03-01 00:00:05,2023-03-01 02:00:05,7200,5,115200
+b,u2,1,4,64,Debug,FAILED,2023-03-01 00:10:00,2023-03-01 00:10:00,2023-03-01 01:10:00,3600,0,14400
+c,u2,1,0,64,Other,COMPLETED,2023-03-01 00:10:00,2023-03-01 00:10:00,2023-03-01 01:10:00,3600,0,0
+"""
+HELIOS = """\
+job_id,user,vc,gpu_num,cpu_num,state,submit_time,start_time,end_time
+a,u1,vc1,16,64,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:05,2020-04-01 02:00:05
+b,u2,vc2,4,16,COMPLETED,2020-04-01 00:10:00,2020-04-01 00:10:00,2020-04-01 01:10:00
+"""
+
+
+def fleet(path: Path, nodes: int = 4) -> FleetAnswer:
+    machine = {"device": "h100", "nodes": nodes, "fabric": "rails-400g"}
+    answer = tspsim.simulate({"name": "log", "cluster": machine, "jobs": [{"name": "log", "file": str(path)}]})
+    assert isinstance(answer, FleetAnswer)
+    return answer
+
+
+@pytest.mark.parametrize(("name", "text"), [("sacct.txt", SACCT), ("a.csv", ACME), ("h.csv", HELIOS), ("l.swf", SWF)])
+def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    answer = fleet(tmp_path / name)
+    small = 8 if text is SWF else 4
+    rows = [(job.submit_s, job.gpus, job.end_s - (job.start_s or 0.0)) for job in answer.facts.jobs if job.end_s]
+    assert rows == [(0.0, 16, 7200.0), (600.0, small, 3600.0)]
+    if text in (SACCT, ACME, SWF):
+        assert any("no jobs as they stand" in sentence for sentence in answer.defaults)
+    assert any("no workload is known" in sentence for sentence in answer.defaults)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (ACME.replace("gpu_num", "cards").replace("node_num", "hosts"), "row 1: no column says gpus"),
+        (ACME.replace("submit_time", "when"), "row 1: is no log of jobs"),
+        (
+            ACME.replace("3600,0,14400", "-3600,0,14400"),
+            "row 3, column duration: '-3600' is not a number of at least 0",
+        ),
+        (ACME.replace("b,u2,1,4,", "b,u2,1,four,"), "row 3, column gpu_num: 'four'"),
+        (HELIOS.replace("2020-04-01 01:10:00", "2020-04-01 00:01:00"), "row 3, column end_time: lies 540 s before"),
+        (HELIOS.replace("u2,vc2,4,16", "u2,vc2,4"), "row 3: 8 columns, and row 1 has 9"),
+        (SWF.replace("2 600 0 3600 4 -1 -1 4 -1", "2 600 0 3600 4"), "row 4: 14 columns"),
+        (SACCT.replace("2024-03-01T00:10:00|2024", "yesterday|2024"), "row 4, column Submit: 'yesterday'"),
+        (ACME.replace("a,u1,2,16,", "a,u1,9,72,"), "row 2: job a has 72 GPUs; the cluster has 4 nodes"),
+        ("", "no log of jobs"),
+    ],
+)
+def test_what_is_wrong_is_told_with_file_row_and_column(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "log.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        fleet(tmp_path / "log.csv")
+    line = str(error.value)
+    assert told in line and "log.csv" in line and "\n" not in line
+
+
+def test_a_bad_row_among_very_many_is_found(tmp_path: Path) -> None:
+    rows = [f"{n},u,8,{n},60" for n in range(50_000)]
+    rows[41_234] = "41234,u,8,41234,sixty"
+    (tmp_path / "log.csv").write_text("job_id,user,gpu_num,submit_time,duration\n" + "\n".join(rows), encoding="utf-8")
+    with pytest.raises(InputError, match="row 41236, column duration: 'sixty'"):
+        fleet(tmp_path / "log.csv")
+
+
+def test_a_log_that_is_nowhere_is_told() -> None:
+    with pytest.raises(InputError, match=r"jobs\.log\.file.*nowhere\.csv is no file"):
+        fleet(Path("nowhere.csv"))

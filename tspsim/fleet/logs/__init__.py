@@ -1,0 +1,37 @@
+"""Logs of jobs that have run: one registered form a file, told by a file's first lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from ...errors import InputError, shorten
+from . import sacct, swf, table
+from .base import LOG_FORMS, Log, LogForm, Logged
+
+__all__ = ["LOG_FORMS", "Log", "LogForm", "Logged", "read", "sacct", "swf", "table"]
+
+#: Lines that a form is told by.
+HEAD = 200
+
+
+def read(path: Path, log: Log) -> Iterator[Logged]:
+    """The jobs of a log, in the order of its rows.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, no form knows it, a column is missing, or a row is wrong: file, row, column, what is allowed.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            head = [line.rstrip("\r\n") for line in islice(file, HEAD)]
+            form = next((each for each in LOG_FORMS.values() if head and each.reads(head)), None)
+            if form is None:
+                forms = ", ".join(each.summary for each in LOG_FORMS.values())
+                raise InputError(f"row 1: is no log of jobs that is known: {forms}", file=shorten(path, 200))
+            file.seek(0)
+            yield from form.rows((line.rstrip("\r\n") for line in file), log)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=shorten(path, 200)) from None

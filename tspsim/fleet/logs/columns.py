@@ -1,0 +1,71 @@
+"""Rows with named columns: what the logs of GPU clusters have in common."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...errors import InputError, shorten
+from .base import Log
+
+#: What a column may be called, by what it says; the first that a file has counts.
+NAMES: dict[str, tuple[str, ...]] = {
+    "name": ("job_id", "jobid", "job", "id", "name"),
+    "user": ("user", "user_id"),
+    "kind": ("type", "job_type", "partition", "vc", "class"),
+    "submit": ("submit_time", "submitted_time", "submit", "submit_s"),
+    "start": ("start_time", "start"),
+    "end": ("end_time", "finished_time", "end"),
+    "runs": ("duration", "duration_s", "run_time", "runtime", "elapsedraw"),
+    "gpus": ("gpu_num", "num_gpus", "gpus", "gpu", "used_num_of_gpus"),
+    "nodes": ("node_num", "num_nodes", "nodes", "nnodes"),
+    "limit": ("time_limit", "limit_s", "walltime"),
+}
+
+
+@dataclass
+class Columns:
+    """The columns of one file by what they say; those that are needed are there."""
+
+    names: Mapping[str, str]
+    at: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, header: Sequence[str], log: Log, known: Mapping[str, Sequence[str]]) -> Columns:
+        """Of a header; raises InputError where a column is missing, or named twice."""
+        lower = [cell.strip().lower() for cell in header]
+        twice = next((cell for cell in lower if cell and lower.count(cell) > 1), None)
+        if twice is not None:
+            raise InputError(f"row 1, column {shorten(twice)}: stands there twice", file=shorten(log.path, 200))
+        at, names = {}, {}
+        for what, words in known.items():
+            word = next((word for word in words if word in lower), None)
+            if word is not None:
+                at[what], names[what] = lower.index(word), header[lower.index(word)].strip()
+        return cls(names, at)
+
+    def need(self, log: Log, what: str, *others: str, known: Mapping[str, Sequence[str]]) -> None:
+        """One of these columns; raises InputError."""
+        if not any(each in self.at for each in (what, *others)):
+            words = " or ".join(known[what])
+            beside = "".join(f", or {' or '.join(known[each])}" for each in others)
+            raise InputError(f"row 1: no column says {what}; name one {words}{beside}", file=shorten(log.path, 200))
+
+    def cell(self, cells: Sequence[str], what: str) -> str:
+        """What a row says; empty where there is no such column."""
+        return cells[self.at[what]].strip() if what in self.at else ""
+
+
+def cells_of(lines: Iterator[str], log: Log, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """(row, cells) of every line, the header first; raises InputError where a row has more or fewer than the header."""
+    reader = csv.reader(lines, delimiter=separator, quoting=csv.QUOTE_NONE if separator == "|" else csv.QUOTE_MINIMAL)
+    wide = 0
+    for cells in reader:
+        if not cells:
+            continue
+        wide = wide or len(cells)
+        if len(cells) != wide:
+            told = f"row {reader.line_num}: {len(cells)} columns, and row 1 has {wide}"
+            raise InputError(told, file=shorten(log.path, 200))
+        yield reader.line_num, cells

@@ -1,0 +1,96 @@
+"""What Slurm's ``sacct --parsable2`` prints."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from .base import LOG_FORMS, Log, Logged
+from .columns import Columns, cells_of
+
+#: Fields of sacct by what they say.
+FIELDS: dict[str, tuple[str, ...]] = {
+    "name": ("jobidraw", "jobid"),
+    "user": ("user", "uid"),
+    "kind": ("partition", "account"),
+    "submit": ("submit",),
+    "start": ("start",),
+    "end": ("end",),
+    "runs": ("elapsedraw",),
+    "elapsed": ("elapsed",),
+    "nodes": ("nnodes", "allocnodes"),
+    "tres": ("alloctres", "reqtres"),
+    "limit": ("timelimitraw",),
+}
+#: [days-]hours:minutes:seconds
+_ELAPSED = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)(?:\.[0-9]+)?")
+UNKNOWN = ("", "Unknown", "None")
+
+
+class Sacct:
+    """Fields with ``|`` between them under a header, such as ``sacct -a -X --parsable2 --noconvert
+    --format=JobIDRaw,User,Partition,Submit,Start,End,ElapsedRaw,TimelimitRaw,NNodes,AllocTRES``. Steps (``123.batch``)
+    are parts of their jobs and left out."""
+
+    name = "sacct"
+    summary = "Slurm's sacct --parsable2"
+
+    def reads(self, head: Sequence[str]) -> bool:
+        cells = {cell.strip().lower() for cell in head[0].split("|")} if head else set()
+        return "|" in head[0] and bool(cells & {"jobid", "jobidraw", "submit"})
+
+    def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
+        table = cells_of(lines, log, "|")
+        columns = Columns.of(next(table)[1], log, FIELDS)
+        columns.need(log, "name", known=FIELDS)
+        columns.need(log, "submit", known=FIELDS)
+        columns.need(log, "runs", "elapsed", "end", known=FIELDS)
+        columns.need(log, "tres", "nodes", known=FIELDS)
+        for row, cells in table:
+            name = columns.cell(cells, "name")
+            if "." in name:
+                continue
+            runs_s = self._runs_s(row, cells, columns, log)
+            gpus = re.search(r"gres/gpu(?::[^=,]+)?=([0-9]+)", columns.cell(cells, "tres"))
+            nodes = columns.cell(cells, "nodes")
+            count = log.whole(row, columns.names["nodes"], nodes) if nodes else 0
+            if not runs_s:
+                log.leave_out("never ran")
+                continue
+            if gpus is None and ("tres" in columns.at or not count):
+                log.leave_out("no GPUs")
+                continue
+            minutes = columns.cell(cells, "limit")
+            known = minutes not in (*UNKNOWN, "UNLIMITED", "Partition_Limit")
+            yield Logged(
+                row,
+                name,
+                columns.cell(cells, "user"),
+                columns.cell(cells, "kind"),
+                log.moment(row, columns.names["submit"], columns.cell(cells, "submit")),
+                runs_s,
+                int(gpus[1]) if gpus else 0,
+                0 if gpus else count,
+                60.0 * log.number(row, columns.names["limit"], minutes) if known else None,
+            )
+
+    def _runs_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float:
+        if "runs" in columns.at:
+            text = columns.cell(cells, "runs")
+            return log.number(row, columns.names["runs"], text) if text not in UNKNOWN else 0.0
+        if "elapsed" in columns.at:
+            text = columns.cell(cells, "elapsed")
+            found = _ELAPSED.fullmatch(text)
+            if found is None:
+                raise log.wrong(row, columns.names["elapsed"], text, "[days-]hours:minutes:seconds")
+            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+            return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        columns.need(log, "start", known=FIELDS)
+        ends = [(columns.names[what], columns.cell(cells, what)) for what in ("start", "end")]
+        if any(text in UNKNOWN for _, text in ends):
+            return 0.0
+        start, end = ((name, log.moment(row, name, text)) for name, text in ends)
+        return log.span(row, start, end)
+
+
+LOG_FORMS.register(Sacct())
