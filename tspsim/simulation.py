@@ -29,6 +29,7 @@ from .engine.assignment import Assignment
 from .engine.core import Interference, Submission
 from .engine.steady import execute
 from .errors import InputError, UnreachableError
+from .giving_way import SAVED, TOGETHER, giving_way, may_give_way, together_s
 from .mesh import Mesh
 from .parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
 from .parallel.pipeline import check_tasks
@@ -40,8 +41,8 @@ from .result import Memory, PlanResult, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, of_experts_types, unexplained
 from .step_run import StepRun
-from .tuning import kernels_s, tuned
-from .units import percent
+from .tuning import kernels_s, short, tuned
+from .units import duration, percent
 from .variation import DRAWS, drawn, pace
 
 __all__ = ["Lookups", "Question", "look_up", "run", "run_plan", "simulate"]
@@ -73,7 +74,8 @@ def simulate(
     for index, plan in enumerate(question.plans):
         if progress is not None:
             progress(plan.name, index / len(question.plans))
-        results.append(run_plan(question, plan, every_rank=every_rank))
+        result = run_plan(question, plan, every_rank=every_rank)
+        results.append(replace(result, notes=(*result.notes, *order_that_loses(question, plan, result))))
     return Result(
         scenario=question.scenario.to_dict() | {"model": describe_model(question.model)},
         cluster=describe_cluster(question.cluster, question.device),
@@ -253,9 +255,10 @@ def run(
     every_rank: bool,
     every_iteration: bool = False,
     draw: int = 0,
+    ordered: Callable[[Program], Program] | None = None,
 ) -> Submission:
     """Write the plan's programs, place them, and let the engine run them; ``draw``: which one of those of every rank,
-    where GPUs differ."""
+    where GPUs differ; ``ordered`` puts each program in another order."""
     scheme = scheme_of(job.plan)
     if job.training and not job.unequal:
         check_tasks(job.order, job.plan.pp, job.micro_batches, job.plan.vpp)
@@ -268,6 +271,8 @@ def run(
         return apart.run_apart(question.cluster, stack.cost(costs, device, job.capture), mesh, job, interference)
     with no_collection():
         programs = tuple([write_program(scheme, job, role) for role in roles])
+        if ordered is not None:
+            programs = tuple(map(ordered, programs))
         slowness = slowness_of(question, job, programs, role_of)
         if variation is not None and every_rank:
             slowness = {gpu: each * slowness.get(gpu, 1.0) for gpu, each in drawn(variation, gpus, draw).items()}
@@ -327,6 +332,28 @@ def varied(question: Question, job: Job, *, every_rank: bool) -> Iterator[str]:
         return
     slowed = percent(pace(variation, job, question.cluster.gpus) - 1.0)
     yield f"kernels take {slowed} longer: the expected pace of the slowest of {question.cluster.gpus:,} GPUs"
+
+
+def order_that_loses(question: Question, plan: Plan, result: PlanResult) -> Iterator[str]:
+    """That a step would be shorter if what replicas gather and sum gave way to its exchanges, with which it shares
+    links: the step is then one that a better link may make longer. Told by running it once more."""
+    asked = question.on(plan)
+    timeline, step_s = result.timeline, result.step_time_s
+    if timeline is None or result.checkpoint or asked.cluster.layout.draws or question.scenario.variation is not None:
+        return
+    job = scheduled(asked, plan)
+    if not (may_give_way(job) and short(job, asked.cluster.gpus)) or together_s(timeline) < TOGETHER * step_s:
+        return
+    mesh = build_mesh(job.plan, asked.cluster.gpus, asked.cluster.gpus_per_node)
+    columns = timeline.columns()
+    before_s = float(columns["end_s"].max() - columns["start_s"].min())
+    behind_s = run(asked, mesh, job, Costs(asked.device), every_rank=False, ordered=giving_way).makespan_s
+    if (saved := 1.0 - behind_s / before_s) > SAVED:
+        yield (
+            "what replicas gather and sum shares links with a layer's own exchanges, and the one that is waited for "
+            f"loses: in another order of the two the step would take {duration(behind_s)}, {percent(saved)} less; a "
+            "better link can make such a step longer (`tspsim docs network.md`)"
+        )
 
 
 def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:

@@ -95,3 +95,44 @@ def test_a_better_machine_is_not_slower(here: Path) -> None:
 @pytest.mark.parametrize("seed", range(120))
 def test_better_machines_are_not_slower(here: Path, seed: int) -> None:
     holds(here, seed)
+
+
+def test_an_answer_says_where_a_fixed_order_makes_a_better_machine_slower(here: Path) -> None:
+    asked: dict[str, Any] = {
+        "name": "t",
+        "cluster": {"node": "hgx-h100-8", "nodes": 4, "fabric": "rail-optimised-400g"},
+        "workload": {"model": "deepseek-v2-lite", "pass": "training", "sequence": "16Ki", "global_batch": 8},
+        "plans": [{"name": "P", "sp": 4, "zero": 2}],
+    }
+    usual, faster = step(asked), step(asked, fabric=better(here, "fabrics", "rail-optimised-400g", 1.5))
+    assert usual is not None and faster is not None
+    assert 1.02 < faster.step_time_s / usual.step_time_s <= 1.065
+    (told,) = (note for note in faster.notes if "in another order of the two" in note)
+    assert told.endswith("% less; a better link can make such a step longer (`tspsim docs network.md`)")
+    # Where the two do not meet nothing is said.
+    short = step(asked | {"workload": asked["workload"] | {"sequence": "2Ki"}})
+    assert short is not None and not any("in another order" in note for note in short.notes)
+
+
+def test_programs_in_another_order_run_what_they_ran() -> None:
+    from tspsim.giving_way import giving_way
+    from tspsim.parallel import scheme_of, write_program
+    from tspsim.simulation import look_up, scheduled
+
+    asked = {
+        "name": "t",
+        "cluster": {"node": "hgx-h100-8", "nodes": 2, "fabric": "rails-400g"},
+        "workload": {"model": "deepseek-v2-lite", "pass": "training", "sequence": "2Ki"},
+        "plans": [{"name": "P", "sp": 2, "zero": 3}],
+    }
+    question = look_up(tspsim.load(asked))
+    program = write_program(scheme_of(question.plans[0]), scheduled(question, question.plans[0]))
+    before, after = list(program.unrolled()), list(giving_way(program).unrolled())
+    assert [(each.layer, each.instruction.name) for each in before] == [
+        (each.layer, each.instruction.name) for each in after
+    ]
+    more = [(old, new) for old, new in zip(before, after, strict=True) if old.after != new.after]
+    assert more and all(set(old.after) < set(new.after) for old, new in more)
+    for place, (old, new) in enumerate(zip(before, after, strict=True)):
+        assert all(index < place for index in new.after)
+        assert old.instruction.stream in ("parameters", "gradients") or old.after == new.after

@@ -39,6 +39,10 @@ def axes_of(job: Job) -> tuple[str, ...]:
     return ("pp", *replicas, *tokens, *program_axes(job))
 
 
+#: What stages send each other.
+ACTIVATIONS, GRADIENTS = "activations", "gradients"
+
+
 def write_program(scheme: Scheme, job: Job, coordinates: Mapping[str, int] | None = None) -> Program:
     """The program of the ranks at ``coordinates``, for the job's step.
 
@@ -145,7 +149,7 @@ class Writer:
         builder, job, pieces = self.builder, self.job, self.pieces
         scheme_shards = self.scheme.residency.compute_shards(job)
         if not chunk.has_embedding:
-            self.receive("activations", chunk.way, chunk)
+            self.receive(ACTIVATIONS, chunk.way, chunk)
         elif job.model.vocab:
             data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
@@ -164,7 +168,7 @@ class Writer:
 
         ready = self.layers(chunk, layer, task)
         if not chunk.has_head:
-            self.send("activations", chunk.way, ready, chunk)
+            self.send(ACTIVATIONS, chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
             data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
@@ -214,7 +218,7 @@ class Writer:
         builder.weight_gradients = True
         builder.exchanged_gradients = []
         if not chunk.has_head:
-            self.receive("gradients", -chunk.way, chunk)
+            self.receive(GRADIENTS, -chunk.way, chunk)
         elif job.model.vocab:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
@@ -260,7 +264,7 @@ class Writer:
             scheme.embed_backward(builder, job, self.layer)
             data.reduce_table(builder, job, self.share.embedding(chunk), "embedding", task)
         if not chunk.has_embedding:
-            self.send("gradients", -chunk.way, ready, chunk)
+            self.send(GRADIENTS, -chunk.way, ready, chunk)
 
     def bring_weights(self, kind: Kept, task: Task) -> None:
         """Ahead of a layer whose weights lie in the host's memory."""

@@ -11,14 +11,15 @@ import numpy as np
 from .._quick import replace
 from ..network import Cluster, ExpertExchange, collective, host_copy, point_to_point
 from ..parallel import Job, scheme_of
+from ..parallel.interleave import flat, interleaved
 from ..parallel.pipeline import Chunk
-from ..parallel.step import Writer, write_program
+from ..parallel.step import GRADIENTS, Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .effort import TIMED_S
+from .effort import TIMED_S, WRITTEN_S
 from .groups import Floats, Groups
 from .kernels import MIDDLE, KernelTimes, signature
-from .tasks import Part, Stage
+from .tasks import Pair, Part, Stage, role_of
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
 
@@ -40,6 +41,7 @@ class Parts:
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
         self._parts: dict[Hashable, Part] = {}
         self._programs: dict[Hashable, Program] = {}
+        self._pairs: dict[Hashable, Pair] = {}
 
     def stage(self, job: Job, groups: Groups, stage: int, whole: bool) -> Stage:
         """The tasks of one; ``whole``: with what is special about the first and the last one."""
@@ -99,6 +101,34 @@ class Parts:
                 known = self._parts[shape].with_layers(chunk.layers)
             self._parts[key] = known
         return known
+
+    def paired(self, job: Job, groups: Groups, stage: int, known: Stage) -> Stage:
+        """A stage with the tasks that take turns on it: every pair of its chunks that meet."""
+        tasks, chunks = job.tasks(stage), job.chunks(stage)
+        met = {(task.chunk, tasks[place + 1].chunk) for place, task in enumerate(tasks) if task.beside}
+        pairs = {each: self.pair(job, groups, stage, [chunks[index] for index in each]) for each in sorted(met)}
+        return replace(known, pairs=pairs)
+
+    def pair(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk]) -> Pair:
+        """The forward of the first chunk and the backward of the second, as a middle of a step interleaves them."""
+        parts: list[Hashable] = []
+        for chunk in chunks:
+            layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if self.kernels.mixed else chunk.layers
+            parts += [chunk.has_embedding, chunk.has_head, layers]
+        replicas = (groups.replicas, job.plan.shard_group, job.plan.zero) if job.plan.zero >= 2 else ()
+        again = job.plan.recomputed, chunks[0].first_layer if job.plan.recomputed is not None else 0
+        key = ("pair", signature(job), job.plan.pp > 1, groups.pattern, replicas, again, *parts)
+        if key not in self._pairs:
+            visits = [Task(kind, MIDDLE, 0) for kind in (FORWARD, BACKWARD)]
+            alone = [flat(self.kernels.write(job, stage, *each)) for each in zip(chunks, visits, strict=True)]
+            nothing, steps = np.zeros(groups.near), list[TimedInstruction]()
+            for each in interleaved(alone):
+                timed = self._step(each, groups, nothing, 1)
+                kind = BACKWARD if timed.role and each.name.startswith(GRADIENTS) else FORWARD
+                steps.append(timed._replace(role=role_of(timed.role, kind)) if timed.role else timed)
+            self.kernels.effort.add(len(steps) * (TIMED_S + WRITTEN_S))
+            self._pairs[key] = Pair(TimedTask(tuple(steps)))
+        return self._pairs[key]
 
     def _finish(self, job: Job, groups: Groups, stage: int, visit: Task) -> Part:
         """The last visit of a step, with what follows it."""

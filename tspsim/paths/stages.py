@@ -29,7 +29,6 @@ from ..parallel.pipeline import Chunk
 from ..parallel.step import write_program
 from ..steps import Task
 from .effort import LAYER_S, STAGE_S, TASK_S
-from .families import in_pipeline
 from .groups import Floats, Groups
 from .kernels import MIDDLE, KernelTimes, kinds_of
 from .parts import Parts
@@ -222,18 +221,28 @@ class StageBounds:
         return max((count * inside_s + outside_s) / pp, lost_s)
 
     def _hidden_s(self, job: Job, mesh: Mesh) -> float:
-        """Kernels with the bubble, and besides them what they wait for where nothing runs: a micro-batch may hide all
-        of that for another, but each stage has some that meet none."""
-        least_s = in_pipeline(job, self.kernels.of_model(job), [(job.plan.vpp, job.order)])
-        most = max(sum(task.beside for task in job.tasks(stage)) for stage in range(job.plan.pp))
-        alone = job.micro_batches * job.plan.vpp - most
-        inside_s = 0.0
-        for count, (forward, backward) in self._layers_of_each_kind(job, mesh):
-            apart_s, busy_s = forward.busy.end_s + backward.busy.end_s, forward.busy.compute_s + backward.busy.compute_s
-            together_s = max(busy_s, forward.busy.end_s, backward.busy.end_s)
-            inside_s += count * (alone * apart_s + most * together_s)
-        outside_s = job.micro_batches * self.kernels.outside_s(job)
-        return max(least_s, (inside_s / job.plan.vpp + outside_s) / job.plan.pp)
+        """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
+        nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none."""
+        count, pp, vpp = job.micro_batches, job.plan.pp, job.plan.vpp
+        kernels = self.kernels
+        both_s = forward_s = backward_s = 0.0
+        fewest_s, least_s = [], []
+        for times, (forward, backward) in self._layers_of_each_kind(job, mesh):
+            ends, between = (forward.busy.end_s, backward.busy.end_s), forward.apart_s + backward.apart_s
+            both_s += times * between
+            forward_s, backward_s = forward_s + times * ends[0], backward_s + times * ends[1]
+            fewest_s.append(max(between, *ends))
+            least_s.append(sum(ends))
+        apart_s, together_s = forward_s + backward_s, max(both_s, forward_s, backward_s)
+        met = [sum(task.beside for task in job.tasks(stage)) for stage in range(pp)]
+        inside_s = (count * vpp - max(met)) * apart_s + max(met) * together_s
+        even_s = (inside_s / vpp + count * kernels.outside_s(job)) / pp
+        if pp == 1 or job.plan.order.both_ways:
+            return even_s
+        # The last stage: the first micro-batch comes to it through the others, and goes back, beside nothing.
+        chunk, head_s = job.model.layers // (pp * vpp), count * kernels.head_s(job)
+        own_s = chunk * ((count * vpp - met[-1]) * min(least_s) + met[-1] * min(fewest_s))
+        return max(even_s, own_s + head_s + (pp - 1) * chunk * min(least_s))
 
     def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[Part]]]:
         """One layer of each kind between two others, in every kind of task, and how many there are."""
@@ -259,10 +268,14 @@ class StageBounds:
         layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
         # Where micro-batches come from both ends, each meets one of a stage's chunks.
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
-        if hides(job):
-            works = [_work_beside(stage, count) for stage in stages]
-            return Outline(self._hidden_s(job, mesh), tuple(zip(works, layers, strict=True)))
         message_s = self.parts.message_s(job, groups)
+        if hides(job):
+            works, least_s = [_work_beside(stage, count) for stage in stages], self._hidden_s(job, mesh)
+            if whole:
+                every = enumerate(zip(stages, groups, strict=True))
+                paired = [self.parts.paired(job, group, number, stage) for number, (stage, group) in every]
+                least_s = max(least_s, longest_path(job, paired, message_s)[0])
+            return Outline(least_s, tuple(zip(works, layers, strict=True)))
         step_s, first_s = longest_path(job, stages, message_s)
         works = [_work_of_stage(stages[0], count, max(0.0, step_s - first_s))]
         around = around_last(job, stages, message_s)
@@ -317,5 +330,7 @@ def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Wor
 
 
 def _work_beside(stage: Stage, count: int) -> Work:
-    """The same where all transfers may run beside kernels."""
-    return replace(_work_of((*stage.forward, *stage.backward, *stage.weights), count), gaps_s=0.0)
+    """The same where transfers may run beside kernels of another task, but for those that its own pieces wait for."""
+    parts = (*stage.forward, *stage.backward, *stage.weights)
+    gaps_s = count * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)
+    return replace(_work_of(parts, count), gaps_s=gaps_s)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +13,9 @@ from numpy.typing import NDArray
 
 from .._quick import replace
 from ..parallel import Job
-from ..steps import BACKWARD, FORWARD
-from .walk import NEVER, TimedTask, Walk, walk
+from ..parallel.interleave import EXCHANGE
+from ..steps import BACKWARD, FORWARD, Task
+from .walk import NEVER, RECEIVE, SEND, TimedTask, Walk, in_pieces_s, walk
 
 Floats = NDArray[np.float64]
 #: Micro-batches a stage that are walked: the start of a pipeline takes fewer than two a stage, and so does its end.
@@ -36,12 +38,17 @@ class Part:
     @cached_property
     def arriving(self) -> Walk:
         """Kernels free, and what it needs from the neighbouring stage just arrived."""
-        return walk(self.task, arrival_s=0.0)
+        return walk(self.task, arrivals={RECEIVE: 0.0})
 
     @cached_property
     def first(self) -> Walk:
         """Kernels free, and nothing issued before."""
         return walk(self.task, from_zero=True)
+
+    @cached_property
+    def apart_s(self) -> float:
+        """What it takes where another task runs between its pieces."""
+        return in_pieces_s(self.task, EXCHANGE)
 
     @cached_property
     def moved_s(self) -> Floats:
@@ -52,9 +59,41 @@ class Part:
         return Part(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
 
 
+def role_of(role: str, kind: str) -> str:
+    """The role of a message of one of two tasks that take turns."""
+    return f"{role} {kind}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A forward and a backward that take turns, with its walks; each needs something from a neighbouring stage."""
+
+    task: TimedTask
+
+    @cached_property
+    def busy(self) -> Walk:
+        """Kernels free and all that they need here."""
+        return self._arriving("")
+
+    @cached_property
+    def arriving(self) -> Mapping[str, Walk]:
+        """Kernels free, and what the forward, or the backward, needs just arrived."""
+        return {kind: self._arriving(kind) for kind in (FORWARD, BACKWARD)}
+
+    def _arriving(self, late: str) -> Walk:
+        arrivals = {role_of(RECEIVE, kind): 0.0 if kind == late else NEVER for kind in (FORWARD, BACKWARD)}
+        return walk(self.task, arrivals=arrivals)
+
+    @staticmethod
+    def sent_s(found: Walk, kind: str) -> float:
+        """When what the forward, or the backward, sends is ready."""
+        return found.ready_s.get(role_of(SEND, kind), found.end_s)
+
+
 @dataclass(frozen=True)
 class Stage:
-    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``."""
+    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``,
+    ``pairs`` for those of two chunks that take turns."""
 
     forward: tuple[Part, ...]
     backward: tuple[Part, ...]
@@ -63,6 +102,25 @@ class Stage:
     last: Part
     own: int = 0
     last_own: int = 0
+    pairs: Mapping[tuple[int, int], Pair] = field(default_factory=dict)
+
+    def part(self, task: Task) -> Part:
+        """A task in the middle of a step."""
+        kinds = {FORWARD: self.forward, BACKWARD: self.backward}
+        return kinds.get(task.kind, self.weights)[task.chunk]
+
+    def busy_s(self, tasks: Sequence[Task]) -> float:
+        """Some tasks in the middle of a step, one after the other or in turn, when nothing has to be waited for."""
+        total_s, number = 0.0, 0
+        while number < len(tasks):
+            task = tasks[number]
+            if task.beside:
+                total_s += self.pairs[task.chunk, tasks[number + 1].chunk].busy.end_s
+                number += 2
+            else:
+                total_s += self.part(task).busy.end_s
+                number += 1
+        return total_s
 
     @property
     def turn_s(self) -> float:
@@ -81,6 +139,13 @@ def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[f
         return _walked(job, stages, message_s)
     few = most + job.micro_batches % job.plan.pp
     short = replace(job, work=replace(job.work, sequences=few * job.sequences))
+    if any(stage.pairs for stage in stages):
+        # Those in between, pairs of chunks as often as they meet.
+        more_s = [
+            here.busy_s(job.tasks(number)) - here.busy_s(short.tasks(number)) for number, here in enumerate(stages)
+        ]
+        longest = max(range(len(stages)), key=more_s.__getitem__)
+        return _walked(short, stages, message_s, longest, more_s[longest])
     slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
     # Where micro-batches come from both ends, each meets one of a stage's chunks.
     left = (job.micro_batches - few) / (2 if job.plan.order.both_ways else 1)
@@ -119,41 +184,57 @@ def _walked(
     ready: dict[tuple[str, int, int], float] = {}
     position = [0] * depth
     waiting = deque(range(depth))
+
+    def way_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
+        """Chunks of the whole model in order: this one, those of its way, and which way along the stages that goes.
+        What goes the other way has an order of its own, behind that one."""
+        if both_ways and chunk:
+            return 2 * depth - 1 - stage, range(depth, 2 * depth), -1
+        return chunk * depth + stage, range(depth * width), 1
+
+    def arrival_s(task: Task, stage: int) -> float:
+        """When what a task needs of a neighbour is here, infinite as long as that is not known."""
+        place, ends, _ = way_of(task.kind, task.chunk, stage)
+        source = place - 1 if task.kind == FORWARD else place + 1 if task.kind == BACKWARD else -1
+        if source not in ends:
+            return NEVER
+        return ready.get((task.kind, task.micro_batch, source), math.inf) + message_s
+
+    def done(task: Task, stage: int, at_s: float) -> None:
+        place, _, way = way_of(task.kind, task.chunk, stage)
+        ready[task.kind, task.micro_batch, place] = at_s
+        waiting.append((stage + (way if task.kind == FORWARD else -way)) % depth)
+
     while waiting:
         stage = waiting.popleft()
         here, order = stages[stage], orders[stage]
-        for number in range(position[stage], len(order)):
-            kind, micro_batch, chunk = order[number][:3]
-            # Chunks of the whole model in order: this one, and the one whose result it waits for. What goes the other
-            # way along the stages has an order of its own, behind that one.
-            place, ends, way = chunk * depth + stage, range(depth * width), 1
-            if both_ways and chunk:
-                place, ends, way = 2 * depth - 1 - stage, range(depth, 2 * depth), -1
-            source = place - 1 if kind == FORWARD else place + 1 if kind == BACKWARD else -1
-            arrival_s = NEVER
-            if source in ends:
-                found = ready.get((kind, micro_batch, source))
-                if found is None:
-                    position[stage] = number
-                    break
-                arrival_s = found + message_s
-            if number == len(order) - 1:
-                part = here.last
-            elif not number:
-                part = here.first
+        middle, number = len(order) // 2, position[stage]
+        while number < len(order):
+            task, before_s = order[number], free_s[stage]
+            together = order[number : number + 1 + task.beside]
+            arrivals = [arrival_s(each, stage) for each in together]
+            if max(arrivals) == math.inf:
+                break
+            if task.beside:
+                pair = here.pairs[task.chunk, together[1].chunk]
+                came = zip(together, arrivals, strict=True)
+                known = [(at_s, pair.arriving[each.kind]) for each, at_s in came if at_s > NEVER]
+                known.append((before_s, pair.busy))
+                free_s[stage] = max(at_s + found.end_s for at_s, found in known)
+                for each in together:
+                    done(each, stage, max(at_s + pair.sent_s(found, each.kind) for at_s, found in known))
+                step_s = max(step_s, *(at_s + found.last_s for at_s, found in known))
             else:
-                part = (here.forward if kind == FORWARD else here.backward if kind == BACKWARD else here.weights)[chunk]
-            before_s = free_s[stage]
-            free_s[stage] = max(before_s + part.busy.end_s, arrival_s + part.arriving.end_s)
-            if stage == slowest and number == len(order) // 2:
+                last, (at_s,) = number == len(order) - 1, arrivals
+                part = here.last if last else here.part(task) if number else here.first
+                free_s[stage] = max(before_s + part.busy.end_s, at_s + part.arriving.end_s)
+                done(task, stage, max(before_s + part.busy.sent_s, at_s + part.arriving.sent_s))
+                if not number:
+                    free_s[stage] = max(free_s[stage], part.first.end_s)
+                if last:
+                    step_s = max(step_s, before_s + part.busy.last_s, at_s + part.arriving.last_s)
+            if stage == slowest and number <= middle < number + len(together):
                 free_s[stage] += between_s
-            ready[kind, micro_batch, place] = max(before_s + part.busy.sent_s, arrival_s + part.arriving.sent_s)
-            if not number:
-                free_s[stage] = max(free_s[stage], part.first.end_s)
-            if number == len(order) - 1:
-                step_s = max(step_s, before_s + part.busy.last_s, arrival_s + part.arriving.last_s)
-            neighbour = stage + (way if kind == FORWARD else -way)
-            waiting.append(neighbour % depth)
-        else:
-            position[stage] = len(order)
+            number += len(together)
+        position[stage] = number
     return max(step_s, *free_s), free_s[0]

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 NEVER = -math.inf
 #: Roles of messages between stages.
 RECEIVE, SEND = "receive", "send"
+#: Everything that stages send has come.
+HERE: Mapping[str, float] = MappingProxyType({RECEIVE: NEVER})
 #: A period is accepted when clocks advance alike to this relative precision: the order in which floats were added.
 ALIKE = 1e-12
 
@@ -24,7 +27,8 @@ ALIKE = 1e-12
 class TimedInstruction(NamedTuple):
     """An instruction with its time alone. ``after`` counts as in :class:`tspsim.program.Repeat`.
 
-    ``role`` is :data:`RECEIVE` or :data:`SEND` for what goes between stages.
+    ``role`` is :data:`RECEIVE` or :data:`SEND` for what goes between stages; of two tasks that take turns it says of
+    which, behind one of these.
     """
 
     stream: str
@@ -79,6 +83,8 @@ class Walk:
     #: Part of ``end_s`` in which kernels wait for a transfer that itself waited for the kernel before: nothing can
     #: hide it.
     gaps_s: float
+    #: When what is sent under each role is ready, of those that are.
+    ready_s: Mapping[str, float]
 
 
 class _Clocks:
@@ -88,8 +94,8 @@ class _Clocks:
     indices from ``root`` on may have one.
     """
 
-    def __init__(self, start_s: float, arrival_s: float) -> None:
-        self.start_s, self.arrival_s = start_s, arrival_s
+    def __init__(self, start_s: float, arrivals: Mapping[str, float]) -> None:
+        self.start_s, self.arrivals = start_s, arrivals
         self.streams: dict[str, float] = {}
         self.newest: dict[str, int] = {}
         self.ends: list[float] = []
@@ -98,7 +104,7 @@ class _Clocks:
         #: The chain of what waits for nothing: where nothing was issued before the start, it began there.
         self.begun_s = 0.0 if start_s == 0.0 else NEVER
         self.kernel_s = self.compute_s = self.gaps_s = 0.0
-        self.sent_s = NEVER
+        self.ready_s: dict[str, float] = {}
 
     def take(self, step: TimedInstruction, after: Sequence[int]) -> None:
         """Issue one instruction."""
@@ -122,10 +128,10 @@ class _Clocks:
             self.root, self.begun_s = len(ends), NEVER
             chains.append(0.0)
         else:
-            if step.role == RECEIVE and self.arrival_s > ready:
-                ready = self.arrival_s
-            if step.role == SEND:
-                self.sent_s = max(self.sent_s, ready)
+            if step.role in self.arrivals:
+                ready = max(ready, self.arrivals[step.role])
+            elif step.role:
+                self.ready_s[step.role] = max(self.ready_s.get(step.role, NEVER), ready)
             end = ready + step.duration_s
             chains.append(chain + step.duration_s)
         self.newest[stream] = len(ends)
@@ -133,17 +139,17 @@ class _Clocks:
         ends.append(end)
 
 
-def walk(task: TimedTask, *, arrival_s: float = NEVER, from_zero: bool = False) -> Walk:
+def walk(task: TimedTask, *, arrivals: Mapping[str, float] = HERE, from_zero: bool = False) -> Walk:
     """Walk a task whose kernels may begin at 0.
 
     Parameters
     ----------
-    arrival_s
-        When what the stage before sent is here.
+    arrivals
+        By role of what is received, when what a neighbouring stage sent is here.
     from_zero
         Nothing was issued before 0 (the first task of a step); otherwise transfers that wait for nothing are over.
     """
-    clocks = _Clocks(0.0 if from_zero else NEVER, arrival_s)
+    clocks = _Clocks(0.0 if from_zero else NEVER, arrivals)
     # Where an unrolled index is found among those that were run: of layers the last turns, as many as one reaches back;
     # a wait for an earlier turn can only delay, and is dropped.
     starts: list[int] = []
@@ -164,8 +170,44 @@ def walk(task: TimedTask, *, arrival_s: float = NEVER, from_zero: bool = False) 
         clocks.take(item, after)
         unrolled += 1
     last_s = max(clocks.kernel_s, *clocks.ends)
-    sent_s = clocks.sent_s if clocks.sent_s > NEVER else clocks.kernel_s
-    return Walk(clocks.kernel_s, last_s, sent_s, clocks.compute_s, clocks.gaps_s)
+    sent_s = clocks.ready_s.get(SEND, clocks.kernel_s)
+    return Walk(clocks.kernel_s, last_s, sent_s, clocks.compute_s, clocks.gaps_s, clocks.ready_s)
+
+
+def in_pieces_s(task: TimedTask, stream: str) -> float:
+    """Kernels of a task with what they wait for inside its pieces, which begin with every kernel that waits for a
+    transfer of ``stream``: what another task's pieces may run between is left out, and what one waits for in another.
+
+    A layer that repeats is cut at its borders as well, which can only leave out more.
+    """
+    total_s, alone = 0.0, list[TimedInstruction]()
+    for item in task.items:
+        if isinstance(item, Layers):
+            total_s += item.times * sum(_piece_s(item.steps, *each) for each in _pieces(item.steps, stream))
+        else:
+            alone.append(item)
+    # What stands outside of layers counts its waits from the task's beginning: none of them is inside a piece then.
+    if len(alone) < len(task.items):
+        return total_s + sum(step.duration_s for step in alone if step.is_compute)
+    return total_s + sum(_piece_s(alone, *each) for each in _pieces(alone, stream))
+
+
+def _pieces(steps: Sequence[TimedInstruction], stream: str) -> Iterator[tuple[int, int]]:
+    """Where each piece of some instructions begins and ends."""
+    length, begin = len(steps), 0
+    for place, step in enumerate(steps):
+        if place and step.is_compute and any(steps[index % length].stream == stream for index in step.after):
+            yield begin, place
+            begin = place
+    yield begin, length
+
+
+def _piece_s(steps: Sequence[TimedInstruction], begin: int, end: int) -> float:
+    """One piece by itself."""
+    clocks = _Clocks(NEVER, HERE)
+    for step in steps[begin:end]:
+        clocks.take(step, [index - begin for index in step.after if begin <= index])
+    return clocks.kernel_s
 
 
 def _found(
