@@ -273,3 +273,19 @@ def test_an_engine_s_largest_pass_has_what_it_unpacks_at_once() -> None:
         jobs = [replace(job, work=replace(job.work, stack=each)) for each in (own, whole)]
         unpacks, without = (activation_bytes(each, 288e9, job.chunks(0)) for each in jobs)
         assert unpacks - without == pytest.approx(more)
+
+
+def test_what_does_not_fit_is_told_which_keys_make_room() -> None:
+    """Kimi K2.6 on eight MI355X: 75 GiB of weights a GPU with experts spread over the ranks of `tsp`, 544 without."""
+    asked = {
+        "name": "advice",
+        "cluster": "mi355x-8",
+        "workload": {"model": "kimi-k2.6", "pass": "prefill", "sequence": "128Ki", "precision": {"kv": "fp8"}},
+        "plans": [{"name": "TSP8", "tsp": 8}, {"name": "TSP8-EP8", "tsp": 8, "ep": 8}],
+    }
+    alone, spread = tspsim.simulate(asked).plans
+    assert spread.ran and alone.error is not None and "state ep: 8, or take more GPUs" in alone.error
+    served = {key: value for key, value in asked["workload"].items() if key in ("model", "precision")}  # type: ignore[attr-defined]
+    traffic = {"arrivals": {"kind": "closed", "concurrency": 1}, "prompt": "1Ki", "output": 8, "requests": 1}
+    (refused,) = tspsim.simulate(asked | {"workload": served, "traffic": traffic, "plans": asked["plans"][:1]}).plans
+    assert refused.error is not None and refused.error.endswith("it fits with ep: 8")

@@ -119,6 +119,7 @@ def sure(planned: TrafficPlanned) -> list[str]:
     level = [each.name for each in planned.best[1:] if each.whole and _ties(planned.best[0], each)]
     if level:
         said.insert(0, f"{planned.best[0].name} ties with {', '.join(level)}: a longer run may turn their order.")
+    said += planned.notes
     said += machines(planned)
     load = load_in_words(planned.best[0])
     return [*said, f"{planned.best[0].name} is best at {load} (traffic.arrivals)."] if load else said

@@ -138,7 +138,7 @@ class Plan(Spread):
 #: Of requests and of loops, which have planners and claims of their own: of no step.
 _TRIED = {
     "router": "every registered router",
-    "engine": "fewer sequences at once",
+    "engine": "fewer sequences at once, more and fewer tokens a step, prompts cut or whole",
     "speculation": "the model's own drafts, and none",
     "pools": "as many of each kind as match, and 1P1D to nP1D at every size",
 }

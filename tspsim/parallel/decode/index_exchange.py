@@ -15,9 +15,9 @@ The places that were chosen stay for the layers that own no indexer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..choice import Option
 from ..pipeline import Refusal
@@ -25,6 +25,7 @@ from ..registries import INDEX_EXCHANGES
 from ..sought import CHANGES_NUMBERS, SOUGHT, decodes, sought_objects
 
 if TYPE_CHECKING:
+    from ...model import Architecture
     from ..job import Job
     from ..plan import Plan
 
@@ -78,6 +79,14 @@ def chooses(job: Job) -> bool:
     return job.scheme.context(job.plan).ranks > 1 and any(
         job.model.attention_of(block).chooses for block in job.model.distinct
     )
+
+
+def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], bool]) -> Iterator[Mapping[str, Any]]:
+    """What a search adds to keys of a plan whose ranks share contexts: every way that computes the same."""
+    yield {}
+    if KEY not in keys and any(model.attention_of(block).chooses for block in model.distinct) and shares():
+        others = (each.name for each in INDEX_EXCHANGES.values() if not each.why_not and each.name != USUAL)
+        yield from ({KEY: name} for name in others)
 
 
 def refused_choice(job: Job) -> Refusal:

@@ -111,5 +111,6 @@ ATOM = Policy(
     "block_size",
     "max_num_batched_tokens",
     "max_num_seqs",
+    chunk_option="enable_chunked_prefill",
     switch=("enable_prefix_caching", False),
 )

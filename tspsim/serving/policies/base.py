@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import InputError
@@ -50,6 +50,8 @@ class Policy:
         Which option says how many tokens a block of the cache has.
     token_option, sequence_option
         And how many tokens a step has at most, and how many requests run at once; empty: none does.
+    chunk_option
+        Which option says whether a prompt may be computed in several steps; empty: its tokens of a step do, or none.
     group
         Several replicas that step together.
     switch
@@ -64,6 +66,7 @@ class Policy:
     block_option: str
     token_option: str = ""
     sequence_option: str = ""
+    chunk_option: str = field(default="", kw_only=True)
     group: type[Group] = Group
     shares_tokens: bool = False
     switch: tuple[str, bool] | None = None

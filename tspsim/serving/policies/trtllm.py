@@ -222,5 +222,6 @@ TRTLLM = TrtllmPolicy(
     "max_num_tokens",
     "max_batch_size",
     TrtllmGroup,
+    chunk_option="enable_chunked_prefill",
     switch=("enable_block_reuse", False),
 )

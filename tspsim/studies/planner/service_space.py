@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
+from ...parallel import scheme_axes
 from ...parallel.dispatch import DISPATCHES
 from ...question import Question, cluster_of, look_up_pool
 from ...scenario import Plan as PlanKeys
@@ -17,6 +19,7 @@ from ..query import Library
 from .limit import Limits
 from .rates import Demand, Engine, Expected, apart, best_of, loads, together, tried
 from .spreads import spreads, with_experts
+from .step_budgets import Reading, budgets, keys_with
 
 #: Means that closed forms give may be so much above a bound that requests keep it all the same.
 SLACK = 1.25
@@ -80,8 +83,8 @@ class ServiceSpace:
         first, the kinds in turn.
 
         Tensor parallelism of every size with replicas that fill the cluster, behind the router that looks at loads;
-        with experts the same with expert parallelism, and attention replicas that share experts; and 1P1D to nP1D and
-        1PnD of replicas of one size.
+        with experts the same with expert parallelism, and attention replicas that share experts; 1P1D to nP1D and
+        1PnD of replicas of one size; and where prompts are long schedules that divide tokens.
         """
         gpus = self.cluster.gpus
         sizes = [size for size in loads(min(gpus, 4 * self.cluster.gpus_per_node)) if gpus % size == 0]
@@ -90,11 +93,28 @@ class ServiceSpace:
             whole += [{"tp": size, "ep": size} for size in sizes if size > 1]
             whole += with_experts({}, 1, gpus)
         plain = [self.expected(keys, self._routed(keys)) for keys in whole if self.limits.admits(keys)]
+        long = [self.expected(keys) for keys in self.of_long_contexts(sizes) if self.limits.admits(keys)]
         split = [self._halved(one, size) for one, size in zip(whole, sizes, strict=False) if self.limits.admits(one)]
-        kinds = [plain, [each for pools in split for each in pools]]
+        kinds = [plain, [each for pools in split for each in pools], long]
         for kind in kinds:
             kind.sort(key=lambda each: -rate(each, self.demand.bounds))
         return [each for pair in zip_longest(*kinds) for each in pair if each is not None and each.expected]
+
+    def of_long_contexts(self, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """All GPUs on one prompt or context: weights that come to tokens, in the engine's steps and with prompts at
+        once, where a prompt has more tokens than the model is wide; and contexts divided by tokens, where heads divide
+        no cache as far."""
+        model, gpus = self.question.model, self.cluster.gpus
+        experts = {"ep": gpus} if model.experts is not None else {}
+        if gpus not in sizes or gpus == 1:
+            return
+        if self.demand.prompt > model.hidden:
+            folded = {"tsp": gpus, **experts}
+            yield folded
+            for found in tried(lambda: [self.deployment(Candidate(folded, self.scenario).plan("tried"))]):
+                yield from (keys_with(folded, options) for options in budgets(found, self.demand.prompt))
+        if any(use.grows and use.heads < gpus for use in model.cache_uses()):
+            yield {"tp": gpus, **experts, "dcp": gpus, "decode_exchange": "all_to_all"}
 
     def _routed(self, keys: Mapping[str, Any]) -> dict[str, Any]:
         """Behind the router that looks at loads, where there are several replicas."""
@@ -114,6 +134,16 @@ class ServiceSpace:
             parts = {"prefill": count, "decode": replicas - count}
             pools = {name: {"replicas": number, **one} for name, number in parts.items()}
             yield Candidate({"pools": pools}, self.scenario, tuple(expected))
+
+    def reading(self, keys: Mapping[str, Any], name: str) -> Reading | None:
+        """How soon a plan of one pool reads a prompt; None where it is not legal, or has no room."""
+
+        def find() -> list[Reading]:
+            deployment = self.deployment(Candidate(keys, self.scenario).plan("tried"))
+            refused = deployment.refusal(self.demand.prompt + self.demand.output)
+            return [] if refused is not None else [Reading(name, Engine(deployment, self.demand, 1))]
+
+        return next(iter(tried(find)), None)
 
     # --- one pool -------------------------------------------------------------------------------------------
 
@@ -173,6 +203,8 @@ class ServiceSpace:
         gpus, experts = self.cluster.gpus, self.question.model.experts is not None
         for size in loads(min(gpus // 2, MOST_RANKS)):
             ways: list[list[dict[str, Any]]] = [[{"tp": size} if size > 1 else {}]]
+            if name == "prefill" and size > 1 and self.demand.prompt > self.question.model.hidden:
+                ways.append([{"tsp": size, **({"ep": size} if experts else {})}])
             if experts and size > 1:
                 ways.append([{"tp": size, "ep": size}])
                 spread = [{"dp": size, **more} for more in with_experts({}, 1, size)]
@@ -214,7 +246,7 @@ def busy_s(engine: Engine, name: str) -> float:
 
 def ranks(keys: Mapping[str, Any]) -> int:
     """GPUs of a pool's replica."""
-    return int(keys.get("tp", 1)) * int(keys.get("dp", 1))
+    return math.prod(int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp", "dp"))
 
 
 def rate(candidate: Candidate, bounds: Mapping[str, float]) -> float:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ...model import Architecture
-from ...parallel import SCHEMES
+from ...parallel import SCHEMES, Plan, Scheme
+from ...parallel.decode import index_exchange
 from ...parallel.dispatch import DISPATCHES
 from ...steps import Step
 
@@ -27,9 +29,18 @@ def spreads(model: Architecture, step: Step, gpus: int) -> Iterator[dict[str, An
                     continue
                 keys = spread | ({"pp": pp} if pp > 1 else {})
                 for further in scheme.serving_variants(step, keys):
-                    yield keys | dict(further)
-                    if model.experts is not None:
-                        yield from with_experts(keys | dict(further), math.prod(sizes), gpus // replica)
+                    shares = partial(_shares, scheme, step, keys, further)
+                    for choice in index_exchange.variants(model, further, shares):
+                        spread_keys = keys | dict(further) | dict(choice)
+                        yield spread_keys
+                        if model.experts is not None:
+                            yield from with_experts(spread_keys, math.prod(sizes), gpus // replica)
+
+
+def _shares(scheme: Scheme, step: Step, keys: Mapping[str, int], further: Mapping[str, Any]) -> bool:
+    """Whether ranks of such a plan share contexts in a step."""
+    own = {name: value for name, value in further.items() if name not in Plan.__dataclass_fields__}
+    return not step.shards_tokens and scheme.context(Plan("tried", dict(keys), options=own)).ranks > 1
 
 
 def with_experts(keys: dict[str, Any], ranks: int, replicas: int) -> Iterator[dict[str, Any]]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import InputError, TspsimError, UnknownNameError
-from ...parallel import SOUGHT
+from ...parallel import SOUGHT, scheme_axes
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
 from ...scenario.traffic import Traffic
@@ -36,6 +36,8 @@ from .service_answer import stated_keys
 from .service_demand import bounded_by, demand_of
 from .service_names import name_of_service, plain
 from .service_space import Candidate, ServiceSpace, rate
+from .spreads import spreads
+from .step_budgets import budgets, keys_with, why_not_the_step_s
 from .traffic_answer import OBJECTIVES, TrafficPlanned, Tried, goodput
 
 #: Shares of an offer's budget after which no more obvious plans, closed forms and new plans are looked at.
@@ -51,6 +53,8 @@ HOPE = 0.6
 #: Requests of a run of the search: ten a client, but no more than this, and never fewer than so many a client, so that
 #: warm-up and drain leave a steady part.
 REQUESTS, LEAST_A_CLIENT = 640, 8
+#: Plans whose reading of a prompt in one step is compared with the best plan's.
+READINGS = 12
 #: Clients, at most, and steps down from a rate that was looked for roughly and is too high for a longer run.
 MOST_CLIENTS, DOWN = 8192, 4
 
@@ -114,6 +118,12 @@ class TrafficPlanner:
         self.searched = ("tp", "pp", "dp", "ep", *keys, self.load_name)
         self.effort = Effort(math.inf if budget_s is None else budget_s)
 
+    def _searched_on(self, space: ServiceSpace) -> tuple[str, ...]:
+        """Keys that are tried on a cluster: those of every way to spread a replica among the others."""
+        every = spreads(space.question.model, space.question.work.step, space.cluster.gpus)
+        spread = dict.fromkeys(key for keys in every for key in keys if key not in self.searched)
+        return *self.searched[:4], *spread, *self.searched[4:]
+
     @property
     def load_name(self) -> str:
         """What of the traffic is chosen with a plan."""
@@ -138,7 +148,7 @@ class TrafficPlanner:
             here = Offered(offered.name, offered, space, effort)
             if answer is None:
                 answer = TrafficPlanned(
-                    self.scenario, space.question, self.objective, self.searched, bounds=self.bounds
+                    self.scenario, space.question, self.objective, self._searched_on(space), bounds=self.bounds
                 )
             try:
                 self._search(here, answer)
@@ -245,6 +255,28 @@ class TrafficPlanner:
                 break
             self._try(here, answer, variant)
         self._finer(here, answer)
+        self._explain(here, answer)
+
+    def _explain(self, here: Offered, answer: TrafficPlanned) -> None:
+        """Why the plan whose step reads a prompt soonest is not the one that serves best."""
+        best = max(here.known, key=self._rank, default=None)
+        if best is None or "pools" in best.keys:
+            return
+        more = {key: best.keys[key] for key in ("engine",) if key in best.keys}
+        spread = [{key: value for key, value in each.keys.items() if key not in ("engine", "speculation", "router")}
+                  for each in here.candidates if "pools" not in each.keys and each.expected]  # fmt: skip
+        gpus, names = here.space.cluster.gpus, dict[str, dict[str, Any]]()
+        for keys in spread:
+            if math.prod(int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp")) == gpus:
+                names.setdefault(name_of_service(keys, gpus), keys)
+        own = here.space.reading({key: value for key, value in best.keys.items() if key != "name"}, best.name)
+        others = [here.space.reading({**keys, **more}, name) for name, keys in list(names.items())[:READINGS]]
+        here.effort.closed(len(others))
+        clients = int(best.load.get("concurrency", 1))
+        if own is not None:
+            said = why_not_the_step_s(own, [each for each in others if each is not None], clients)
+            several = f"{here.name}: " if self.scenario.offers else ""
+            answer.notes += (several + said,) if said else ()
 
     def _finer(self, here: Offered, answer: TrafficPlanned) -> None:
         """The best plan between its clients and the next power of two on either side."""
@@ -313,6 +345,9 @@ class TrafficPlanner:
         elif "speculation" not in keys and DRAFTS.get("mtp").available(here.space.question.model):
             for tokens in (1, 3):
                 yield {**keys, "speculation": {"tokens": tokens, "draft": "mtp"}}
+        if "pools" not in keys:
+            deployment = here.space.deployment(Candidate(keys, here.scenario).plan("tried"))
+            yield from (keys_with(keys, options) for options in budgets(deployment, self.demand.prompt))
         limit = POLICIES.get(best.result.settings["engine"]["scheduler"]).sequence_option
         if not self.traffic.arrivals.closed and limit and "pools" not in keys:
             yield {**keys, "engine": {**keys.get("engine", {}), limit: 64}}

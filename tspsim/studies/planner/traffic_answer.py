@@ -81,11 +81,14 @@ class TrafficPlanned(ServicePlanned[Tried]):
         The best of every offer.
     kept
         Whether the best keep the bounds: otherwise they come nearest.
+    notes
+        What a reader may wonder at: why the plan of the fastest step does not serve best.
     """
 
     bounds: Mapping[str, float] = field(default_factory=dict)
     by_offer: tuple[Tried, ...] = ()
     kept: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def asked_again(self) -> Scenario:
@@ -127,6 +130,7 @@ class TrafficPlanned(ServicePlanned[Tried]):
         return {
             "limits": [f"{name}<={seconds:g}" for name, seconds in self.bounds.items()],
             "kept": self.kept,
+            "notes": list(self.notes),
             "best": [each.to_json() for each in self.best],
             "offers": [each.to_json() for each in self.by_offer],
             "front": [mark(each) for each in self.front],

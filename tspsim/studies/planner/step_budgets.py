@@ -1,0 +1,97 @@
+"""Tokens that a step of an engine has at most, whether prompts are cut, and why a step's winner is not a service's.
+
+A schedule in which weights come to tokens brings all of them in every step: it reads a long prompt fastest in one, and
+loses what it gains where an engine's budget cuts the prompt. The budget is an option of the engine, so a search tries
+more of it, as large as the prompt, and a quarter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...serving.deployment import Deployment
+from ...serving.work import Chunk, Work
+from ...units import digits
+from .rates import Engine
+
+#: Budgets grow and shrink by this, prompts are rounded up to so many tokens, and none has fewer.
+FACTOR, UNIT, LEAST = 4, 1024, 1024
+#: A step's winner is spoken of where it reads the prompt in less than this share of the time.
+FASTER = 0.98
+
+
+def whole(prompt: int) -> int:
+    """A budget that takes a prompt at once."""
+    return -(-prompt // UNIT) * UNIT
+
+
+def option_of(deployment: Deployment) -> tuple[str, int | None]:
+    """The option that says how many tokens a step has at most, and what it is; empty: there is none."""
+    policy = deployment.engine.policy
+    return policy.token_option, policy.step_tokens(dict(deployment.engine.options))
+
+
+def budgets(deployment: Deployment, prompt: int) -> Iterator[dict[str, Any]]:
+    """Options of the engine with which a step has more tokens, up to the whole prompt, or fewer; and with which
+    prompts are cut or are not, where the engine has a choice."""
+    option, usual = option_of(deployment)
+    if not option or usual is None:
+        return
+    most, sizes = whole(prompt), list[int]()
+    while usual * FACTOR ** (len(sizes) + 1) < most:
+        sizes.append(usual * FACTOR ** (len(sizes) + 1))
+    sizes += [most] if most > usual else []
+    sizes += [usual // FACTOR] if LEAST <= usual // FACTOR < most else []
+    yield from ({option: size} for size in sizes)
+    cut = deployment.engine.policy.chunk_option
+    if cut and most > UNIT:
+        yield {option: max(usual, most), cut: not getattr(deployment.engine.options, cut)}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How soon a plan reads a prompt: at once, and in the engine's steps."""
+
+    name: str
+    engine: Engine
+
+    @property
+    def at_once_s(self) -> float:
+        return float(self.engine.deployment.costs.seconds([Work((Chunk(self.engine.demand.prompt, 0),))]))
+
+
+def why_not_the_step_s(best: Reading, others: Sequence[Reading], clients: int) -> str:
+    """Why the plan that reads a prompt soonest in one step does not serve best; empty where it does."""
+    if not others:
+        return ""
+    winner = min(others, key=lambda each: each.at_once_s)
+    first, own = winner.at_once_s, best.at_once_s
+    if first > FASTER * own:
+        return ""
+    said = (
+        f"In one step {winner.name} reads a prompt of {best.engine.demand.prompt:,} tokens soonest, "
+        f"{digits(first)} s against {digits(own)} of {best.name}"
+    )
+    if best.engine.count > 1 and own / best.engine.count <= first:
+        each = f"its {best.engine.count} replicas read one each, {digits(own / best.engine.count)} s a prompt"
+        return f"{said}; {each}, and wait for nobody."
+    option, budget = option_of(best.engine.deployment)
+    pieces = winner.engine.read_s, best.engine.read_s
+    if budget is not None and budget < best.engine.demand.prompt and pieces[0] > FASTER * pieces[1]:
+        steps = f"in steps of {budget:,} tokens ({option}) it takes {digits(pieces[0])} against {digits(pieces[1])}"
+        return f"{said}; {steps}, because every step brings its weights again."
+    together = max(1, min(clients, best.engine.most, winner.engine.most))
+    decoding = winner.engine.step_s(together), best.engine.step_s(together)
+    answer = best.engine.demand.output
+    lost, gained = answer * (decoding[0] - decoding[1]), own - first
+    if lost > 0.0:
+        rest = f"{digits(1e3 * decoding[0])} ms against {digits(1e3 * decoding[1])} with {together} sequences"
+        return f"{said}; a token after it takes {rest}, {digits(lost)} s over an answer for {digits(gained)} s gained."
+    return f"{said}; beside sequences that decode a step is not the one that reads alone."
+
+
+def keys_with(keys: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan's keys with some options of its engine."""
+    return {**keys, "engine": {**keys.get("engine", {}), **options}}
