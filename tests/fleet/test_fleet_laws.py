@@ -1,0 +1,101 @@
+"""Laws over random fleets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS
+from tspsim.fleet.clock import Fleet
+from tspsim.fleet.jobs import Job
+from tspsim.fleet.nodes import Nodes
+from tspsim.studies import contract
+
+NODES, GPUS = 12, 8
+REGISTERED = [
+    *(f"job_schedulers/{name}" for name in JOB_SCHEDULERS),
+    *(f"placements/{name}" for name in PLACEMENTS),
+    *(f"durations/{name}" for name in DURATIONS if name == "fixed"),
+]
+#: Keys that a kind needs beside its name.
+NEEDED = {"durations/fixed": {"of": "2 h"}}
+
+
+@pytest.mark.parametrize("name", REGISTERED)
+def test_all_that_is_registered_keeps_the_contract(name: str) -> None:
+    checked = contract.check(name, NEEDED.get(name))
+    assert checked.broken == () and checked.held > 5
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
+    """Gap before it, nodes, seconds and priority of every job."""
+    job = st.tuples(st.integers(0, 60), st.integers(1, NODES), st.integers(1, 200), st.integers(0, 2))
+    return draw(st.lists(job, min_size=1, max_size=25))
+
+
+def run(drawn: list[tuple[int, int, int, int]], nodes: int, scheduler: str, placement: str = "packed") -> Fleet:
+    at = np.cumsum([gap for gap, *_ in drawn])
+    jobs = [
+        Job(n, f"j{n}", "k", f"u{n % 3}", 0, float(at[n]), (wide,), (float(runs),), 2.0 * runs, 0, priority, True)
+        for n, (_, wide, runs, priority) in enumerate(drawn)
+    ]
+    leaves = [range(begin, min(begin + 4, nodes)) for begin in range(0, nodes, 4)]
+    policy: Any = JOB_SCHEDULERS.get(scheduler)()
+    placed: Any = PLACEMENTS.get(placement)()
+    fleet = Fleet(jobs, Nodes(leaves, GPUS), policy, placed, random=np.random.default_rng(0))
+    fleet.run()
+    return fleet
+
+
+@given(rows(), st.integers(1, 6))
+@settings(max_examples=25, deadline=None)
+def test_more_nodes_never_start_a_job_later_under_first_come(drawn: list[tuple[int, int, int, int]], more: int) -> None:
+    few, many = (run(drawn, nodes, "fcfs") for nodes in (NODES, NODES + more))
+    for before, after in zip(few.lives, many.lives, strict=True):
+        assert after.started_s is not None and before.started_s is not None
+        assert after.started_s <= before.started_s
+    assert many.ended_s <= few.ended_s
+
+
+@given(rows(), st.sampled_from(sorted(JOB_SCHEDULERS)), st.sampled_from(sorted(PLACEMENTS)))
+@settings(max_examples=40, deadline=None)
+def test_no_node_has_two_jobs_and_no_work_is_lost(
+    drawn: list[tuple[int, int, int, int]], scheduler: str, placement: str
+) -> None:
+    fleet = run(drawn, NODES, scheduler, placement)
+    held: dict[int, list[tuple[float, float]]] = {}
+    spells = fleet.spells
+    for start_s, end_s, nodes in zip(spells.start_s, spells.end_s, spells.nodes, strict=True):
+        for node in nodes:
+            held.setdefault(node, []).append((start_s, end_s))
+    for times in held.values():
+        times.sort()
+        assert all(first[1] <= second[0] for first, second in pairwise(times))
+    for job, life in zip(fleet.jobs, fleet.lives, strict=True):
+        assert life.ended_s is not None and life.started_s is not None and life.started_s >= job.submit_s
+        assert life.advanced_s == pytest.approx(job.work_s[0])
+        assert life.ran_s == pytest.approx(life.productive_s + sum(life.lost_s.values()))
+    total = fleet.ended_s * NODES * GPUS
+    had = sum(life.gpu_s for life in fleet.lives)
+    assert had + sum(fleet.idle_gpu_s.values()) == pytest.approx(total)
+
+
+@given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500))
+@settings(max_examples=25, deadline=None)
+def test_a_job_of_no_priority_delays_no_other_under_preemption(
+    drawn: list[tuple[int, int, int, int]], at: int, wide: int, runs: int
+) -> None:
+    higher = [(gap, nodes, seconds, 1 + priority) for gap, nodes, seconds, priority in drawn]
+    alone = [(life.started_s, life.ended_s) for life in run(higher, NODES, "priority").lives]
+    # It is submitted ``at`` seconds after all others' gaps begin, before the first.
+    gap = higher[0][0]
+    before = min(at, gap)
+    added = [(before, wide, runs, 0), (gap - before, *higher[0][1:]), *higher[1:]]
+    beside = [(life.started_s, life.ended_s) for life in run(added, NODES, "priority").lives[1:]]
+    assert beside == alone
