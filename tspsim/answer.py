@@ -4,6 +4,7 @@ iteration of reinforcement learning, with ``jobs`` all that runs on a cluster.""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,8 +12,9 @@ from . import simulation
 from ._display import progress_bar
 from .bound import Bounds
 from .errors import InputError
+from .network import Cluster
 from .parallel import Plan
-from .question import Question, look_up
+from .question import FRESH, Lookups, Question, cluster_of, look_up
 from .result import PlanResult, Result
 from .scenario import Scenario, load
 
@@ -35,6 +37,7 @@ def simulate(
     every_rank: bool = False,
     every_step: bool = False,
     every_kernel: bool = False,
+    cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Answer a scenario: every plan in its order.
@@ -50,28 +53,36 @@ def simulate(
     every_step, every_kernel
         Of traffic: take every step by itself, and compare drawn steps with their whole programs; same answer, and how
         far it may be trusted.
+    cluster
+        Of a single step: the scenario's cluster with other links (:func:`tspsim.network.with_graph`); None:
+        as the scenario has it.
     progress
         Called with a plan's name and the share of plans done before it; None: a bar in a terminal or a notebook.
 
     Raises
     ------
     InputError
-        The scenario is wrong: a degree that divides nothing, an unknown name, ….
+        The scenario is wrong: a degree that divides nothing, an unknown name, …. Or the cluster has other GPUs.
     """
     fleet = fleet_of(scenario)
     if fleet is not None:
+        if cluster is not None:
+            raise InputError("a cluster beside the scenario is for single steps; a fleet names its own")
         from .fleet import answer as of_jobs
 
         with progress_bar(progress) as told:
             return of_jobs(fleet, simulate, progress=told)
     asked = question_of(scenario)
+    if cluster is not None and (asked.loop is not None or asked.traffic is not None):
+        raise InputError("a cluster beside the scenario is for single steps; name a file in cluster.topology")
     with progress_bar(progress) as told:
         if asked.loop is not None:
             from .loop.answer import answer as iterations
 
             return iterations(look_up(asked), progress=told)
         if asked.traffic is None:
-            return simulation.simulate(asked, every_rank=every_rank, progress=told)
+            lookups = FRESH if cluster is None else _on(cluster, asked)
+            return simulation.simulate(asked, every_rank=every_rank, progress=told, lookups=lookups)
         from .serving.answer import answer
 
         return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=told)
@@ -86,6 +97,18 @@ def fleet_of(source: object) -> FleetQuestion | None:
     if isinstance(source, FleetQuestion):
         return source
     return load(source) if is_fleet(source) else None  # type: ignore[arg-type]
+
+
+def _on(cluster: Cluster, scenario: Scenario) -> Lookups:
+    """Lookups that find this cluster, which has the GPUs of the scenario's."""
+    own = cluster_of(scenario)
+    for what, has, needs in (("GPUs", cluster.gpus, own.gpus), ("device", cluster.device_name, own.device_name)):
+        if has != needs:
+            raise InputError(f"{what} of {cluster.name}: {has}; the scenario's cluster has {needs}")
+    if cluster.gpus_per_node != own.gpus_per_node:
+        told = f"nodes of {cluster.name} have {cluster.gpus_per_node} GPUs"
+        raise InputError(f"{told}; those of the scenario's cluster {own.gpus_per_node}")
+    return replace(FRESH, cluster=cluster)
 
 
 def question_of(source: object) -> Scenario:

@@ -18,6 +18,7 @@ from .network import (
     with_fabrics,
     with_nodes,
     with_pairs,
+    with_topology,
 )
 from .parallel import (
     SWITCHES,
@@ -109,6 +110,8 @@ class Lookups:
     load_device: Callable[[str], Device] = load_device
     load_model: Callable[[str], Architecture] = load_model
     load_stack: Callable[[str], StackSpec] = load_stack
+    #: In the place of the cluster that a scenario names.
+    cluster: Cluster | None = None
 
 
 FRESH = Lookups()
@@ -259,6 +262,8 @@ def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookup
 
 def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     """The cluster of a scenario, with its faults."""
+    if lookups.cluster is not None:
+        return lookups.cluster
     if not isinstance(scenario.cluster, ClusterInline):
         return lookups.load_cluster(scenario.cluster)
     inline = scenario.cluster
@@ -267,6 +272,8 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
         cluster = lookups.build_cluster(*parts, inline.gpus_per_node, inline.transport)
         if inline.islands and inline.nodes > 1:
             cluster = in_islands(cluster, inline.islands)
+        if inline.topology is not None:
+            cluster = with_topology(cluster, inline.topology)
         if inline.measured is not None:
             cluster = measured_between(cluster, inline.measured)
         if inline.routing is not None:

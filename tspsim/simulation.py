@@ -36,7 +36,7 @@ from .parallel.pipeline import check_tasks
 from .parallel.remedy import fitting
 from .paths import LowerBound
 from .program import Program
-from .question import Lookups, Question, look_up
+from .question import FRESH, Lookups, Question, look_up
 from .result import Memory, PlanResult, RankClass, Result
 from .scenario import Scenario, load
 from .statements import bottleneck, defaults_in_words, for_nothing, notes_of, of_experts_types, unexplained
@@ -51,7 +51,11 @@ Progress = Callable[[str, float], None]
 
 
 def simulate(
-    scenario: Scenario | str | Path | Mapping[str, Any], *, every_rank: bool = False, progress: Progress | None = None
+    scenario: Scenario | str | Path | Mapping[str, Any],
+    *,
+    every_rank: bool = False,
+    progress: Progress | None = None,
+    lookups: Lookups = FRESH,
 ) -> Result:
     """Answer a scenario: every plan in its order.
 
@@ -63,13 +67,15 @@ def simulate(
         Run every rank instead of one a class of equal ranks; same answer, more timeline.
     progress
         Called with a plan's name and the share of plans done before it.
+    lookups
+        How names become things.
 
     Raises
     ------
     InputError
         The scenario is wrong: a degree that divides nothing, an unknown name, ….
     """
-    question = look_up(scenario if isinstance(scenario, Scenario) else load(scenario))
+    question = look_up(scenario if isinstance(scenario, Scenario) else load(scenario), lookups)
     results = []
     for index, plan in enumerate(question.plans):
         if progress is not None:

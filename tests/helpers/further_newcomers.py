@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import networkx as nx
 import numpy as np
 
 from tspsim.fleet import Durations, JobScheduler, Logged, Placement
@@ -17,8 +18,9 @@ from tspsim.model.attention.grouped import Grouped
 from tspsim.model.attention.sections import AttentionSection, GroupedSection
 from tspsim.model.serving import ServingLayer
 from tspsim.network import CollectiveAlgorithm, Group, RoutingPolicy, Schedule, Topology, scheduled
+from tspsim.network.graphs import joined
 from tspsim.network.kinds import CollectiveKind
-from tspsim.network.wiring import Cable, Wiring, joined
+from tspsim.network.wiring import Cable
 from tspsim.operators import Operator, Role
 from tspsim.parallel import Plan
 from tspsim.parallel.activation_store import ActivationStore
@@ -99,7 +101,7 @@ def in_a_line(group: Group, kind: CollectiveKind) -> list[Schedule]:
     return [scheduled(group, "ring", *ends, 1.0, node_steps=group.size - 1)] if len(group.members) == 1 else []
 
 
-def chain(endpoints: int, argument: Any, cable: Cable) -> Wiring:
+def chain(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
     ends = [(near, near + 1, cable.together, cable.latency_s) for near in range(endpoints - 1)]
     return joined([*ends, *((far, near, *rate) for near, far, *rate in ends)], endpoints)  # type: ignore[misc]
 

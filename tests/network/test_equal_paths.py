@@ -26,9 +26,10 @@ from tspsim.network import (
 )
 from tspsim.network.clos import Clos
 from tspsim.network.even import evenly, is_even
+from tspsim.network.graphs import switched
 from tspsim.network.layout import Layout
 from tspsim.network.routing import Flows
-from tspsim.network.wiring import switched
+from tspsim.network.wiring import compiled
 from tspsim.question import look_up
 from tspsim.scenario import load
 
@@ -172,7 +173,7 @@ def test_planned_flows_are_dealt_out_evenly(data: st.DataObject, leaves: int, sp
 
 def test_a_plan_evens_out_what_routing_by_destination_does_not() -> None:
     """Four NICs of a leaf send to NICs whose numbers have one remainder: one spine for all, or one each."""
-    layout = Layout(16, switched(8, 1e9), 8, 8, "fat_tree", 16)
+    layout = Layout(16, compiled(switched(8, 1e9)), 8, 8, "fat_tree", 16)
     assert layout.clos.pod_spines == 8
     source, destination = np.arange(8), 16 + 8 * np.arange(8)
     planned = replace(layout, routing=Routing("planned"))
@@ -186,7 +187,7 @@ def test_a_plan_evens_out_what_routing_by_destination_does_not() -> None:
 
 
 def test_three_stages_are_planned_up_to_the_cores() -> None:
-    layout = Layout(16, switched(8, 1e9), 8, 8, "fat_tree", 8, routing=Routing("planned"))
+    layout = Layout(16, compiled(switched(8, 1e9)), 8, 8, "fat_tree", 8, routing=Routing("planned"))
     assert layout.clos.pods > 2
     source, destination = np.arange(128), np.random.default_rng(5).permutation(128)
 

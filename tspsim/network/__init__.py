@@ -30,9 +30,11 @@ from .collectives.multi_ring import hamiltonian_cycles
 from .collectives.schedule import Group, Schedule, scheduled
 from .collectives.traffic import Traffic
 from .flows import Flow, finish_times
+from .graphml import read_graphml, with_topology
 from .host import host_bandwidth, host_copy, host_link_bytes_per_s, host_reads, waiting
 from .kinds import KINDS, CollectiveKind
 from .load import build_cluster, load_cluster, with_fabrics, with_nodes
+from .own import with_graph
 from .pairs import between_nodes, with_pairs
 from .routing import ROUTINGS, SPREAD, Routing, RoutingPolicy, mean_ring_rate
 from .wiring import TOPOLOGIES, Topology
@@ -70,9 +72,12 @@ __all__ = [
     "mean_ring_rate",
     "places_reached",
     "point_to_point",
+    "read_graphml",
     "scheduled",
     "waiting",
     "with_fabrics",
+    "with_graph",
     "with_nodes",
     "with_pairs",
+    "with_topology",
 ]

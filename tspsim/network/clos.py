@@ -1,19 +1,25 @@
-"""Leaf, spine and core switches of one folded Clos network: how many, how thick their links, which way.
+"""Leaf, spine and core switches of one folded Clos network: its graph, and the links and ways compiled from it.
 
-Everything is arithmetic on integers, so a fabric of any size costs nothing until its links are listed.
-Parallel cables between two switches count as one link of their summed bandwidth.
+The graph is of the equal part: of a plane of two stages that is all of it, of three stages one pod with its cores, for
+every pod is joined to the same cores alike. Parallel cables between two switches count as one link of their summed
+bandwidth.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from .graphs import BANDWIDTH, KIND, LATENCY, folded_clos
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 Integers = NDArray[np.int64]
 
@@ -40,6 +46,10 @@ class Clos:
     #: Parallel cables between a leaf and a spine, and between a spine and a core, that are links of their own.
     lanes: int = 1
     core_lanes: int = 1
+    #: Bytes/s of an endpoint, into a leaf over out of it, and seconds of a link between switches.
+    port_bytes_per_s: float = 1.0
+    oversubscription: float = 1.0
+    latency_s: float = 0.0
 
     @classmethod
     def joining(cls, endpoints: int, radix: int) -> Clos:
@@ -138,15 +148,33 @@ class Clos:
         core = spine * self.pod_leaves / self.spine_cores if self.spine_cores else 0.0
         return spine / self.lanes, core / self.core_lanes
 
+    @property
+    def graph(self) -> nx.MultiDiGraph[Any]:
+        """The plane, or the pod that it has several of, with the cores that all pods share.
+
+        >>> plane = Clos(8, 32, 64, port_bytes_per_s=50e9).graph
+        >>> sorted(plane.edges["leaf0", "spine3", 0].items())
+        [('bandwidth_bytes_per_s', 400000000000.0), ('kind', 'spine'), ('latency_s', 0.0)]
+        """
+        return _graph(self)
+
+    @property
+    def tables(self) -> Tables:
+        """What the graph is compiled to."""
+        return _tables(self)
+
     @cached_property
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target of every link; leaves are numbered first, then spines, then cores."""
-        leaf, spine = np.divmod(np.arange(self.leaves * self.pod_spines), max(1, self.pod_spines))
-        upper = self.leaves + leaf // self.pod_leaves * self.pod_spines + spine
-        position, core = np.divmod(np.arange(self.spines * self.spine_cores), max(1, self.spine_cores))
-        cores = self.leaves + self.spines + position % max(1, self.pod_spines) * self.spine_cores + core
-        low = np.concatenate([np.repeat(leaf, self.lanes), np.repeat(self.leaves + position, self.core_lanes)])
-        high = np.concatenate([np.repeat(upper, self.lanes), np.repeat(cores, self.core_lanes)])
+        low, high = self.tables.below
+        pod = np.repeat(np.arange(self.pods), len(low))[: self.leaf_links // 2]
+        leaf = np.tile(low, self.pods)[: len(pod)] + pod * self.pod_leaves
+        upper = self.leaves + np.tile(high, self.pods)[: len(pod)] + pod * self.pod_spines
+        below, above = self.tables.above
+        pod = np.repeat(np.arange(self.pods), len(below))
+        position = self.leaves + np.tile(below, self.pods) + pod * self.pod_spines
+        cores = self.leaves + self.spines + np.tile(above, self.pods)
+        low, high = np.concatenate([leaf, position]), np.concatenate([upper, cores])
         return _interleave(low, high), _interleave(high, low)
 
     def paths(self, source_leaf: Integers, target_leaf: Integers, spread: Integers) -> Integers:
@@ -160,23 +188,64 @@ class Clos:
             return nothing[:, None]
         above, spine = np.divmod(spread, self.pod_spines)
         above, lane = np.divmod(above, self.lanes)
-        source_pod, target_pod = source_leaf // self.pod_leaves, target_leaf // self.pod_leaves
         differs = source_leaf != target_leaf
-        up = np.where(differs, 2 * ((source_leaf * self.pod_spines + spine) * self.lanes + lane), -1)
-        down = np.where(differs, 2 * ((target_leaf * self.pod_spines + spine) * self.lanes + lane) + 1, -1)
+        up, rise = self.tables.up, self.tables.rise
         if self.pods == 1:
-            return np.stack([up, down], axis=1)
+            first, last = up[source_leaf, spine, lane], up[target_leaf, spine, lane] + 1
+            return np.stack([np.where(differs, first, -1), np.where(differs, last, -1)], axis=1)
+        source_pod, source_leaf = np.divmod(source_leaf, self.pod_leaves)
+        target_pod, target_leaf = np.divmod(target_leaf, self.pod_leaves)
+        per_pod, per_core = 2 * len(self.tables.below[0]), 2 * len(self.tables.above[0])
+        first = np.where(differs, up[source_leaf, spine, lane] + source_pod * per_pod, -1)
+        last = np.where(differs, up[target_leaf, spine, lane] + target_pod * per_pod + 1, -1)
         above, core = np.divmod(above, self.spine_cores)
         cable, far = above % self.core_lanes, source_pod != target_pod
 
-        def between(pod: Integers) -> Integers:
-            position: Integers = (pod * self.pod_spines + spine) * self.spine_cores + core
-            link: Integers = self.leaf_links + 2 * (position * self.core_lanes + cable)
-            return link
-
-        rise, fall = between(source_pod), between(target_pod) + 1
-        return np.stack([up, np.where(far, rise, -1), np.where(far, fall, -1), down], axis=1)
+        to_core = self.leaf_links + rise[spine, core, cable]
+        upper, lower = to_core + source_pod * per_core, to_core + target_pod * per_core + 1
+        return np.stack([first, np.where(far, upper, -1), np.where(far, lower, -1), last], axis=1)
 
 
 def _interleave(first: Integers, second: Integers) -> Integers:
     return np.stack([first, second], axis=1).reshape(-1)
+
+
+class Tables(NamedTuple):
+    """A plane's graph as arrays. A cable's way up has an even number, its way down the next; each stage counts anew."""
+
+    #: Way up by leaf of a pod, spine and cable; by spine of a pod, core above it and cable.
+    up: Integers
+    rise: Integers
+    #: Lower and upper end of every cable, in the order of these numbers: leaves and spines, spines and cores.
+    below: tuple[Integers, Integers]
+    above: tuple[Integers, Integers]
+    #: Bytes/s and seconds of a link of either stage.
+    rates: tuple[tuple[float, float], tuple[float, float]]
+
+
+@lru_cache(maxsize=64)
+def _graph(clos: Clos) -> nx.MultiDiGraph[Any]:
+    cables, rates = (clos.lanes, clos.core_lanes), clos.bandwidths(clos.port_bytes_per_s, clos.oversubscription)
+    return folded_clos(clos.pod_leaves, clos.pod_spines, clos.spine_cores, cables, rates, clos.latency_s)
+
+
+@lru_cache(maxsize=64)
+def _tables(clos: Clos) -> Tables:
+    graph = _graph(clos)
+    stages: dict[str, dict[str, int]] = {}
+    for vertex, facts in graph.nodes(data=True):
+        stage = stages.setdefault(facts[KIND], {})
+        stage[vertex] = len(stage)
+    found = []
+    for lower, upper in (("leaf", "spine"), ("spine", "core")):
+        low, high = stages.get(lower, {}), stages.get(upper, {})
+        cables = [(low[u], high[v]) for u in low for v, edges in graph[u].items() if v in high for _ in edges]
+        first = next((next(iter(graph[u][v].values())) for u in low for v in graph[u] if v in high), None)
+        rate = (first[BANDWIDTH], first[LATENCY]) if first is not None else (0.0, clos.latency_s)
+        ends = np.array(cables, dtype=np.int64).reshape(-1, 2).T
+        across = len(cables) // max(1, len(low))
+        width = clos.lanes if upper == "spine" else clos.core_lanes
+        ways = 2 * np.arange(len(cables)).reshape(len(low) if cables else 0, across // width, width)
+        found.append((ways, (ends[0], ends[1]), rate))
+    (up, below, slow), (rise, above, fast) = found
+    return Tables(up, rise, below, above, (slow, fast))

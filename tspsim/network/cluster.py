@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, shorten
+from .clos import Clos
+from .graphs import BANDWIDTH, KIND, LATENCY, read_only
 from .layout import Layout
 from .routing import SPREAD, Routing
 from .sources import sources
@@ -170,8 +172,10 @@ class Cluster:
             return Layout(*shape, dead=dead)
         kind = fabric.joining(self.nodes, node.nics)
         radix, ports = fabric.switch.radix.value, fabric.nic.ports.value if fabric.nic.ports else 1
-        uplinks = self.oversubscription
-        return Layout(*shape, kind, radix, dead, routing=self.routing, oversubscription=uplinks, ports=ports)
+        return Layout(
+            *shape, kind, radix, dead, routing=self.routing, oversubscription=self.oversubscription, ports=ports,
+            nic_bytes_per_s=fabric.nic.bandwidth.value, switch_s=fabric.switch.latency.value,
+        )  # fmt: skip
 
     def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
         """The fabric that a group of ranks moves its data over."""
@@ -203,22 +207,22 @@ class Cluster:
     def blocks(self) -> list[Block]:
         """Runs of equal links in id order: kind, how many, bytes/s, seconds."""
         node, layout = self.node, self.layout
-        blocks = [(node.link.kind, *run) for run in layout.inside.runs(self.nodes)]
+        blocks = list(layout.inside.runs(self.nodes, node.link.kind))
         if self.fabric is None:
             return blocks
-        nic, switch = self.fabric.nic, self.fabric.switch
+        nic = self.fabric.nic
         port = nic.bandwidth.value
         blocks += [
             (node.host_link.kind, layout.nic_start - layout.host_start, node.host_link.bandwidth.value, 0.0),
             ("nic", layout.switch_start - layout.nic_start, port / layout.nic_lanes, nic.latency.value),
         ]
         if isinstance(layout.plane, Wiring):
-            return [*blocks, *(("router", *run) for run in layout.plane.runs(1))]
+            return [*blocks, *layout.plane.runs(1, "router")]
         clos = layout.plane
-        spine, core = clos.bandwidths(port, self.oversubscription)
+        spine, core = clos.tables.rates
         for _ in range(layout.planes):
-            blocks.append(("spine", clos.leaf_links, spine, switch.latency.value))
-            blocks.append(("core", clos.links - clos.leaf_links, core, switch.latency.value))
+            blocks.append(("spine", clos.leaf_links, *spine))
+            blocks.append(("core", clos.links - clos.leaf_links, *core))
         return blocks
 
     @cached_property
@@ -241,26 +245,46 @@ class Cluster:
 
     @cached_property
     def graph(self) -> nx.DiGraph[Vertex]:
-        """The cluster without its dead links; edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``."""
+        """All parts put together, without dead links: what the simulation moves data over, to the link.
+
+        Edges carry ``bandwidth_bytes_per_s``, ``latency_s`` and ``kind``; vertices ``kind`` and, inside nodes,
+        ``node``. Parallel cables are one edge of what they have left. It cannot be changed; a changed ``copy()`` is
+        what :func:`~tspsim.network.with_graph` takes.
+        """
         import networkx as nx
 
         names = self.layout.vertices()
         graph: nx.DiGraph[Vertex] = nx.DiGraph()
-        graph.add_nodes_from(names)
+        graph.add_nodes_from(zip(names, self.layout.vertex_facts(), strict=True))
         pairs = zip(*(ends.tolist() for ends in self.layout.ends()), strict=True)
         for kind, count, bandwidth, latency in self.blocks():
-            attributes = {"bandwidth_bytes_per_s": bandwidth, "latency_s": latency, "kind": kind}
+            attributes = {BANDWIDTH: bandwidth, LATENCY: latency, KIND: kind}
             graph.add_edges_from(((names[u], names[v]) for u, v in islice(pairs, count)), **attributes)
-        # Parallel cables are one edge of what they have left.
         touched = [(self.links.source[link], self.links.target[link]) for link, _ in self.factors]
         parallel = [ends for ends, links in self.links.cables.items() if len(links) > 1] if self.told_apart else []
         for ends in dict.fromkeys([*touched, *parallel]):
             left = float(self.bandwidth_bytes_per_s[list(self.links.cables[ends])].sum())
             if left:
-                graph.edges[ends]["bandwidth_bytes_per_s"] = left
+                graph.edges[ends][BANDWIDTH] = left
             else:
                 graph.remove_edge(*ends)
-        return graph
+        return read_only(graph)
+
+    @property
+    def parts(self) -> dict[str, nx.DiGraph[Any]]:
+        """The graphs that are compiled, each once however often it occurs: ``node``, what joins a node's GPUs; and of
+        leaf and spine switches a ``plane``, or the ``pod`` that a plane of three stages has several of.
+
+        >>> from tspsim.network import build_cluster
+        >>> {name: len(part) for name, part in build_cluster("h100", 2048, "rails-400g").parts.items()}
+        {'node': 9, 'plane': 48}
+        >>> {name: len(part) for name, part in build_cluster("h100", 2048, "fat-tree-400g").parts.items()}
+        {'node': 9, 'pod': 320}
+        """
+        found: dict[str, nx.DiGraph[Any]] = {"node": self.node.graph}
+        if self.fabric is not None and isinstance(clos := self.layout.plane, Clos):
+            found["plane" if clos.pods == 1 else "pod"] = clos.graph
+        return found
 
     @property
     def divisible(self) -> bool:

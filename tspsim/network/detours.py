@@ -84,12 +84,12 @@ def around(layout: Layout, usual: Integers, start: Integers, end: Integers, spre
         first, last = start[left], end[left]
         across = first // layout.gpus != last // layout.gpus
         arrive = _shifted(layout, last, first - last if arrive_by is None else arrive_by)
-        leave = layout.leaving(first, arrive) if layout.fabric == "rails" else _shifted(layout, first, leave_by)
+        leave = layout.leaving(first, arrive) if layout.separate else _shifted(layout, first, leave_by)
         # Within a node a GPU that is cut off may only go out by its own NIC and come in by the other's.
         leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
         found = _with_spines(layout, first, leave, arrive, last, spread)
         works = ~crosses(found, layout.dead)
-        if layout.fabric == "rails":  # separate planes do not lead back into the node
+        if layout.separate:  # separate planes do not lead back into the node
             works &= across
         routes = _written(routes, left[works], found[works])
         left = left[~works]
@@ -105,7 +105,7 @@ def _neighbours(layout: Layout) -> Iterator[tuple[int | None, int]]:
         return
     steps = range(1, layout.gpus)
     yield 0, 0
-    if layout.fabric == "rails":
+    if layout.separate:
         yield None, 0
         yield from ((arrive, 0) for arrive in steps)
         return

@@ -1,17 +1,18 @@
-"""Which links a cluster has, in which order, and which of them a message takes: integers only.
+"""The quotient graph of a cluster, compiled: how often each equal part occurs, and which links of it a message takes.
 
-GPUs are numbered node by node. Links are numbered in blocks: the links inside node 0, inside node 1, …; then
-GPU to NIC and back, NIC to leaf and back; then the links between switches, plane by plane. Any id can be
-computed without listing the others, so traffic that stays in one node never pays for 2,048 of them.
-
-Inside every node lies the same :class:`~tspsim.network.wiring.Wiring`; between nodes :class:`~tspsim.network.clos.Clos`
-networks, or a wiring whose endpoints are the nodes.
+Parts are the graphs of a node (:class:`~tspsim.network.wiring.Wiring`) and of a plane between nodes
+(:class:`~tspsim.network.clos.Clos`; or a wiring whose endpoints are the nodes, or switches that NICs hang on). GPUs
+are numbered node by node. Links are numbered in blocks: the links inside node 0, inside node 1, …; then GPU to NIC and
+back, NIC to leaf and back; then the links between switches, plane by plane. Any id is the part's own number and how
+many parts come before, so that traffic that stays in one node never pays for 2,048 of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -49,6 +50,9 @@ class Layout:
     oversubscription: float = 1.0
     #: Of a NIC, to its leaf.
     ports: int = 1
+    #: Bytes/s of a NIC, and seconds of a link between switches.
+    nic_bytes_per_s: float = 1.0
+    switch_s: float = 0.0
 
     # How many, and where the blocks begin.
 
@@ -125,7 +129,10 @@ class Layout:
             found = Clos(self.rails * -(-per_rail // ports), ports, self.radix)
         else:
             found = Clos.joining(self.nodes * self.nics if self.fabric == "fat_tree" else per_rail, self.radix)
-        return found.by_cable(self.oversubscription) if self.routing.object.by_cable else found
+        if self.routing.object.by_cable:
+            found = found.by_cable(self.oversubscription)
+        rates = (self.nic_bytes_per_s, self.oversubscription, self.switch_s)
+        return replace(found, port_bytes_per_s=rates[0], oversubscription=rates[1], latency_s=rates[2])
 
     # Who is where.
 
@@ -138,9 +145,30 @@ class Layout:
         """The rail of each GPU's NIC."""
         return self.nic_of(gpu) % self.rails
 
+    @cached_property
+    def _leaf(self) -> Integers:
+        """The switch that every NIC hangs on, of a graph of switches."""
+        assert isinstance(self.fabric, Wiring)
+        return np.array(self.fabric.attached, dtype=np.int64)
+
+    @cached_property
+    def separate(self) -> bool:
+        """Whether there are planes that only GPUs join."""
+        if not isinstance(self.fabric, Wiring):
+            return self.fabric == "rails"
+        return bool(self.fabric.attached) and len(np.unique(self.fabric.islands[self._leaf])) > 1
+
+    def plane_of(self, gpu: Integers) -> Integers:
+        """With separate planes: that of each GPU's NIC."""
+        if not isinstance(self.fabric, Wiring):
+            return self.rail_of(gpu)
+        return self.fabric.islands[self._leaf[self.nic_of(gpu)]]
+
     def attachment(self, nic: Integers) -> tuple[Integers, Integers, Integers]:
         """Plane, leaf within the plane, and endpoint number of each NIC."""
         if isinstance(self.fabric, Wiring):
+            if self.fabric.attached:
+                return np.zeros_like(nic), self._leaf[nic], self.fabric.turns[nic]
             return np.zeros_like(nic), nic // self.nics, nic
         if self.fabric == "fat_tree":
             return np.zeros_like(nic), nic // self.clos.ports, nic
@@ -180,7 +208,7 @@ class Layout:
         """
         start, end = np.asarray(source, dtype=np.int64), np.asarray(destination, dtype=np.int64)
         across = start // self.gpus != end // self.gpus
-        leave = self.leaving(start, end) if self.fabric == "rails" else start
+        leave = self.leaving(start, end) if self.separate else start
         usual = self.by_way_of(start, np.where(across, leave, end), end, end, across, _mixed(label))
         return around(self, usual, start, end, _mixed(label)) if self.dead else usual
 
@@ -213,8 +241,8 @@ class Layout:
         return int((within - usual).max(initial=0)) // (2 if self.inside.star else 1)
 
     def leaving(self, start: Integers, arrive: Integers) -> Integers:
-        """With separate planes: the GPU of the own node whose NIC is on the rail of ``arrive``."""
-        changes = self.rail_of(start) != self.rail_of(arrive)
+        """With separate planes: the GPU of the own node whose NIC is on the plane of ``arrive``."""
+        changes = self.plane_of(start) != self.plane_of(arrive)
         return np.where(changes, start - start % self.gpus + arrive % self.gpus, start)
 
     def by_way_of(
@@ -242,8 +270,8 @@ class Layout:
         plane, from_leaf, _ = self.attachment(leaving)
         _, to_leaf, endpoint = self.attachment(arriving)
         chosen = endpoint
-        if isinstance(self.plane, Clos):
-            leaves = plane * self.plane.leaves
+        if isinstance(self.plane, Clos) or self.plane.attached:
+            leaves = plane * (self.plane.leaves if isinstance(self.plane, Clos) else 0)
             flows = Flows(leaving, arriving, from_leaf + leaves, to_leaf + leaves, endpoint)
             chosen = self.routing.object.choose(self.plane, flows, self.routing.seed)
         inner = self.plane.paths(from_leaf, to_leaf, chosen + spread)
@@ -325,6 +353,19 @@ class Layout:
             np.concatenate([targets, *backward, np.tile(high, self.planes) + shift]),
         )
 
+    def vertex_facts(self) -> Iterator[dict[str, Any]]:
+        """What every vertex is, in the same order: its ``kind``, and the ``node`` that it is in."""
+        inside = [("gpu", self.gpus), ("switch", len(self.inside.switches))]
+        for kind, count in [*inside, *([("nic", self.nics)] if self.fabric is not None else [])]:
+            yield from ({"kind": kind, "node": node} for node in range(self.nodes) for _ in range(count))
+        if isinstance(self.fabric, Wiring):
+            others = self.fabric.vertex_kinds or ("router",) * self.fabric.vertices
+            yield from ({"kind": kind} for kind in others)
+        elif self.fabric is not None:
+            clos = self.clos
+            stages = [("leaf", clos.leaves), ("spine", clos.spines), ("core", clos.cores)] * self.planes
+            yield from ({"kind": kind} for kind, count in stages for _ in range(count))
+
     def vertices(self) -> list[int | str]:
         """Names of all vertices: GPUs are their numbers."""
         names: list[int | str] = [*range(self.nodes * self.gpus)]
@@ -333,7 +374,8 @@ class Layout:
             return names
         names += [f"node{node}/nic{nic}" for node in range(self.nodes) for nic in range(self.nics)]
         if isinstance(self.fabric, Wiring):
-            return [*names, *(f"node{node}/router" for node in range(self.nodes)), *self.fabric.switches]
+            routers = self.fabric.leaves or [f"node{node}/router" for node in range(self.nodes)]
+            return [*names, *routers, *self.fabric.switches]
         clos = self.clos
         for plane in range(self.planes):
             prefix = f"rail{plane}/" if self.fabric == "rails" else ""

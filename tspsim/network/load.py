@@ -10,7 +10,9 @@ from .. import catalog
 from .._shared import Shared
 from ..errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
+from .graphml import with_topology
 from .joining import with_islands
+from .own import is_whole, with_graph
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -43,9 +45,12 @@ def load_cluster(name: str) -> Cluster:
         label = spec.name or str(name)
         parts = (spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, spec.library)
         try:
-            return build_cluster(*parts, spec.gpus_per_node, spec.transport, name=label)
+            found = build_cluster(*parts, spec.gpus_per_node, spec.transport, name=label)
         except InputError as error:
             raise error.at(file=str(catalog.locate("clusters", name))) from None
+        if spec.topology is None:
+            return found
+        return with_topology(found, spec.topology, beside=catalog.locate("clusters", name).parent)
     if name in catalog.names("nodes"):
         return build_cluster(node=name, name=name)
     raise UnknownNameError("cluster", name, [*catalog.names("clusters"), *catalog.names("nodes")])
@@ -62,7 +67,7 @@ def build_cluster(
     transport: str | None = None,
     *,
     name: str | None = None,
-    graph: nx.DiGraph[Any] | None = None,
+    graph: nx.Graph[Any] | None = None,
 ) -> Cluster:
     """A cluster of any size; while files say the same it is the same object.
 
@@ -87,9 +92,10 @@ def build_cluster(
     name
         How reports call it; None: from device and size.
     graph
-        What joins the GPUs of a node in the place of its own links: GPUs are numbers from 0, all else is switches, and
+        What joins the GPUs in the place of the node's own links: GPUs are numbers from 0, all else is switches, and
         every edge has ``bandwidth_bytes_per_s`` and ``latency_s``. Of the node stay the device and its library's own
-        latencies; what was measured on its links does not apply.
+        latencies; what was measured on its links does not apply. A graph with NICs is of the whole cluster
+        (:func:`with_graph`), and says how many nodes there are.
 
     Raises
     ------
@@ -121,7 +127,8 @@ def build_cluster(
     stated = spec = load_node(node)
     if device is not None and spec.device != device:
         raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
-    if graph is not None:
+    whole = graph is not None and is_whole(graph)
+    if graph is not None and not whole:
         spec = spec.joined_by(graph)
     if gpus_per_node is not None:
         try:
@@ -134,6 +141,12 @@ def build_cluster(
         collectives = spec.collectives.model_copy(update={"default_library": library})
         spec = spec.model_copy(update={"collectives": collectives})
     joined = load_fabric(fabric, transport) if fabric is not None else None
+    if graph is not None and whole:
+        template = Cluster(name or spec.name, spec, max(2, nodes), joined, float(oversubscription or 1.0))
+        found = with_graph(template, graph)
+        if nodes not in (1, found.nodes):
+            raise InputError(f"the graph has {found.nodes} nodes, not {nodes}")
+        return found if name is None else replace(found, name=name, memo={})
     if nodes > 1 and joined is None:
         raise InputError(f"{nodes} nodes need a fabric ({', '.join(catalog.names('fabrics'))})")
     ratio = oversubscription

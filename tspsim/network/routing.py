@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import factorial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class RoutingPolicy:
 
     name: str
     summary: str
-    choose: Callable[[Clos, Flows, int], Integers]
+    choose: Callable[[Any, Flows, int], Integers]
     drawn: bool = False
     by_cable: bool = False
     alone: str = ""

@@ -7,6 +7,7 @@ numbers in a file and not code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -15,8 +16,9 @@ from ..errors import InputError
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
+from .graphs import Link, links_of
 from .joined import Joined
-from .wiring import Cable, Wiring, links_of, wired
+from .wiring import OWN, Cable, Wiring, compiled, wired
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -206,22 +208,31 @@ class NodeSpec(Strict):
             raise ValueError(f"{self.rails} rails do not divide {self.nics} NICs")
         return self
 
-    def wiring(self) -> Wiring:
-        """The graph of its links; raises InputError."""
+    @property
+    def graph(self) -> nx.DiGraph[Any]:
+        """What joins its GPUs (:mod:`tspsim.network.graphs`); raises InputError."""
         link = self.link
         return wired(self.intra, self.gpus, Cable(link.bandwidth.value, link.per_gpu, link.latency.value))
 
-    def joined_by(self, graph: nx.DiGraph[Any]) -> NodeSpec:
+    def wiring(self) -> Wiring:
+        """The same compiled; raises InputError."""
+        return compiled(self.graph)
+
+    def joined_by(self, graph: nx.Graph[Any]) -> NodeSpec:
         """Its GPUs and library on other links; nothing that was measured on its own applies. Raises InputError."""
         gpus, a_nic = sum(isinstance(vertex, int) for vertex in graph), self.gpus // self.nics
-        nics = gpus // a_nic if gpus % a_nic == 0 else gpus
+        return self.on_links(links_of(graph), gpus, gpus // a_nic if gpus % a_nic == 0 else gpus)
+
+    def on_links(self, links: Sequence[Link], gpus: int, nics: int) -> NodeSpec:
+        """The same, of links and NICs that were read off a graph. Raises InputError."""
         unmeasured: dict[str, Any] = {
             "curves": (), "across": None, "custom_all_reduce": (), "experts": (), "in_switch_latency": None,
             "own_chunk": None, "default_library": None,
         }  # fmt: skip
+        intra: str | dict[str, Any] = {"graph": tuple(links)} if links else "switch"
         other = self.model_copy(
             update={
-                "intra": {"graph": links_of(graph)}, "gpus": gpus, "nics": nics, "rails": nics,
+                "intra": intra, "gpus": gpus, "nics": nics, "rails": nics,
                 "collectives": self.collectives.model_copy(update=unmeasured),
             }
         )  # fmt: skip
@@ -323,12 +334,19 @@ class FabricSpec(Strict):
         routers; raises InputError."""
         if isinstance(self.kind, str) and self.leaf_and_spine:
             return self.kind
-        return wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value))
+        if OWN in self.kind and isinstance(self.kind, dict):
+            found = Wiring.of_switches(self.kind[OWN])
+            if len(found.attached) != nodes * nics:
+                raise InputError(f"the graph joins {len(found.attached)} NICs, not {nodes * nics}")
+            return found
+        return compiled(
+            wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value))
+        )
 
 
 class ClusterSpec(Strict):
     """Nodes on a fabric: a catalog entry. ``library`` takes the place of the node's ``default_library``, ``transport``
-    of the fabric's."""
+    of the fabric's, and ``topology``, a GraphML file, of all their links."""
 
     name: str | None = None
     description: str = ""
@@ -340,6 +358,7 @@ class ClusterSpec(Strict):
     library: str | None = None
     gpus_per_node: PositiveCount | None = None
     transport: str | None = None
+    topology: str | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _names_hardware(self) -> Self:

@@ -25,11 +25,11 @@ def surroundings(cluster: Cluster, groups: Integers) -> Integers | None:
     Returns
     -------
     array of shape (groups, columns), or None
-        None where a link between switches is slow, or each flow draws a port of its NIC: then no two groups can be
-        told to be alike without looking.
+        None where a link between switches is slow, each flow draws a port of its NIC, or flows are spread over a graph
+        of switches that somebody gave: then no two groups can be told to be alike without looking.
     """
     layout = cluster.layout
-    if layout.nic_lanes > 1:
+    if layout.nic_lanes > 1 or (isinstance(layout.fabric, Wiring) and layout.fabric.choices > 1):
         return None
     home = groups[:, :1] // layout.gpus * layout.gpus
     columns = [groups - home]

@@ -1,18 +1,18 @@
-"""What is joined to what: one description of a node's inside and of a fabric, and the shortest ways through it.
+"""Graphs compiled: links as columns, and the shortest ways through them.
 
-A :class:`Wiring` is a directed graph as columns: endpoints (a node's GPUs, or a fabric's nodes) and switches, and links
-with bandwidth and latency. A message takes the way of the least latency, of those the one of fewest hops, of those at
-every vertex the link of the lowest number. Generators make the usual ones and register themselves; a node's or fabric's
-file names one, with an argument where it takes one (``intra: {torus: [4, 4]}``, ``intra: {graph: [...]}``).
+A :class:`Wiring` is what :mod:`tspsim.network.graphs` builds as columns: endpoints (a node's GPUs, or what a fabric
+joins) and switches, and links with bandwidth and latency. A message takes the way of the least latency, of those the
+one of fewest hops (Dijkstra's, as networkx has it), of those at every vertex the link of the lowest number. Generators
+make the usual graphs and register themselves; a node's or fabric's file names one, with an argument where it takes one
+(``intra: {torus: [4, 4]}``, ``intra: {graph: [...]}``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from heapq import heappop, heappush
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,19 +22,23 @@ from numpy.typing import NDArray
 from ..errors import InputError, shorten
 from ..registry import Registry
 from ..units import parse
+from .graphs import BANDWIDTH, KIND, LATENCY, Link, Vertex, full_mesh, joined, links_of, number, switched, torus
 
 if TYPE_CHECKING:
     import networkx as nx
 
 Integers = NDArray[np.int64]
-Vertex = int | str
-#: A directed link: from, to, bytes/s, seconds.
-Link = tuple[Vertex, Vertex, float, float]
+
+
+#: The key of a fabric's ``kind`` under which a graph of switches stands that somebody gave.
+OWN = "own"
+#: Of a way's cost, the parts that latency in attoseconds and dead links take: hops are counted below them.
+HOPS, LATENCIES, ATTO = 2**16, 2**80, 1e18
 
 
 @dataclass(frozen=True, eq=False)
 class Wiring:
-    """A directed graph."""
+    """A graph as columns, and the ways through it."""
 
     #: Vertices 0 … that messages come from and go to; they hand on what is not theirs.
     endpoints: int
@@ -42,14 +46,44 @@ class Wiring:
     switches: tuple[str, ...]
     #: Every link; its place is its id.
     links: tuple[Link, ...]
+    #: Kind of every link; none: all are of one, which whoever asks knows.
+    kinds: tuple[str, ...] = ()
     #: Links that are avoided where there is another way.
     dead: tuple[int, ...] = ()
+    #: The endpoint that each NIC hangs on; none: an endpoint is a node, with all its NICs.
+    attached: tuple[int, ...] = ()
+    #: Names of endpoints that NICs hang on, and kinds of all vertices.
+    leaves: tuple[str, ...] = ()
+    vertex_kinds: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, graph: nx.DiGraph[Any]) -> Wiring:
+        """The columns of a graph; raises InputError where an edge lacks a number."""
+        endpoints = sum(not isinstance(vertex, str) for vertex in graph)
+        names = tuple([vertex for vertex in graph if isinstance(vertex, str)])
+        edges = list(graph.edges(data=True))
+        links = tuple([(u, v, number(facts, BANDWIDTH), number(facts, LATENCY)) for u, v, facts in edges])
+        kinds = tuple([facts.get(KIND, "") for *_, facts in edges])
+        return cls(endpoints, names, links, kinds if any(kinds) else ())
+
+    @classmethod
+    def of_switches(cls, stated: Mapping[str, Any]) -> Wiring:
+        """The columns of a graph of switches that NICs hang on (:mod:`tspsim.network.own`)."""
+        kinds = dict(stated["kinds"])
+        leaves = tuple(stated["leaves"])
+        others = tuple([name for name in kinds if name not in set(leaves)])
+        links = tuple([(u, v, bandwidth, latency) for u, v, bandwidth, latency, _ in stated["links"]])
+        return cls(
+            len(leaves), others, links, tuple([link[4] for link in stated["links"]]), (), tuple(stated["attached"]),
+            leaves, tuple([kinds[name] for name in (*leaves, *others)]),
+        )  # fmt: skip
 
     @cached_property
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target vertex of every link."""
-        number: dict[Vertex, int] = dict(zip(self.switches, range(self.endpoints, self.vertices), strict=True))
-        source, target = ([number.get(end, end) for end in ends] for ends in list(zip(*self.links, strict=True))[:2])
+        names: dict[Vertex, int] = dict(zip(self.switches, range(self.endpoints, self.vertices), strict=True))
+        source = [names.get(link[0], link[0]) for link in self.links]
+        target = [names.get(link[1], link[1]) for link in self.links]
         return np.array(source, dtype=np.int64), np.array(target, dtype=np.int64)
 
     @property
@@ -66,42 +100,86 @@ class Wiring:
         return tuple(tuple(row) for row in found)
 
     @cached_property
-    def towards(self) -> Integers:
-        """The link to take at each vertex (column) to reach each endpoint (row); -1 there itself.
+    def islands(self) -> Integers:
+        """For every vertex the connected part of the graph that it is in, by its lowest vertex."""
+        import networkx as nx
+
+        graph: nx.Graph[int] = nx.Graph()
+        graph.add_nodes_from(range(self.vertices))
+        graph.add_edges_from(zip(*(ends.tolist() for ends in self.ends), strict=True))
+        found = np.zeros(self.vertices, dtype=np.int64)
+        for part in nx.connected_components(graph):
+            found[list(part)] = min(part)
+        return found
+
+    @cached_property
+    def equal(self) -> tuple[Integers, Integers]:
+        """The links that begin a way of the least cost at each vertex (column) to each endpoint (row), ascending, and
+        how many they are; -1 there itself, and where they are over.
 
         Raises
         ------
         InputError
-            Some endpoint cannot be reached.
+            An endpoint cannot be reached from one that it is joined to.
+
+        Notes
+        -----
+        Costs are whole numbers, so that equal ways are equal: dead links, then latency in attoseconds, then hops.
         """
-        into: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
-        for near, row in enumerate(self.out):
-            for far, link in row:
-                into[far].append((near, link))
-        dead, latency = frozenset(self.dead), [link[3] for link in self.links]
-        table = np.full((self.endpoints, self.vertices), -1, dtype=np.int64)
+        import networkx as nx
+
+        back: nx.DiGraph[int] = nx.DiGraph()
+        back.add_nodes_from(range(self.vertices))
+        dead = frozenset(self.dead)
+        for link, (source, target) in enumerate(zip(*(ends.tolist() for ends in self.ends), strict=True)):
+            cost = (link in dead) * LATENCIES + round(self.links[link][3] * ATTO) * HOPS + 1
+            back.add_edge(target, source, cost=cost, link=link)
+        ways: list[list[list[int]]] = []
         for end in range(self.endpoints):
-            best: dict[int, tuple[int, float, int, int]] = {end: (0, 0.0, 0, -1)}
-            pending, done = [(0, 0.0, 0, end)], set[int]()
-            while pending:
-                broken, seconds, hops, at = heappop(pending)
-                if at in done:
-                    continue
-                done.add(at)
-                for near, link in into[at]:
-                    way = (broken + (link in dead), seconds + latency[link], hops + 1, link)
-                    if near not in done and (near not in best or way < best[near]):
-                        best[near] = way
-                        heappush(pending, (*way[:3], near))
-            lost = next((vertex for vertex in range(self.endpoints) if vertex not in best), None)
-            if lost is not None:
-                raise InputError(f"there is no way from {lost} to {end}")
-            for vertex, way in best.items():
-                table[end, vertex] = way[3]
-        return table
+            before, _ = nx.dijkstra_predecessor_and_distance(back, end, weight="cost")
+            ways.append([sorted(back[near][at]["link"] for near in before.get(at, ())) for at in range(self.vertices)])
+            self._check(end, before)
+        most = max(1, *(len(links) for row in ways for links in row))
+        table = [[links + [-1] * (most - len(links)) for links in row] for row in ways]
+        count = [[len(links) for links in row] for row in ways]
+        return np.array(table, dtype=np.int32), np.array(count, dtype=np.int32)
+
+    def _check(self, end: int, reached: Mapping[int, object]) -> None:
+        for vertex in range(self.endpoints):
+            if vertex not in reached and (not self.attached or self.islands[vertex] == self.islands[end]):
+                raise InputError(f"there is no way from {self.named(vertex)} to {self.named(end)}")
+
+    def named(self, vertex: int) -> Vertex:
+        """A vertex as the graph calls it."""
+        if vertex < len(self.leaves):
+            return self.leaves[vertex]
+        return vertex if vertex < self.endpoints else self.switches[vertex - self.endpoints]
+
+    @cached_property
+    def turns(self) -> Integers:
+        """The number of every NIC that ways to it are spread by: of its connected part, leaf by leaf."""
+        leaf = np.array(self.attached, dtype=np.int64)
+        found = np.empty_like(leaf)
+        for part in np.unique(self.islands[leaf]):
+            own = np.flatnonzero(self.islands[leaf] == part)
+            found[own[np.argsort(leaf[own], kind="stable")]] = np.arange(len(own))
+        return found
+
+    @cached_property
+    def towards(self) -> Integers:
+        """The link to take at each vertex (column) to reach each endpoint (row), of equal ones the lowest; -1 there
+        itself. Raises InputError where some endpoint cannot be reached."""
+        if self.complete and not self.dead and len({link[3] for link in self.links}) == 1:
+            source, target = self.ends  # a detour over others is never as short
+            table = np.full((self.endpoints, self.vertices), -1, dtype=np.int64)
+            table[target, source] = np.arange(len(self.links))
+            return table
+        return self.equal[0][:, :, 0].astype(np.int64)
 
     def columns(self, start: Integers, end: Integers) -> list[Integers]:
         """Links of many ways at once, a column a hop; -1 where a way is over. At least one column."""
+        if not self.links:
+            return [np.full(len(start), -1, dtype=np.int64)]
         found, at, target = list[Integers](), start, self.ends[1]
         while True:
             link = self.towards[end, at]
@@ -111,11 +189,26 @@ class Wiring:
                 return found
 
     def paths(self, start: Integers, end: Integers, spread: Integers) -> Integers:
-        """The same, a row a way. There is one between two endpoints, so that ``spread`` has nothing to choose."""
-        return np.stack(self.columns(start, end), axis=1)
+        """The same, a row a way.
 
-    #: Ways to choose from.
-    choices = 1
+        Between nodes there is one way, so that ``spread`` has nothing to choose. Between switches that NICs hang on it
+        picks among equal ways: its remainder at the first vertex, the next digit at the second, ….
+        """
+        if not self.attached or not self.links:
+            return np.stack(self.columns(start, end), axis=1)
+        links, counts = self.equal
+        found, at, target, left = list[Integers](), start, self.ends[1], spread
+        while not found or not bool((at == end).all()):
+            left, turn = np.divmod(left, np.maximum(1, counts[end, at]))
+            link = links[end, at, turn].astype(np.int64)
+            found.append(link)
+            at = np.where(link >= 0, target[link], at)
+        return np.stack(found, axis=1)
+
+    @cached_property
+    def choices(self) -> int:
+        """Ways to choose from, at most, at one vertex."""
+        return int(self.equal[1].max(initial=1)) if self.attached else 1
 
     @cached_property
     def complete(self) -> bool:
@@ -130,11 +223,15 @@ class Wiring:
         hub = self.switches[0] if len(self.switches) == 1 else None
         return [link[:2] for link in self.links] == [(end, hub) for end in ends] + [(hub, end) for end in ends]
 
-    def runs(self, copies: int) -> Iterator[tuple[int, float, float]]:
-        """Links of as many copies of it, in order: how many alike, bytes/s, seconds."""
-        alike = [(len(list(run)), *rate) for rate, run in groupby(self.links, key=lambda link: link[2:])]
+    def runs(self, copies: int, kind: str) -> Iterator[tuple[str, int, float, float]]:
+        """Links of as many copies of it, in order: their kind (``kind`` where the graph has none), how many are alike,
+        bytes/s, seconds."""
+        kinds = self.kinds or ("",) * len(self.links)
+        facts = [(own or kind, link[2], link[3]) for own, link in zip(kinds, self.links, strict=True)]
+        alike = [(run[0], len(list(same)), *run[1:]) for run, same in groupby(facts)]
         if len(alike) == 1:
-            yield copies * alike[0][0], alike[0][1], alike[0][2]
+            name, count, bandwidth, latency = alike[0]
+            yield name, copies * count, bandwidth, latency
         else:
             yield from alike * copies
 
@@ -160,20 +257,30 @@ class Cable(NamedTuple):
 
 @dataclass(frozen=True)
 class Topology:
-    """A generator of wirings: ``build(endpoints, argument, cable)``; ``argument`` is what a file gives beside the name,
-    None where it gives nothing."""
+    """A generator of graphs (:mod:`tspsim.network.graphs`): ``build(endpoints, argument, cable)``; ``argument`` is what
+    a file gives beside the name, None where it gives nothing."""
 
     name: str
     summary: str
-    build: Callable[[int, Any, Cable], Wiring]
+    build: Callable[[int, Any, Cable], nx.DiGraph[Any]]
 
 
 #: Every generator that a file may name.
 TOPOLOGIES: Registry[Topology] = Registry("topology", "tspsim.topologies", Topology)
 
 
-def wired(stated: str | Mapping[str, Any], endpoints: int, cable: Cable) -> Wiring:
-    """The wiring that a file states: a generator's name, alone or with its argument.
+@lru_cache
+def _compiled(graph: nx.DiGraph[Any]) -> Wiring:
+    return Wiring.of(graph)
+
+
+def compiled(graph: nx.DiGraph[Any]) -> Wiring:
+    """The columns of a graph: once, where it cannot change."""
+    return _compiled(graph) if getattr(graph, "frozen", False) else Wiring.of(graph)
+
+
+def wired(stated: str | Mapping[str, Any], endpoints: int, cable: Cable) -> nx.DiGraph[Any]:
+    """The graph that a file states: a generator's name, alone or with its argument.
 
     Raises
     ------
@@ -184,100 +291,17 @@ def wired(stated: str | Mapping[str, Any], endpoints: int, cable: Cable) -> Wiri
     if len(named) != 1:
         raise InputError(f"name one topology ({', '.join(TOPOLOGIES)}), alone or with its argument")
     ((name, argument),) = named.items()
-    return TOPOLOGIES.get(name).build(endpoints, argument, cable)
+    graph = TOPOLOGIES.get(name).build(endpoints, argument, cable)
+    return graph if getattr(graph, "frozen", False) else joined(links_of(graph), endpoints)
 
 
-@lru_cache
-def full_mesh(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> Wiring:
-    """A direct link from every endpoint to every other.
-
-    Examples
-    --------
-    >>> mesh = full_mesh(8, 64e9)
-    >>> len(mesh.links), mesh.links[0]
-    (56, (0, 1, 64000000000.0, 0.0))
-    """
-    if endpoints < 2:
-        raise InputError(f"a full mesh joins two GPUs or more, not {endpoints}")
-    pairs = [(u, v) for u in range(endpoints) for v in range(endpoints) if u != v]
-    return Wiring(endpoints, (), tuple([(u, v, bandwidth_bytes_per_s, latency_s) for u, v in pairs]))
-
-
-@lru_cache
-def switched(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> Wiring:
-    """A switch with one link from and one to each endpoint, which share the latency.
-
-    Examples
-    --------
-    >>> star = switched(8, 450e9)
-    >>> len(star.links), star.links[3]
-    (16, (3, 'switch', 450000000000.0, 0.0))
-    """
-    half = (bandwidth_bytes_per_s, latency_s / 2)
-    up = [(end, "switch", *half) for end in range(endpoints)]
-    return Wiring(endpoints, ("switch",), (*up, *[(to, end, *rate) for end, to, *rate in up]))  # type: ignore[arg-type]
-
-
-@lru_cache
-def torus(shape: tuple[int, ...], bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> Wiring:
-    """A link each way between neighbours in every dimension, closed to rings; numbered with the last dimension fastest.
-
-    Links of a vertex come dimension by dimension, so that messages go along the first dimension first, and halfway
-    round an even ring upwards.
-
-    Examples
-    --------
-    >>> grid = torus((4, 4), 50e9)
-    >>> len(grid.links), [grid.links[link][:2] for link in grid.paths(np.array([0]), np.array([15]), np.array([0]))[0]]
-    (64, [(0, 12), (12, 15)])
-    """
-    if not shape or min(shape) < 1 or math.prod(shape) < 2:
-        raise InputError(f"a torus has sizes of 1 or more and two vertices at least, not {shorten(list(shape))}")
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    around = [
-        np.roll(numbers, -step, axis=axis).reshape(-1)
-        for axis, size in enumerate(shape)
-        for step in (1, -1)[: size - 1]
-    ]
-    pairs = [(u, v) for u, row in enumerate(np.stack(around, axis=1).tolist()) for v in row]
-    return Wiring(numbers.size, (), tuple([(u, v, bandwidth_bytes_per_s, latency_s) for u, v in pairs]))
-
-
-def joined(links: Iterable[Link], endpoints: int) -> Wiring:
-    """Any links among endpoints and switches; vertices with a name are switches."""
-    every = tuple(links)
-    names = tuple(dict.fromkeys(end for link in every for end in link[:2] if isinstance(end, str)))
-    for source, target, bandwidth, latency in every:
-        for end in (source, target):
-            if not isinstance(end, str) and not 0 <= end < endpoints:
-                raise InputError(f"link {source} → {target}: there are endpoints 0 to {endpoints - 1}, no {end}")
-        if source == target or not 0.0 < bandwidth < math.inf or not 0.0 <= latency < math.inf:
-            raise InputError(f"link {source} → {target} needs two ends, a bandwidth over 0 and a latency")
-    if len({link[:2] for link in every}) < len(every):
-        raise InputError("two links from the same vertex to the same one; state one of their summed bandwidth")
-    return Wiring(endpoints, names, every)
-
-
-def links_of(graph: nx.DiGraph[Any]) -> tuple[Link, ...]:
-    """The edges of a graph whose endpoints are the numbers 0 …, with ``bandwidth_bytes_per_s`` and ``latency_s``."""
-    try:
-        return tuple(
-            [
-                (u, v, float(edge["bandwidth_bytes_per_s"]), float(edge["latency_s"]))
-                for u, v, edge in graph.edges(data=True)
-            ]
-        )
-    except KeyError as error:
-        raise InputError(f"every edge of the graph needs {error.args[0]}") from None
-
-
-def _mesh(endpoints: int, argument: Any, cable: Cable) -> Wiring:
+def _mesh(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
     if endpoints < 2 or cable.per_endpoint % (endpoints - 1):
         raise InputError(f"a full mesh of {endpoints} GPUs needs a multiple of {endpoints - 1} links per GPU")
     return full_mesh(endpoints, cable.together / (endpoints - 1), cable.latency_s)
 
 
-def _torus(endpoints: int, argument: Any, cable: Cable) -> Wiring:
+def _torus(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
     if not isinstance(argument, Sequence) or not all(type(size) is int for size in argument):
         raise InputError(f"a torus needs the sizes of its dimensions, such as [4, 4], not {shorten(argument)}")
     if math.prod(argument) != endpoints:
@@ -286,7 +310,7 @@ def _torus(endpoints: int, argument: Any, cable: Cable) -> Wiring:
     return torus(tuple(argument), cable.together / max(1, neighbours), cable.latency_s)
 
 
-def _graph(endpoints: int, argument: Any, cable: Cable) -> Wiring:
+def _graph(endpoints: int, argument: Any, cable: Cable) -> nx.DiGraph[Any]:
     """Edges ``{between: [0, hub], bandwidth: 50 GB/s, latency: 1 us}``, both ways; left out: one cable's. Or links."""
     if not isinstance(argument, Sequence) or not argument:
         raise InputError("a graph needs a list of edges, such as {between: [0, 1], bandwidth: 50 GB/s}")

@@ -142,6 +142,9 @@ class ClusterInline(Section):
     islands: Annotated[tuple[Island, ...], Field(max_length=64)] = Field(
         (), description="nodes that have a fabric of their own; `fabric` is what all have in common"
     )
+    topology: Annotated[StrictStr, Field(min_length=1, max_length=400)] | None = Field(
+        None, description="GraphML file whose links take the place of the node's and the fabric's"
+    )
     measured: Measured | None = Field(None, description="bandwidth between every two nodes, instead of the switches")
     routing: RoutingChoice | None = Field(
         None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
@@ -160,6 +163,11 @@ class ClusterInline(Section):
             raise refuse(f"islands have {joined} nodes, but the cluster has {self.nodes}")
         if self.islands and self.measured is not None:
             raise refuse("state islands or what was measured between nodes, not both")
+        if self.topology is not None:
+            given = ("gpus_per_node", "oversubscription", "islands", "measured")
+            also = next((name for name in given if getattr(self, name)), None)
+            if also is not None:
+                raise refuse(f"topology says what all links are; leave out {also}")
         if self.measured is not None and len(self.measured.rows) != self.nodes:
             raise refuse(f"measured has {len(self.measured.rows)} rows for {self.nodes} nodes")
         return self
@@ -168,7 +176,8 @@ class ClusterInline(Section):
         """What of it is not as its parts come: GPUs left out, then a sentence a fault."""
         used = self.gpus_per_node
         part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
-        faults = self.faults.in_words() if self.faults else ()
+        own = f"Links are those of {shorten(self.topology, 200)} (`cluster.topology`)."
+        faults = (*((own,) if self.topology else ()), *(self.faults.in_words() if self.faults else ()))
         varied = self.variation.in_words() if self.variation else ()
         return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults, *varied)
 

@@ -1,0 +1,91 @@
+"""Topologies as GraphML files, as networkx, yEd and Gephi write them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import catalog
+from ..errors import InputError, shorten
+from .cluster import Cluster
+from .graphs import KIND
+from .own import with_graph
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+#: A file of a thousand nodes has some tens of megabytes.
+LARGEST_FILE_BYTES = 2**28
+
+
+def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) -> Cluster:
+    """A cluster on the links of a GraphML file; while the file says the same, the same object.
+
+    Parameters
+    ----------
+    stated
+        Path of the file; relative ones are also tried from ``beside`` and from the folders of the catalog.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is no cluster's graph; or it has another number of nodes than the cluster.
+    """
+    path = _located(stated, beside)
+    text = path.read_bytes()
+    key = "topology", hashlib.sha256(text).hexdigest()
+    try:
+        found = cluster.once(key, lambda: with_graph(cluster, _parsed(text)))
+        if found.nodes != cluster.nodes:
+            raise InputError(f"the file has {found.nodes} nodes, and the cluster {cluster.nodes}")
+    except InputError as error:
+        raise InputError(error.message, file=error.file or str(path), key=error.key) from None
+    return found
+
+
+def read_graphml(path: str | Path) -> nx.Graph[Any]:
+    """The graph of a file, GPUs as numbers.
+
+    A vertex of ``kind`` gpu, or whose id is a number, is a GPU. GPUs whose ids are no numbers are numbered in the order
+    of the file.
+
+    Raises
+    ------
+    InputError
+        There is no such file, or it is no GraphML.
+    """
+    try:
+        return _parsed(_located(str(path), None).read_bytes())
+    except InputError as error:
+        raise error.at(file=str(path)) from None
+
+
+def _located(stated: str, beside: Path | None) -> Path:
+    folders = [Path(), *([beside] if beside else []), *catalog.roots()]
+    path = next((folder / stated for folder in folders if (folder / stated).is_file()), None)
+    if path is None:
+        raise InputError("no such GraphML file; give a path that exists", file=shorten(stated, 200))
+    if path.stat().st_size > LARGEST_FILE_BYTES:
+        raise InputError(f"is larger than {LARGEST_FILE_BYTES >> 20} MiB", file=str(path))
+    return path
+
+
+def _parsed(text: bytes) -> nx.Graph[Any]:
+    import networkx as nx
+
+    if b"<!DOCTYPE" in text[:4096] or b"<!ENTITY" in text:
+        raise InputError("declares entities, which GraphML does not need; leave them out")
+    try:
+        graph = nx.parse_graphml(text.decode("utf-8"))
+    except (nx.NetworkXError, SyntaxError, KeyError, ValueError, TypeError) as error:  # ParseError is a SyntaxError
+        raise InputError(f"is no GraphML: {shorten(error, 120)}") from None
+    kinds = {name: facts.get(KIND) for name, facts in graph.nodes(data=True)}
+    gpus = [name for name, kind in kinds.items() if kind == "gpu" or (kind is None and name.isdecimal())]
+    if all(name.isdecimal() for name in gpus):
+        numbers = {name: int(name) for name in gpus}
+    else:
+        numbers = {name: place for place, name in enumerate(gpus)}
+    if len(set(numbers.values())) < len(gpus):
+        raise InputError(f"names a GPU twice: {shorten(gpus, 60)}")
+    return nx.relabel_nodes(graph, numbers)

@@ -1,0 +1,394 @@
+"""Any graph as a cluster: what its vertices are, which nodes it has, and what is compiled from it.
+
+A graph is read in three parts: the inside of nodes, GPUs and their NICs, and what joins NICs. Nodes are of one shape:
+the node that is compiled has every link that one of them has, at the most bandwidth that one of them has it at, and
+where another has less, or nothing, that link is slow or dead. What joins NICs stays the cluster's own leaves and spines
+where the graph only takes from them; otherwise its switches are compiled as they are, and messages take the least
+latency, then the fewest hops, spread over equal ways.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError, UnknownNameError, shorten
+from .cluster import Cluster
+from .graphs import BETWEEN, INSIDE, KIND, Link, links_of
+from .wiring import OWN
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from .specs import FabricSpec, NodeSpec
+
+#: Bytes/s and seconds of links by their ends.
+Rates = dict[tuple[Any, Any], tuple[float, float]]
+#: What the name of a cluster ends with whose graph somebody gave.
+GIVEN = " (own graph)"
+#: How names of a compiled cluster begin.
+_NODE = re.compile(r"node(\d+)/(.+)")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A graph taken apart. Vertices inside nodes have the names that they have in every node: GPUs 0 …."""
+
+    nodes: int
+    gpus: int
+    #: Of every node, the links between its GPUs and switches.
+    inside: tuple[Rates, ...]
+    #: Of every node, its NICs.
+    nics: tuple[tuple[str, ...], ...]
+    #: Bytes/s between every GPU and its NIC, up and down.
+    host: tuple[tuple[float, float], ...]
+    #: Everything between NICs and among switches.
+    between: Rates
+    #: Kinds of the vertices there, in the graph's order.
+    kinds: dict[str, str]
+
+
+def kinds_of(graph: nx.Graph[Any]) -> dict[Any, str]:
+    """What every vertex is: as it says (``kind``), otherwise by its name.
+
+    Raises
+    ------
+    InputError
+        A kind is none of those there are.
+    """
+    fabric = any(facts.get(KIND) in ("nic", *BETWEEN) for _, facts in graph.nodes(data=True))
+    fabric = fabric or any(isinstance(vertex, str) and _guessed(vertex) == "nic" for vertex in graph)
+    found = {}
+    for vertex, facts in graph.nodes(data=True):
+        kind = facts.get(KIND)
+        if kind is None:
+            kind = "gpu" if isinstance(vertex, int) else _guessed(vertex) or ("leaf" if fabric else "switch")
+        if kind not in (*INSIDE, *BETWEEN):
+            raise UnknownNameError("kind of vertex", kind, (*INSIDE, *BETWEEN), key=f"vertex {shorten(vertex)}")
+        found[vertex] = kind
+    return found
+
+
+def _guessed(vertex: Hashable) -> str | None:
+    named = _NODE.fullmatch(str(vertex))
+    if named is None:
+        return None
+    within = re.sub(r"\d+$", "", named[2])
+    return within if within in ("nic", "router") else "switch"
+
+
+def is_whole(graph: nx.Graph[Any]) -> bool:
+    """Whether a graph has NICs or switches between nodes, and is not of one node's GPUs and switches alone."""
+    return any(kind not in ("gpu", "switch") for kind in kinds_of(graph).values())
+
+
+def read(graph: nx.Graph[Any]) -> Reading:
+    """Take a graph apart.
+
+    Raises
+    ------
+    InputError
+        A number is missing or cannot be, GPUs are not joined, nodes are unequal, or NICs hang on several switches.
+    """
+    kinds, links = kinds_of(graph), links_of(graph)
+    gpus = [vertex for vertex, kind in kinds.items() if kind == "gpu"]
+    if not gpus or sorted(gpus, key=str) != sorted(range(len(gpus)), key=str):
+        raise InputError(f"GPUs are the numbers 0 to {max(0, len(gpus) - 1)}, not {shorten(gpus, 60)}")
+    _check_joined(links, kinds, len(gpus))
+    home = _homes(graph, kinds, links)
+    nodes, many = 1 + max(home[gpu] for gpu in gpus), Counter(home[gpu] for gpu in gpus)
+    if len(set(many.values())) > 1 or any(home[gpu] != gpu // many[0] for gpu in gpus):
+        sizes = ", ".join(str(many[node]) for node in sorted(many)[:8])
+        raise InputError(f"nodes have {sizes} GPUs; they have equally many, numbered node by node")
+    per_node = many[0]
+    local = _local_names(kinds, home, per_node)
+    inside: list[Rates] = [{} for _ in range(nodes)]
+    hosts: dict[int, dict[str, list[float]]] = {gpu: {} for gpu in range(len(gpus))}
+    between: Rates = {}
+    for source, target, bandwidth, latency in links:
+        ends = kinds[source], kinds[target]
+        if source in local and target in local:
+            if home[source] != home[target]:
+                raise InputError("leads from one node into another past their NICs", key=_edge(source, target))
+            inside[home[source]][local[source], local[target]] = bandwidth, latency
+        elif "gpu" in ends and "nic" in ends:
+            if latency:
+                told = f"latency_s {latency:g} between a GPU and its NIC is 0: state it between NIC and switch"
+                raise InputError(told, key=_edge(source, target))
+            way = ends.index("nic") ^ 1
+            gpu, nic = ((source, target), (target, source))[way]
+            hosts[int(gpu)].setdefault(str(nic), [0.0, 0.0])[way] = bandwidth
+        elif source in local or target in local:
+            raise InputError("joins a node's inside and the fabric past its NICs", key=_edge(source, target))
+        else:
+            between[source, target] = bandwidth, latency
+    nics = _nics_of(hosts, nodes, per_node) if nodes > 1 or between else ((),)
+    rates = tuple([(up, down) for gpu in sorted(hosts) for up, down in list(hosts[gpu].values())[:1]])
+    outer = {str(vertex): kind for vertex, kind in kinds.items() if vertex not in local}
+    return Reading(nodes, per_node, tuple(inside), nics, rates, between, outer)
+
+
+def _edge(source: Any, target: Any) -> str:
+    return f"edge {shorten(source)} → {shorten(target)}"
+
+
+def _check_joined(links: Iterable[Link], kinds: Mapping[Any, str], gpus: int) -> None:
+    """Raises InputError where a GPU cannot reach another."""
+    import networkx as nx
+
+    graph: nx.DiGraph[Any] = nx.DiGraph()
+    graph.add_nodes_from(kinds)
+    graph.add_edges_from(link[:2] for link in links)
+    there, back = nx.descendants(graph, 0), nx.ancestors(graph, 0)
+    for gpu in range(1, gpus):
+        for reached, (source, target) in ((there, (0, gpu)), (back, (gpu, 0))):
+            if gpu not in reached:
+                raise InputError(f"no way leads from GPU {source} to GPU {target}; every two GPUs have one, both ways")
+
+
+def _homes(graph: nx.Graph[Any], kinds: Mapping[Any, str], links: Iterable[Link]) -> dict[Any, int]:
+    """The node of every GPU and of every switch inside one: as vertices say (``node``), else those joined by no NIC."""
+    import networkx as nx
+
+    stated = {vertex: facts["node"] for vertex, facts in graph.nodes(data=True) if "node" in facts}
+    wrong = next((vertex for vertex, node in stated.items() if not isinstance(node, int) or node < 0), None)
+    if wrong is not None:
+        raise InputError(f"node {shorten(stated[wrong])} is no number of a node", key=f"vertex {shorten(wrong)}")
+    near: nx.Graph[Any] = nx.Graph()
+    near.add_nodes_from(vertex for vertex, kind in kinds.items() if kind in ("gpu", "switch"))
+    near.add_edges_from(link[:2] for link in links if link[0] in near and link[1] in near)
+    parts = [part for part in nx.connected_components(near) if any(kinds[vertex] == "gpu" for vertex in part)]
+    first = {id(part): min(vertex for vertex in part if kinds[vertex] == "gpu") for part in parts}
+    parts.sort(key=lambda part: first[id(part)])
+    found = {vertex: number for number, part in enumerate(parts) for vertex in part}
+    gpus = [vertex for vertex, kind in kinds.items() if kind == "gpu"]
+    if all(gpu in stated for gpu in gpus):
+        found |= {vertex: stated[vertex] for vertex, kind in kinds.items() if vertex in stated and vertex in near}
+    return found
+
+
+def _local_names(kinds: Mapping[Any, str], home: Mapping[Any, int], per_node: int) -> dict[Any, Any]:
+    """What vertices inside nodes are called in each: a GPU by its place, a switch by its name or its turn."""
+    found: dict[Any, Any] = {}
+    turns: Counter[int] = Counter()
+    for vertex in home:
+        if kinds[vertex] == "gpu":
+            found[vertex] = vertex % per_node
+    for vertex, kind in kinds.items():
+        if kind == "switch" and vertex in home:
+            named = _NODE.fullmatch(str(vertex))
+            found[vertex] = named[2] if named else f"switch{turns[home[vertex]]}"
+            turns[home[vertex]] += 1
+    return found
+
+
+def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) -> tuple[tuple[str, ...], ...]:
+    found: list[tuple[str, ...]] = []
+    for node in range(nodes):
+        own = range(node * per_node, (node + 1) * per_node)
+        for gpu in own:
+            if len(hosts[gpu]) != 1:
+                raise InputError(f"hangs on {len(hosts[gpu])} NICs; a GPU has one of its node", key=f"vertex {gpu}")
+        served = [next(iter(hosts[gpu])) for gpu in own]
+        nics = tuple(dict.fromkeys(served))
+        if served != [nics[place * len(nics) // per_node] for place in range(per_node)]:
+            raise InputError(f"GPUs of node {node} share {len(nics)} NICs unevenly; equal runs of GPUs share one")
+        found.append(nics)
+    if len({len(nics) for nics in found}) > 1 or len({nic for nics in found for nic in nics}) < sum(map(len, found)):
+        raise InputError("nodes have equally many NICs, each its own")
+    return tuple(found)
+
+
+def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
+    """A cluster on the links of another graph: devices, library and efficiencies stay.
+
+    Parameters
+    ----------
+    cluster
+        Gives what a graph does not say.
+    graph
+        A changed ``copy()`` of the cluster's, or one of one's own: GPUs are numbers, NICs and switches have names and a
+        ``kind``, every edge has a bandwidth and a latency. Undirected edges are links both ways.
+
+    Raises
+    ------
+    InputError
+        An edge lacks a number or has one that cannot be, GPUs are not joined, nodes are of different shapes, or they
+        need a fabric that the cluster does not have.
+
+    Notes
+    -----
+    What was measured inside nodes is kept where the graph slows their links, cuts them, or speeds all up; on links that
+    nobody measured it does not apply. Links that are gone are gone round.
+
+    Examples
+    --------
+    >>> from tspsim.network import load_cluster
+    >>> node = load_cluster("mi300x-8")
+    >>> graph = node.graph.copy()
+    >>> graph.remove_edge(0, 1)
+    >>> [len(cluster.route(0, 1)) for cluster in (node, with_graph(node, graph))]
+    [1, 2]
+    """
+    found = read(graph)
+    if found.nodes > 1 and cluster.fabric is None:
+        told = f"the graph has {found.nodes} nodes: state as many, and a fabric"
+        raise InputError(f"{told}, for its transport and efficiency")
+    node, inside = _node(cluster.node, found)
+    factors: dict[int, float] = {}
+    fabric = cluster.fabric if found.nodes > 1 else None
+    changes: dict[str, Any] = {"node": node, "nodes": found.nodes, "fabric": fabric, "factors": (), "memo": {}}
+    if not cluster.name.endswith(GIVEN):
+        changes["name"] = cluster.name + GIVEN
+    as_built = None
+    if fabric is not None:
+        as_built = _kept(cluster, found)
+        if as_built is None:
+            if cluster.islands is not None:
+                raise InputError(f"islands of {cluster.name} have fabrics by name; only take links away, or slow them")
+            if not (cluster.routing.object.by_destination or cluster.routing.object.drawn):
+                raise InputError(f"routing '{cluster.routing.policy}' is of leaves and spines; use spread or ecmp")
+            changes |= {"fabric": _fabric(fabric, found), "oversubscription": 1.0}
+    other = replace(cluster, **changes)
+    layout = other.layout
+    for number, links in enumerate(inside):
+        begin = number * layout.node_links
+        factors |= {begin + link: factor for link, factor in enumerate(links) if factor != 1.0}
+    if fabric is not None:
+        assert other.fabric is not None
+        host, port = other.node.host_link.bandwidth.value, other.fabric.nic.bandwidth.value
+        for gpu, both in enumerate(found.host):
+            begin = layout.host_start + 2 * gpu
+            factors |= {begin + way: share for way, rate in enumerate(both) if (share := _share(rate, host)) != 1.0}
+        if as_built is not None:
+            factors |= as_built
+        else:
+            for place, (up, down) in enumerate(_ports(found)):
+                for way, ends in enumerate((up, down)):
+                    share = _share(found.between.get(ends, (0.0, 0.0))[0], port)
+                    if share != 1.0:
+                        factors[layout.nic_start + 2 * place + way] = share
+    every = tuple(sorted(factors.items()))
+    if (node, fabric, every) == (cluster.node, other.fabric, cluster.factors) and found.nodes == cluster.nodes:
+        return cluster  # nothing was changed
+    return replace(other, factors=every, memo={}) if every else other
+
+
+def _node(node: NodeSpec, found: Reading) -> tuple[NodeSpec, list[list[float]]]:
+    """The node that all are of, and of every node the share that each of its links keeps."""
+    union: Rates = {}
+    for number, links in enumerate(found.inside):
+        for ends, (bandwidth, latency) in links.items():
+            most, beside = union.get(ends, (0.0, latency))
+            if beside != latency:
+                told = f"latency_s {latency:g} of {ends[0]} → {ends[1]} in node {number} is {beside:g} in others"
+                raise InputError(f"{told}; nodes are of one shape")
+            union[ends] = max(most, bandwidth), latency
+    a_node = len(found.nics[0]) or max(1, node.nics * found.gpus // node.gpus)
+    spec = _as_specified(node, union) if (found.gpus, a_node) == (node.gpus, node.nics) else None
+    if spec is None:
+        spec = node.on_links([(*ends, *rate) for ends, rate in union.items()], found.gpus, a_node)
+    host = max((rate for both in found.host for rate in both), default=node.host_link.bandwidth.value)
+    if host > node.host_link.bandwidth.value or spec.gpus != node.gpus:
+        spec = spec.model_copy(update={"host_link": node.host_link.model_copy(update=_at(node.host_link, host))})
+    base = spec.wiring().links
+    shares = [[_share(links.get(link[:2], (0.0, 0.0))[0], link[2]) for link in base] for links in found.inside]
+    return spec, shares
+
+
+def _share(bandwidth: float, of: float) -> float:
+    """What is left of a link; rounding takes nothing."""
+    share = bandwidth / of
+    return 1.0 if abs(share - 1.0) < 1e-12 else share
+
+
+def _as_specified(node: NodeSpec, union: Rates) -> NodeSpec | None:
+    """The node's own links, all as much faster as the one that gained most; None where the graph has others."""
+    own = {link[:2]: link[2:] for link in node.wiring().links}
+    if any(ends not in own or own[ends][1] != latency for ends, (_, latency) in union.items()):
+        return None
+    gain = max((bandwidth / own[ends][0] for ends, (bandwidth, _) in union.items()), default=1.0)
+    if gain <= 1.0:
+        return node
+    if not isinstance(node.intra, str) and "graph" in node.intra:
+        return None
+    link = node.link.model_copy(update=_at(node.link, node.link.bandwidth.value * gain))
+    return node.model_copy(update={"link": link})
+
+
+def _at(part: Any, bandwidth: float) -> dict[str, Any]:
+    """A changed bandwidth, with where it is from."""
+    stated = part.bandwidth
+    source = f"a graph that was given, instead of {stated.value / 1e9:g} GB/s ({stated.source})"
+    return {"bandwidth": stated.model_copy(update={"value": bandwidth, "source": source, "basis": "assumed"})}
+
+
+def _kept(cluster: Cluster, found: Reading) -> dict[int, float] | None:
+    """The share that links of NICs and switches keep where the graph only takes from the cluster's own; else None."""
+    if (found.nodes, len(found.nics[0])) != (cluster.nodes, cluster.node.nics):
+        return None
+    layout, links = cluster.layout, cluster.links
+    known, factors = dict(cluster.factors), {}
+    rates, latencies = cluster.bandwidth_bytes_per_s, cluster.latency_s
+    cables = {ends: ids for ends, ids in links.cables.items() if ids[0] >= layout.nic_start}
+    for ends, (bandwidth, latency) in found.between.items():
+        ids = cables.get(ends)
+        if ids is None or latency != latencies[ids[0]] or bandwidth > float(rates[list(ids)].sum()):
+            return None
+    for ends, ids in cables.items():
+        has = float(rates[list(ids)].sum())
+        share = found.between.get(ends, (0.0, 0.0))[0] / has if has else 0.0
+        for link in ids:
+            factor = known.get(link, 1.0) * share
+            if factor != 1.0:
+                factors[link] = factor
+    return factors
+
+
+def _ports(found: Reading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+    """The ends of every NIC's link to its switch, and back."""
+    beyond: dict[str, set[str]] = {nic: set() for nics in found.nics for nic in nics}
+    for source, target in found.between:
+        for nic, other in ((source, target), (target, source)):
+            if nic in beyond:
+                beyond[nic].add(other)
+    for nic, switches in beyond.items():
+        if len(switches) != 1:
+            told = ", ".join(sorted(map(str, switches))[:3]) or "none"
+            wrong = f"hangs on {len(switches)} switches ({told}); a NIC hangs on one"
+            raise InputError(wrong, key=f"vertex {shorten(nic)}")
+    return [((nic, *switches), (*switches, nic)) for nic, switches in beyond.items()]  # type: ignore[misc]
+
+
+def _fabric(fabric: FabricSpec, found: Reading) -> FabricSpec:
+    """The fabric with the graph's switches in the place of its own."""
+    ports = _ports(found)
+    leaves = list(dict.fromkeys(up[1] for up, _ in ports))
+    order = {vertex: place for place, vertex in enumerate(found.kinds)}
+    leaves.sort(key=lambda leaf: order[leaf])
+    place = {leaf: number for number, leaf in enumerate(leaves)}
+    nics = {up[0] for up, _ in ports}
+    rates = [found.between[ends] for both in ports for ends in both if ends in found.between]
+    latencies = {latency for _, latency in rates}
+    if len(latencies) > 1:
+        low, high = min(latencies), max(latencies)
+        raise InputError(f"NICs have latency_s {low:g} and {high:g}; all have one: state more between switches")
+    links = []
+    for (source, target), rate in found.between.items():
+        if source not in nics and target not in nics:
+            kinds = {found.kinds[source], found.kinds[target]}
+            kind = "core" if "core" in kinds else "spine" if "spine" in kinds else "router"
+            links.append((source, target, *rate, kind))
+    links.sort(key=lambda link: order[link[0]])
+    own = {
+        "links": [(place.get(source, source), place.get(target, target), *rest) for source, target, *rest in links],
+        "leaves": leaves,
+        "attached": [place[up[1]] for up, _ in ports],
+        "kinds": {name: kind for name, kind in found.kinds.items() if kind != "nic"},
+    }  # fmt: skip
+    nic = fabric.nic.model_copy(update=_at(fabric.nic, max(rate for rate, _ in rates)))
+    nic = nic.model_copy(update={"latency": nic.latency.model_copy(update={"value": latencies.pop()}), "ports": None})
+    return fabric.model_copy(update={"kind": {OWN: own}, "nic": nic})
