@@ -339,9 +339,7 @@ class FabricSpec(Strict):
             if len(found.attached) != nodes * nics:
                 raise InputError(f"the graph joins {len(found.attached)} NICs, not {nodes * nics}")
             return found
-        return compiled(
-            wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value))
-        )
+        return compiled(wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value)))
 
 
 class ClusterSpec(Strict):
