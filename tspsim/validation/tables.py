@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from . import (
     collectives,
     experts,
+    fleets,
     kernels,
     latent_modules,
     layers,
@@ -233,6 +234,10 @@ TABLES: dict[str, Table] = {
             texts=("group", "metric", "note"),
             groups=(("gpu",), ("metric",), ("group", "metric"), ("group", "model", "metric")),
             pieces=served.plan_by_plan, mend=served.mend_cookbook,
+        ),
+        Table(
+            "published/fleets.csv", "published", fleets.predict, counts=("gpus",), numbers=("days",),
+            texts=("group", "gpu", "metric"), groups=(("group",), ("metric",)), pieces=row_by_row,
         ),
         *(
             Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())

@@ -1,0 +1,88 @@
+"""Published figures of clusters that fail: one job on all nodes, with failures as an entry of the catalog has them.
+
+The table is ``published/fleets.csv``: ``entry`` is one of ``topologies/failures``, ``job`` and ``failures`` are JSON
+objects of keys of a fleet's job and of its ``failures``, and ``metric`` says what is read from the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tspsim.answer import simulate
+from tspsim.errors import InputError
+from tspsim.fleet import FleetAnswer
+
+from .answers import Answers, each_row
+from .cells import Row, count_of, number_of
+from .devices import named_device
+from .plain_frameworks import keys
+
+#: Nodes more than the job has, kept free: it never waits for a repair, which is not what these figures are about.
+SPARES = 0.02
+#: Standard deviations of 90 %.
+NINETY = 1.645
+
+
+def question(row: Row) -> dict[str, Any]:
+    """The fleet of a row; raises InputError where it cannot be asked."""
+    nodes, days = max(1, count_of(row, "gpus") // 8), number_of(row["days"])
+    spares = max(1, math.ceil(SPARES * nodes))
+    return {
+        "name": "validation",
+        "cluster": {"device": named_device(row["gpu"]), "nodes": nodes + spares, "fabric": "rails-400g"},
+        "jobs": [{"name": "run", "nodes": nodes, "hours": f"{10 * days} days", **keys(row, "job")}],
+        "failures": {"like": str(row["entry"]).strip(), "spares": spares, **keys(row, "failures")},
+        "horizon": f"{days} days",
+    }
+
+
+def _interruptions(answer: FleetAnswer) -> int:
+    return int(sum(answer.facts.parts["failures"]["interruptions"].values()))
+
+
+def _between(answer: FleetAnswer) -> tuple[float, float, float]:
+    """Mean hours between interruptions, with the range of a count that has no memory."""
+    count, hours = _interruptions(answer), answer.facts.horizon_s / 3600.0
+    if not count:
+        raise InputError("nothing failed in so many days")
+    spread = NINETY / math.sqrt(count)
+    return hours / count, hours / count / (1.0 + spread), hours / count / max(1.0 - spread, 0.05)
+
+
+def _counted(answer: FleetAnswer) -> tuple[float, float, float]:
+    count = _interruptions(answer)
+    spread = NINETY * math.sqrt(count)
+    return float(count), max(0.0, count - spread), count + spread
+
+
+def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
+    """Time of work that lasts over all time, with the range that the number of interruptions has."""
+    (job,) = answer.facts.jobs
+    if job.ettr is None:
+        raise InputError("the job never ran")
+    count = max(1, _interruptions(answer))
+    lost = (1.0 - job.ettr) * NINETY / math.sqrt(count)
+    return job.ettr, job.ettr - lost, min(1.0, job.ettr + lost)
+
+
+#: Metric → what a fleet's answer says, with its range.
+METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
+    "hours_between_interruptions": _between,
+    "interruptions": _counted,
+    "effective_time": _effective,
+}
+
+
+@each_row
+def predict(row: Row, position: int, answers: Answers) -> None:
+    """What the fleet of a row says of its metric."""
+    metric = str(row["metric"]).strip()
+    if metric not in METRICS:
+        raise InputError(f"no prediction of '{metric}'; known: {', '.join(METRICS)}")
+    if not str(row.get("entry", "")).strip():
+        raise InputError("rates are not in what could be read of it")
+    answer = simulate(question(row))
+    assert isinstance(answer, FleetAnswer)
+    answers.predict(position, *METRICS[metric](answer))
