@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS
@@ -87,6 +87,7 @@ def test_no_node_has_two_jobs_and_no_work_is_lost(
 
 
 @given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500))
+@example([(0, 5, 2, 1), (0, 8, 1, 1), (1, 1, 1, 0)], 0, 7, 2)
 @settings(max_examples=25, deadline=None)
 def test_a_job_of_no_priority_delays_no_other_under_preemption(
     drawn: list[tuple[int, int, int, int]], at: int, wide: int, runs: int

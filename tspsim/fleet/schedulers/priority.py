@@ -39,9 +39,13 @@ class Priority(JobScheduler):
                 desk.start(job)
                 continue
             held = job.priority if held is None else held
-            if not self.preempt or desk.free == 0:
+            if not self.preempt or (desk.free == 0 and not self._below(desk, held)):
                 return
             position += 1
+
+    def _below(self, desk: Desk, priority: int) -> bool:
+        """Whether anything runs that a job of lower priority than this could stop."""
+        return any(each.job.preemptible and each.job.priority < priority for each in desk.running.values())
 
     def _makes_room(self, desk: Desk, job: Job) -> bool:
         """Stop as little as makes room for a job, or nothing."""
