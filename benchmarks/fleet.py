@@ -1,7 +1,7 @@
 """How long a fleet of many jobs takes: seconds of a processor and memory, by the number of jobs.
 
-``python benchmarks/fleet.py`` asks 10^4 and 10^5 jobs on 2,048 nodes under EASY backfill, 10^5 over half a year and fewer
-over less, so that the load stays; ``--jobs 1000000`` asks others, ``--scheduler`` other policies.
+``python benchmarks/fleet.py`` asks 10^4 and 10^5 jobs on 2,048 nodes under EASY backfill, 10^5 over half a year and
+fewer over less, so that the load stays; ``--jobs 1000000`` asks others, ``--scheduler`` other policies.
 """
 
 from __future__ import annotations

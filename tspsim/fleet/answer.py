@@ -20,6 +20,7 @@ from .failing import Failing
 from .jobs import Job
 from .life import LOSSES, Life
 from .nodes import Nodes
+from .power import Power
 from .question import FleetQuestion
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 
@@ -68,10 +69,18 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
     if question.failures is not None or question.maintenance:
         chance = np.random.default_rng([question.seed, 2])
         failing = Failing(fleet, question.failures, question.maintenance, chance)
+    power = None
+    if question.power is not None:
+        power = Power(question.power, device, fleet)
+        fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
+    if power is not None:
+        parts["power"] = power.to_json()
     if failing is not None:
         parts["failures"] = failing.to_json()
     facts = replace(facts_of(question, cluster, device, fleet), parts=parts)
+    if power is not None:
+        facts = replace(facts, energy_kwh=parts["power"]["energy_kwh"])
     plans = tuple(_plans(paces))
     provenance = {
         (each["what"], each["source"]): each for result in paces.answers.values() for each in result.provenance

@@ -118,6 +118,8 @@ class Fleet:
         for job in jobs:
             self._open[job.entry] = self._open.get(job.entry, 0) + 1
         self._dependent: dict[int, list[Job]] = {}
+        #: What the machines draw now; 0 where nobody asks.
+        self.watts: Callable[[], float] = lambda: 0.0
         #: Told of the jobs that run after an instant in which they changed.
         self.listeners: list[Callable[[Fleet], None]] = []
         #: Processes that may bring nodes back: a fleet that waits for them is not stuck.
@@ -326,6 +328,11 @@ class Fleet:
         held = any(job in waiting for waiting in self._dependent.values())
         return "held" if held else "waiting"
 
+    @property
+    def gpus_held(self) -> int:
+        """GPUs that jobs have."""
+        return self._gpus_held
+
     def account(self) -> None:
         """Count what has been since the last change, before another one."""
         self._account(self.env.now)
@@ -361,4 +368,4 @@ class Fleet:
         series.allocated.append(self._gpus_held)
         series.waiting.append(len(self.desk.queue))
         series.down.append(len(self.nodes.down))
-        series.watts.append(0.0)
+        series.watts.append(self.watts())

@@ -51,6 +51,8 @@ class Desk:
         self._ends: list[tuple[float, int, int]] = []
         #: Shared node → number → (expected end, GPUs).
         self._small: dict[int, dict[int, tuple[float, int]]] = {}
+        #: What else has to allow a start: power.
+        self.allows: Callable[[Job, int], bool] | None = None
         #: When a node that is down should be back.
         self.back_s: dict[int, float] = {}
 
@@ -66,6 +68,8 @@ class Desk:
 
     def fits(self, job: Job, size: int = 0) -> bool:
         """Whether the job could start now at the ``size``-th of its sizes."""
+        if self.allows is not None and not self.allows(job, size):
+            return False
         if job.gpus:
             return self.nodes.empty_count > 0 or self.nodes.tightest(job.gpus) is not None
         return job.sizes[size] <= self.nodes.empty_count

@@ -93,6 +93,7 @@ class Failing:
         counted = self.events.setdefault(name, [0, 0])
         counted[0] += 1
         counted[1] += stood
+        fleet.changed()
         fleet.env.process(self._repair(struck, self.keys.detection + self.keys.eviction, component.repair))
 
     def _out(self, nodes: Sequence[int], why: str, notice_s: float) -> int:

@@ -29,6 +29,7 @@ from .durations import DURATIONS, Durations
 from .failure_keys import FailureKeys, Maintenance
 from .failure_keys import in_words as failures_in_words
 from .placements import PLACEMENTS, Placement
+from .power_keys import PowerKeys
 from .schedulers import JOB_SCHEDULERS, JobScheduler
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 days", "720 h"))]
@@ -151,6 +152,7 @@ class FleetQuestion(Section):
     maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100)] = Field(
         (), description="windows in which nodes are taken out as planned"
     )
+    power: PowerKeys | None = Field(None, description="what it draws, under which cap, at which price")
     prices: Prices = Prices()
     seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of all that is drawn")
     source: Prose = Field("", description="where the question comes from")
@@ -226,6 +228,7 @@ class FleetQuestion(Section):
             f"Jobs start {self.scheduler.in_words()} (`scheduler`), {self.placement.in_words()} (`placement`).",
             f"The fleet is looked at {until} (`horizon`); what is drawn is drawn from seed {self.seed} (`seed`).",
             *(failures_in_words(self.failures) if self.failures is not None else ()),
+            *(self.power.in_words() if self.power is not None else ()),
             *self.cluster.in_words(),
         )
 
@@ -235,7 +238,7 @@ class FleetQuestion(Section):
         for key in ("gpus_per_node", "islands", "measured", "routing"):
             if not data["cluster"][key]:
                 del data["cluster"][key]
-        for key in ("failures", "maintenance"):
+        for key in ("failures", "maintenance", "power"):
             if not data[key]:
                 del data[key]
         data["jobs"] = [{key: value for key, value in job.items() if value is not None} for job in data["jobs"]]

@@ -1,0 +1,47 @@
+"""What a fleet draws and what that costs, as a file states it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..scenario.section import Section, refuse
+from ..units import Quantity, UsdPerKilowattHour, Watts
+
+PositiveWatts = Annotated[float, Quantity("W", positive=True, examples=("1.2 MW", "800 kW"))]
+HOURS = 24
+
+
+def _several(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+class PowerKeys(Section):
+    """Watts of a fleet and what they cost. GPUs that jobs have draw ``busy``; others ``idle`` of that; nodes that are
+    down nothing."""
+
+    busy: Watts | None = Field(
+        None,
+        description="of a GPU at work with its share of server and fabric; default: the device file's all-in power",
+    )
+    idle: Annotated[float, Field(ge=0, le=1)] = Field(0.3, description="draw of an idle GPU over a busy one; assumed")
+    pue: Annotated[float, Field(ge=1, le=3)] = Field(1.0, description="power of the building over that of the machines")
+    cap: PositiveWatts | None = Field(
+        None, description="of the machines, without the building: a job that would lead beyond it waits"
+    )
+    electricity: Annotated[
+        tuple[UsdPerKilowattHour, ...], BeforeValidator(_several), Field(min_length=1, max_length=HOURS)
+    ] = Field((), validate_default=False, description="price of energy, or 24 of them by hour of day from midnight")
+    begins: Annotated[float, Field(ge=0, lt=24)] = Field(0.0, description="hour of day at which the fleet begins")
+
+    @model_validator(mode="after")
+    def _once(self) -> PowerKeys:
+        if self.busy is None and self.pue > 1.0:
+            raise refuse("all-in power has the building in it already; state busy, without it, beside pue")
+        return self
+
+    def in_words(self) -> tuple[str, ...]:
+        """What is assumed, as a sentence."""
+        capped = f"; no job starts that would lead beyond {self.cap / 1e6:.3g} MW" if self.cap is not None else ""
+        return (f"An idle GPU draws {self.idle:.0%} of a busy one, a node that is down nothing{capped} (`power`).",)
