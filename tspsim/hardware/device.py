@@ -14,7 +14,8 @@ has the first in them.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -37,6 +38,8 @@ from .shapes import read_shape
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
 
+#: Instead of a library: products without the cast that its tables time with them.
+ALONE = "alone"
 #: What a library is told by that is the device's own for another type of cache.
 READ_AS = "as "
 
@@ -365,7 +368,7 @@ class Device(DeviceFacts):
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
         rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-        return step.at_clock(isolated, matrix_share, rate)
+        return step.at_clock(isolated, matrix_share, rate * self.spec.sustained.picks(kernel.library, self.engine))
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""
@@ -386,7 +389,7 @@ class Device(DeviceFacts):
         return self._limits[key]
 
     def includes_quantising(self, dtype: str) -> bool:
-        """Whether products of ``dtype`` are timed with quantising A to it; if not, that is a kernel of its own."""
+        """Whether tables time products of ``dtype`` with quantising A; in steps that is a kernel of its own."""
         return self.kernel("gemm", dtype).parameters["quantise_gb_per_s"] > 0.0
 
     def cool_gain(self, call_s: float) -> float:
@@ -419,6 +422,40 @@ class Device(DeviceFacts):
             library = library or self._engine_library(family, dtype, kv_dtype)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
+
+    def product_alone(self, family: str, dtype: str) -> Kernel:
+        """The model of products of a type without the quantising that some tables time with them.
+
+        Where A's cast to the type is part of the measured call, its bytes are left out, and the product starts as the
+        same library's in bf16 does, which casts nothing: what is left of the measured start is the cast's.
+        """
+        key = (family, dtype, ALONE, None)
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self.kernel(family, dtype)
+            own = kernel.parameters
+            if own["quantise_gb_per_s"] > 0.0:
+                start_us = min(own["launch_us"], self.kernel(family, "bf16", kernel.library).parameters["launch_us"])
+                kernel = replace(kernel, parameters={**own, "quantise_gb_per_s": 0.0, "launch_us": start_us})
+            self._kernels[key] = kernel
+        return kernel
+
+    @cached_property
+    def cast_start_s(self) -> float:
+        """Seconds by which a kernel that casts products' inputs starts later than a copy: of what the device's tables
+        time with products the least, that of scales a block. Scales a tensor are found by kernels of their own in the
+        tables, which engines and trainers do without (scales are static, delayed, or found by the kernel before).
+        0 where no table times a cast.
+        """
+        narrow = [
+            dtype
+            for dtype in self.peak_flops_per_s
+            if DTYPE_BYTES[dtype] < DTYPE_BYTES["bf16"] and self.includes_quantising(dtype)
+        ]
+        both = [(self.kernel("gemm", dtype), self.product_alone("gemm", dtype)) for dtype in narrow]
+        starts = [with_cast.parameters["launch_us"] - alone.parameters["launch_us"] for with_cast, alone in both]
+        copy_us = self.kernel("memory_bound", "bf16", "copy").parameters["launch_us"]
+        return 1e-6 * max(0.0, min(starts, default=0.0) - copy_us)
 
     def instead_of(self, *words: str) -> str | None:
         """The library that the engine runs of a family and types instead of its own: where several entries say no

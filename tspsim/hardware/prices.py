@@ -13,6 +13,7 @@ from tspsim.operators import (
     AbsorbProduct,
     Attention,
     BestOf,
+    Computes,
     DecodeAttention,
     DeltaScan,
     FusedMoE,
@@ -33,31 +34,66 @@ from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
 from .pricers import price, pricer
 
+NOTHING = Estimate(0.0, 0.0, 0.0)
+#: Wider types whose kernels can read a narrower type's operands, widening them on the way.
+WIDER: dict[str, tuple[str, ...]] = {
+    "fp8": ("bf16",), "fp8_block": ("bf16",), "mxfp8": ("bf16",), "int8": ("bf16",),
+    "nvfp4": ("fp8", "bf16"), "mxfp4": ("fp8", "bf16"),
+}  # fmt: skip
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
 
 
 @pricer(Gemm, GroupedGemm)
 def products(device: Device, product: Gemm) -> Estimate:
-    """At the clock of a step, with quantising A exactly where the operator asks for it.
+    """At the clock of a step, with quantising A exactly where the operator asks for it, by a kernel of its own.
+
+    The product and the cast are priced apart on every device, whatever its tables time together
+    (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
+    operands that reads these weights is there for every shape.
+    """
+    element = DTYPE_BYTES[product.dtype]
+    wider = WIDER.get(product.dtype, ()) if product.weight_dtype is None else ()
+    candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
+    alone = min(_product_alone(device, candidate) for candidate in candidates)
+    if element < DTYPE_BYTES["bf16"]:
+        alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
+    return alone
+
+
+def _cast(device: Device, product: Gemm, element: float) -> Estimate:
+    """What writing A in ``element`` bytes costs at a product: a kernel that reads bf16, nothing where it comes so.
+
+    Both gradients read what they are made of across: a gradient that is cast is written in both orientations, and the
+    forward's input a second time for the weights' gradient (Transformer Engine, cast_transpose; block formats scale
+    along the other side besides). It starts as the fastest measured cast of the device does.
+    """
+    rows = product.batch * product.m
+    wide, across = DTYPE_BYTES["bf16"] + element, DTYPE_BYTES["bf16"] + 2.0 * element
+
+    def moved(size: float) -> Estimate:
+        copied = device.memory_bound(rows * product.k * size, "copy", rows)
+        return Estimate(*(each + device.cast_start_s for each in copied))
+
+    if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
+        return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
+    if product.quantised:
+        return NOTHING
+    return moved(across if product.computes is Computes.INPUT_GRADIENT else wide)
+
+
+def _product_alone(device: Device, product: Gemm) -> Estimate:
+    """A product that finds A in its type.
 
     Several products of one call are the grouped kernel's where it was measured on this device in their type.
     """
-    dtype, spec = product.dtype, device.spec
-    measured = any(fit.family == "grouped_gemm" and fit.dtype == dtype for fit in spec.kernels)
-    kernel = device.kernel("grouped_gemm" if product.batch > 1 and measured else "gemm", dtype)
-    timed_with_it = device.includes_quantising(dtype)
-    if product.quantised and timed_with_it:
-        kernel = replace(kernel, parameters={**kernel.parameters, "quantise_gb_per_s": 0.0})
+    spec = device.spec
+    measured = any(fit.family == "grouped_gemm" and fit.dtype == product.dtype for fit in spec.kernels)
+    kernel = device.product_alone("grouped_gemm" if product.batch > 1 and measured else "gemm", product.dtype)
     shape = {"m": product.m, "n": product.n, "k": product.k, "batch": product.batch}
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
-    element, wide = DTYPE_BYTES[dtype], DTYPE_BYTES["bf16"]
-    if not (product.quantised or timed_with_it or element >= wide):
-        rows = product.batch * product.m
-        quantising = device.memory_bound(rows * product.k * (wide + element), "copy", rows)
-        alone = Estimate(*(a + b for a, b in zip(alone, quantising, strict=True)))
     return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
 
 

@@ -22,6 +22,8 @@ AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
+#: How the name of a library ends whose rows are the best of a search over kernels, shape by shape.
+TUNED = " tuned"
 #: How the source of a number begins that an announced device takes from a measured one.
 ASSUMED_AS = "assumed as "
 
@@ -61,6 +63,8 @@ class Sustained(Strict):
     beside its work, where training libraries start them one by one. ``spread`` is how far products inside steps
     lie from ``gemm`` each way, at 90 %, where that was measured. ``libraries`` are those whose rows were measured at
     the clock of a long step already (eager repeats, thousands of warm-ups), so that it is not counted twice.
+    ``tuned`` is the share of the rate of a tuned table, the best kernel a shape of a search, that is left where a
+    library picks by itself: in every step but those of the engines that ship such tables.
     """
 
     gemm: Sourced[Fraction]
@@ -70,6 +74,12 @@ class Sustained(Strict):
     grouped: Sourced[PositiveSeconds] | None = None
     spread: Sourced[AtLeastOne] | None = None
     libraries: Sourced[tuple[str, ...]] | None = None
+    tuned: Sourced[Fraction] | None = None
+
+    def picks(self, library: str, engine: str) -> float:
+        """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
+        found = self.tuned is not None and not engine and library.endswith(TUNED)
+        return self.tuned.value if found and self.tuned is not None else 1.0
 
     def includes(self, library: str) -> bool:
         """Whether a library's isolated kernels were measured at the clock of a long step."""

@@ -143,10 +143,12 @@ class EngineSpec(Section):
     )
     graphs: GraphsSpec | None = None
     saved: Expected[Seconds] | None = Field(None, description="what a graph saves of a product measured alone")
-    saved_quantising: Expected[Seconds] | None = Field(None, description="of one measured with quantising its input")
     saved_types: dict[str, Expected[Seconds]] = Field({}, description="type of operands → another number")
     fused_quantising: Stated[tuple[str, ...]] | None = Field(
         None, description="types that every product's input has when the kernel before writes it"
+    )
+    separate_quantising: Stated[tuple[str, ...]] | None = Field(
+        None, description="types that a kernel of its own casts before every product, behind norms too"
     )
     step: Expected[Seconds] | None = Field(None, description="of the host, every step")
     sequence: Expected[Seconds] | None = Field(None, description="of the host, for every sequence of a step")
@@ -182,9 +184,9 @@ class EngineSpec(Section):
             "libraries": {kernel: each.value for kernel, each in self.libraries.items()},
             "graphs": self.graphs.graphs() if self.graphs else None,
             "saved": _prior(self.saved),
-            "saved_quantising": _prior(self.saved_quantising),
             "saved_types": {dtype: _prior(each) for dtype, each in self.saved_types.items()},
             "fused_quantising": _value(self.fused_quantising),
+            "separate_quantising": _value(self.separate_quantising),
             "step": _prior(self.step),
             "sequence": _prior(self.sequence),
             "hidden": _value(self.hidden),

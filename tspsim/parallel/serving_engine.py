@@ -252,11 +252,12 @@ class ServingEngine:
         columns of some or a part of each.
     graphs
         What it captures.
-    saved, saved_quantising, saved_types
-        Seconds that a captured graph saves of a product measured alone, and of one that was measured with quantising
-        its input; by the type of operands where that is another.
+    saved, saved_types
+        Seconds that a captured graph saves of a product measured alone; by the type of operands where that is another.
     fused_quantising
         Types that the input of every product has when the kernel before writes it: none of them quantises.
+    separate_quantising
+        Types that a kernel of its own casts before every product, behind norms too.
     step, sequence
         Seconds of the host a step, and for every sequence in it: scheduling, inputs, sampling, copies.
     hidden
@@ -299,9 +300,9 @@ class ServingEngine:
     libraries: Mapping[str, str] = field(default_factory=dict)
     graphs: Graphs = Graphs()
     saved: Prior = NONE
-    saved_quantising: Prior = NONE
     saved_types: Mapping[str, Prior] = field(default_factory=dict)
     fused_quantising: tuple[str, ...] = ()
+    separate_quantising: tuple[str, ...] = ()
     step: Prior = NONE
     sequence: Prior = NONE
     hidden: float = 0.0
@@ -381,13 +382,15 @@ class ServingEngine:
     @property
     def saves(self) -> bool:
         """Whether a graph saves anything of a kernel."""
-        return max(saved.value for saved in (self.saved, self.saved_quantising, *self.saved_types.values())) > 0.0
+        return max(saved.value for saved in (self.saved, *self.saved_types.values())) > 0.0
 
     def finding(self, operator: Operator) -> Operator:
-        """A kernel as it finds its input: what is fused before it is no part of it."""
-        if isinstance(operator, Gemm) and operator.dtype in self.fused_quantising and not operator.quantised:
-            return replace(operator, quantised=True)
-        return operator
+        """A kernel as it finds its input: what is fused before it is no part of it, what is not stands before it."""
+        if not isinstance(operator, Gemm):
+            return operator
+        found = {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
+        quantised = found.get(operator.dtype, operator.quantised)
+        return operator if quantised == operator.quantised else replace(operator, quantised=quantised)
 
     # --- the host -------------------------------------------------------------------------------------------
 
@@ -486,9 +489,8 @@ class Saving:
             return alone_s
         device, dtype, engine = self.device, operator.dtype, self.engine
         limits = device.limits(dtype)
-        start_s = 1e-6 * device.kernel("gemm", dtype).parameters["launch_us"]
-        usual = engine.saved_quantising if device.includes_quantising(dtype) else engine.saved
-        saved = engine.saved_types.get(dtype, usual)
+        start_s = 1e-6 * device.product_alone("gemm", dtype).parameters["launch_us"]
+        saved = engine.saved_types.get(dtype, engine.saved)
         least_s = max(operator.flops / limits.peak, operator.hbm_bytes / limits.hbm)
         return min(alone_s, max(least_s, alone_s - min(saved.value, start_s)))
 

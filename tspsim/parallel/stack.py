@@ -144,7 +144,8 @@ class Stack:
         self, best: Callable[[Operator], float], device: Device, captured: Captured = Captured.NOTHING
     ) -> Callable[[Operator], float]:
         """Times of kernels on a device, from those with its best library measured alone."""
-        finding, fuses = self.engine.finding, bool(self.engine.fused_quantising)
+        engine = self.engine
+        finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
         if captured is Captured.NOTHING or not self.engine.saves:
             return lambda operator: self.seconds(operator, priced(operator))
