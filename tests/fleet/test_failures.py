@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,20 @@ def test_a_job_without_checkpoints_begins_anew_and_a_wrong_entry_is_told() -> No
         fleet([long_job()], failures={"like": "lama-3"})
     with pytest.raises(InputError, match="spares"):
         fleet([long_job()], failures={"like": "llama-3", "spares": 64})
+
+
+@pytest.mark.slow
+def test_llama_3_s_54_days_stand_as_often_and_last_as_much_as_published() -> None:
+    """Published: 419 unexpected interruptions and more than 90 % effective time (arXiv:2407.21783, §3.3.4). The number
+    is that of a Poisson process of this mean; the rate is an input, what a failure costs is assumed."""
+    facts = tspsim.simulate("fleet-failures-16384-h100").to_json()["fleet"]
+    assert abs(facts["jobs"][0]["restarts"] - 419) < 3 * math.sqrt(419)
+    assert 0.9 < facts["jobs"][0]["ettr"] < 0.95
+
+
+@pytest.mark.slow
+def test_the_quarter_takes_seconds() -> None:
+    before_s = time.process_time()
+    told = tspsim.simulate("fleet-quarter-1024-h100").to_json()["fleet"]
+    assert time.process_time() - before_s < 15.0
+    assert len(told["jobs"]) > 10_000 and 0.5 < told["productive"] < told["allocated"] < 1.0

@@ -125,7 +125,8 @@ def pace_of(plan: PlanResult) -> Pace:
 
 def _checkpointed(pace: Pace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> Pace:
     """With what the job says of its checkpoints, or else the fleet."""
-    told, plan = job.checkpoint or ordinary, pace.plan
+    # A service has no work to lose.
+    told, plan = job.checkpoint or (ordinary if job.traffic is None else None), pace.plan
     if told is None or (job.checkpoint is None and pace.every_s < inf):
         return pace
     plain_s = plan.checkpoint["step_without_s"] if plan is not None and plan.checkpoint else pace.step_s
@@ -159,7 +160,9 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
 def _jobs_of_entry(
     question: FleetQuestion, keys: JobKeys, entry: int, after: int | None, paces: Paces, random: np.random.Generator
 ) -> Iterator[Job]:
-    sizes = keys.nodes or (1,)
+    # Of several sizes those count that the cluster has.
+    spares = question.failures.spares if question.failures is not None else 0
+    sizes = tuple(size for size in keys.nodes or (1,) if size <= question.cluster.nodes - spares)
     own = tuple(paces.of(keys, size) for size in sizes)
     submits = _submissions(question, keys, random)
     drawn = keys.hours.draw(random, len(submits)).tolist() if keys.hours is not None else [None] * len(submits)

@@ -193,9 +193,6 @@ class FleetQuestion(Section):
                 told = f"the cluster has {self.cluster.nodes}"
                 spared = f", of which {self.cluster.nodes - usable} are spares" if usable < self.cluster.nodes else ""
                 raise refuse(f"job '{job.name}': nodes: {min(job.nodes or (1,))}, and {told}{spared}")
-            largest = max(job.nodes or (1,))
-            if largest > self.cluster.nodes:
-                raise refuse(f"job '{job.name}': nodes: {largest}, and the cluster has {self.cluster.nodes}")
         if self.cluster.islands and any(island.device is not None for island in self.cluster.islands):
             raise refuse("cluster.islands with devices of their own are not built for fleets; leave device out")
         return self
