@@ -1,4 +1,4 @@
-"""Rewrite the table of schemes-worth.md: what each scheme is worth on four machines.
+"""Rewrite the tables of schemes-worth.md: what each scheme is worth on four machines, and as published on its hardware.
 
     python docs/generate_schemes.py
 
@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pages
-from worth import ENTRIES
+from worth import ENTRIES, published, systems
 from worth.entry import DEVICES, Entry
 
 from tspsim.report.worth import write
@@ -60,7 +60,7 @@ def worth() -> str:
 
 
 def main() -> None:
-    pages.rewrite(PAGE, {"worth": worth()})
+    pages.rewrite(PAGE, {"worth": worth(), "published": published.table(), "systems": systems.table()})
     show()
 
 

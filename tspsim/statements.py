@@ -85,27 +85,32 @@ def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, .
 
 #: How sentences about hardware that nobody has measured begin, behind its name.
 ANNOUNCED = " is announced: "
+#: And of hardware that is sold, of which nothing measured is fitted here.
+ON_PAPER = " is known by its data sheet: "
 
 
 def is_announced(sentence: str) -> bool:
     """Whether a sentence is one of :func:`announced_in_words`."""
-    return ANNOUNCED in sentence
+    return ANNOUNCED in sentence or ON_PAPER in sentence
 
 
 def announced_in_words(question: Question) -> Iterator[str]:
     """What nobody has measured of the hardware, and what stands in its place."""
     spec, node = question.device.spec, question.cluster.node
     if spec.announced:
+        begins = f"{ON_PAPER}no measurement of its kernels is fitted here"
+        begins = begins if spec.sold else f"{ANNOUNCED}nobody has published a measurement of it"
         yield (
-            f"{spec.name}{ANNOUNCED}nobody has published a measurement of it. Peaks, HBM bandwidth and memory are "
+            f"{spec.name}{begins}. Peaks, HBM bandwidth and memory are "
             f"its vendor's; its kernels reach the shares of them that {spec.like}'s were measured to reach, a launch "
             f"takes as long, and ranges are those of another generation. Assumed as {spec.like} has them: "
             f"{', '.join(spec.assumed)}."
         )
     if node.announced:
         yield (
-            f"{node.name}{ANNOUNCED}its links are its vendor's figure; latencies, and the share of the links that "
-            f"{node.collectives.library} reaches, are assumed as on {node.like}, with wider ranges."
+            f"{node.name}{ON_PAPER if node.sold else ANNOUNCED}its links are its vendor's figure; latencies, and the "
+            f"share of the links that {node.collectives.library} reaches, are assumed as on {node.like}, with wider "
+            "ranges."
         )
 
 

@@ -207,3 +207,22 @@ def test_a_sheet_with_more_is_never_slower_and_its_range_stays_around_its_time(t
             before, after = base.time(operator), better.time(operator)
             assert after.seconds <= before.seconds
             assert after.low <= after.seconds <= after.high
+
+
+@pytest.mark.parametrize("name", ["a10", "t4", "v100", "v100-16gb", "p100", "l20", "mi250x", "a800"])
+def test_what_was_sold_but_is_not_fitted_here_is_not_called_announced(name: str) -> None:
+    device = load_device(name)
+    node = load_node(str(device.spec.node))
+    kernel = device.kernel("gemm", "bf16")
+    assert device.spec.sold and node.sold and node.device == name and kernel.basis.startswith("a data sheet, nothing")
+    assert Gemm(8192, 8192, 8192).flops / device.time(Gemm(8192, 8192, 8192)).low <= device.peak_of("bf16") * 1.000001
+    asked = {
+        "name": "old", "cluster": {"device": name, "nodes": 1},
+        "workload": {"model": "qwen3-8b", "pass": "forward", "sequence": 512},
+        "plans": [{"name": "P", "tp": node.gpus}],
+    }  # fmt: skip
+    result = tspsim.simulate(asked)
+    told = [sentence for sentence in result.defaults if sentence.startswith(name)]
+    assert told and "is known by its data sheet" in told[0] and not any("is announced" in each for each in told)
+    (plan,) = result.plans
+    assert plan.ran or "GiB" in str(plan.error)

@@ -66,3 +66,25 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
     assert NUMBER.sub("#", stands) == NUMBER.sub("#", found), "python docs/generate_schemes.py"
     for was, now in zip(NUMBER.findall(stands), NUMBER.findall(found), strict=True):
         assert float(now) == pytest.approx(float(was), rel=0.02, abs=0.011), "python docs/generate_schemes.py"
+
+
+@pytest.mark.parametrize("name", ["TokenRing", "Three levels (Frontier)", "Host attention (APEX)"])
+def test_gains_on_their_own_hardware_are_what_the_package_says(script: ModuleType, name: str) -> None:
+    (text,) = script.pages.block("published").findall(script.PAGE.read_text(encoding="utf-8"))
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    stands = {line[0]: line[4] for line in lines[2:]}
+    assert list(stands) == [each.name for each in script.published.PUBLISHED]
+    (row,) = (each for each in script.published.PUBLISHED if each.name == name)
+    gain = re.compile(r"\d+\.\d\d")
+    for was, now in zip(gain.findall(stands[name]), gain.findall(row.cell), strict=True):
+        assert float(now) == pytest.approx(float(was), rel=0.02, abs=0.011), "python docs/generate_schemes.py"
+
+
+def test_every_system_has_a_verdict_and_tests_and_scenarios_that_are_there(script: ModuleType) -> None:
+    (text,) = script.pages.block("systems").findall(script.PAGE.read_text(encoding="utf-8"))
+    assert text.strip() == script.systems.table()
+    root = DOCS.parent
+    for each in script.systems.SYSTEMS:
+        assert (root / "tests" / each.held).exists(), each
+        named = re.search(r"tspsim run ([\w.-]+)", each.command)
+        assert named is None or (root / "scenarios" / f"{named[1]}.yaml").is_file(), each

@@ -101,7 +101,8 @@ class System:
 
 @dataclass(eq=False)
 class Prepared:
-    """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded."""
+    """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded.
+    """
 
     assignment: Assignment
     roles: Sequence[ReadyProgram] = field(repr=False)

@@ -26,11 +26,13 @@ _LENT = ("compute_units", "clock", "l2", "tdp")
 class AnnouncedDevice(Strict):
     """A device as a data sheet tells it.
 
-    ``like`` is the catalog name of the measured device that everything left out is taken from. There is no place for
+    ``like`` is the catalog name of the measured device that everything left out is taken from. ``sold`` says that one
+    can have it, or could: others may have measured it, but nothing of that is fitted here. There is no place for
     ``kernels``, ``achieved`` and ``measured_at``: a device that was measured is not announced any more.
     """
 
     announced: Literal[True]
+    sold: bool = False
     name: str
     vendor: Literal["amd", "nvidia"]
     description: str

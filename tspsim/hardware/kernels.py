@@ -164,8 +164,8 @@ def _announced(
         lent,
         dtype=dtype,
         parameters={**lent.parameters, **_at_own_pace(spec, like, lent, known, dtype)},
-        basis=f"announced, never measured: shares of peak and bandwidth as {like.name} reaches them ({lent.basis}); "
-        "wider range",
+        basis=f"{'a data sheet, nothing fitted' if spec.sold else 'announced, never measured'}: shares of peak and "
+        f"bandwidth as {like.name} reaches them ({lent.basis}); wider range",
         low=tuple(math.exp(-math.hypot(math.log(value), *widths)) for value in lent.low),
         high=tuple(math.exp(math.hypot(math.log(value), *widths)) for value in lent.high),
     )

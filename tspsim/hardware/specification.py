@@ -195,6 +195,7 @@ class DeviceSpec(Strict):
     family: str
     description: str
     announced: bool = False
+    sold: bool = False
     like: str | None = None
     node: str | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]

@@ -31,10 +31,11 @@ class AnnouncedNode(Strict):
     """A node, or a rack that is one switched domain, as its vendor announces it.
 
     ``library`` names the collective library, where that is another than the one measured. ``without`` are algorithms
-    that its links or its library cannot run, such as ``in_switch``.
+    that its links or its library cannot run, such as ``in_switch``. ``sold``: as of a device.
     """
 
     announced: Literal[True]
+    sold: bool = False
     name: str
     description: str = ""
     device: str
@@ -46,6 +47,7 @@ class AnnouncedNode(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None
     host_memory: HostLinkSpec | None = None
+    host_reads: Sourced[BytesPerSecond] | None = None
     library: str | None = None
     without: tuple[str, ...] = ()
 
@@ -59,10 +61,12 @@ class AnnouncedNode(Strict):
         )  # fmt: skip
         nics = self.nics or self.gpus
         return {
-            "name": self.name, "description": self.description, "announced": True, "like": like.name,
+            "name": self.name, "description": self.description, "announced": True, "sold": self.sold,
+            "like": like.name,
             "device": self.device, "gpus": self.gpus, "intra": self.intra or like.intra, "link": link,
             "nics": nics, "rails": self.rails or nics, "host_link": self.host_link or like.host_link,
-            "host_memory": self.host_memory, "collectives": assumed_collectives(like, self.library, self.without),
+            "host_memory": self.host_memory, "host_reads": self.host_reads,
+            "collectives": assumed_collectives(like, self.library, self.without),
         }  # fmt: skip
 
 

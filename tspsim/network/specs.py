@@ -178,6 +178,7 @@ class NodeSpec(Strict):
     name: str
     description: str = ""
     announced: bool = False
+    sold: bool = False
     like: str | None = None
     device: str
     gpus: PositiveCount

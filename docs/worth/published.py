@@ -1,0 +1,211 @@
+"""What schemes were published to be worth, asked on the hardware and against the rival of their papers.
+
+Devices and nodes are of the catalog, most of them from data sheets alone; no constant is set for a row. Where what is
+known of a paper does not say what decides, the row says so.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+import tspsim
+
+from .above import ITERATION, REACHED
+from .entry import KI, Keys, rate_of
+from .fabrics import PLACED
+
+FOLLOWS, PARTLY, NOT, UNSAID = "follows", "in part", "does not", "cannot be said"
+
+Gains = list[tuple[str, float | None]]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published gain, where it was measured, and what this package gives there."""
+
+    name: str
+    #: Hardware and question of the paper, as far as it is known, and whom it is held against.
+    setting: str
+    rival: str
+    published: str
+    #: What was varied, in words, and the gain there (None: it does not run or fit).
+    gains: Callable[[], Gains]
+    verdict: str
+    why: str
+
+    @property
+    def cell(self) -> str:
+        told = [(f"{gain:.2f}" if gain is not None else "–", title) for title, gain in self.gains()]
+        return "; ".join(f"{gain} ({title})" if title else gain for gain, title in told)
+
+
+def rate(cluster: Keys, workload: Keys, plan: Keys, asked: Keys | None = None) -> float | None:
+    plans = [{"name": "P", **plan}]
+    return rate_of({"name": "published", "cluster": cluster, "workload": workload, "plans": plans, **(asked or {})})
+
+
+def over(own: float | None, other: float | None) -> float | None:
+    """A gain; None where one of both does not run."""
+    return own / other if own and other else None
+
+
+@cache
+def attention_alone() -> str:
+    """A model of which next to nothing is left but attention of 32 heads of 128, as a file."""
+    model = {
+        "name": "attention-alone", "layers": 4, "hidden": 128,
+        "attention": {"heads": 32, "kv_heads": 32, "head_dim": 128}, "mlp": {"width": 128, "gated": False},
+        "embedding": {"vocab": 0}, "max_context": 32_768, "source": "TokenRing's question",
+    }  # fmt: skip
+    path = Path(tempfile.mkdtemp()) / "attention-alone.yaml"
+    path.write_text(yaml.safe_dump(model), encoding="utf-8")
+    return str(path)
+
+
+def token_ring() -> Gains:
+    work: Keys = {"model": attention_alone(), "pass": "forward", "sequence": 24_000}
+    ring: Keys = {"sp": 4, "exchange": "ring", "context_transport": "ring"}
+    cluster: Keys = {"device": "a10", "nodes": 1}
+    return [("", over(rate(cluster, work, {"sp": 4, "exchange": "token_ring"}), rate(cluster, work, ring)))]
+
+
+def frontier() -> Gains:
+    cluster: Keys = {"device": "mi250x", "nodes": 48, "fabric": "rails-200g"}
+    found: Gains = []
+    for batch in (1, 4):
+        work: Keys = {"model": "megatron-22b", "pass": "training", "sequence": 2 * KI, "sequences_per_replica": batch}
+        levels = rate(cluster, work, {"zero": 3, "shard_group": 8, "weight_shard": 2, "weight_wire": "int8"})
+        plus = {"zero": 3, "secondary_shard": 8, "weight_wire": "int8", "gradient_wire": "int4"}
+        found.append((f"{batch} × 2Ki a die", over(levels, rate(cluster, work, plus))))
+    return found
+
+
+def holmes() -> Gains:
+    islands = [{"nodes": 4, "fabric": "rails-200g"}] * 2
+    cluster: Keys = {"device": "a100-80gb", "nodes": 8, "fabric": "ethernet-100g", "islands": islands}
+    work: Keys = {"model": "llama-2-7b", "pass": "training", "sequence": 2 * KI, "global_batch": 1536}
+    plan: Keys = {"pp": 2, "zero": 1}
+    return [("", over(rate(cluster, work, {**plan, "placement": {"node": ["tp", "dp"]}}), rate(cluster, work, plan)))]
+
+
+def pipette() -> Gains:
+    """Nodes whose links have the shares of the shipped measured matrix, at the rate of one EDR port."""
+    measured = tspsim.load("pipette-mapping").to_dict()["cluster"]["measured"]
+    cluster: Keys = {"device": "a100-80gb", "nodes": 8, "fabric": "rails-400g", "measured": measured}
+    work: Keys = {"model": "megatron-22b", "pass": "training", "sequence": 2 * KI, "global_batch": 64}
+    searched = {**PLACED, "placement": {"order": [6, 7, 0, 5, 3, 2, 1, 4]}}
+    return [("A100 on the shipped links", over(rate(cluster, work, searched), rate(cluster, work, PLACED)))]
+
+
+def tutel() -> Gains:
+    cluster: Keys = {"device": "a100-80gb", "nodes": 2, "fabric": "rails-200g"}
+    wide: Keys = {"ep": 16, "expert_dispatch": "links"}
+    model: Keys = {"model": "qwen3-30b-a3b", "pass": "forward", "sequence": 16 * KI}
+    return [
+        (f"{parts} parts", over(rate(cluster, model, {**wide, "expert_pieces": parts}), rate(cluster, model, wide)))
+        for parts in (2, 4)
+    ]
+
+
+def apex() -> Gains:
+    """The most tokens/s of any batch and share, over the most without hosts; four GPUs, a replica each."""
+    found: Gains = []
+    for device, model in (("t4", "llama-2-7b"), ("a10", "llama-3.1-8b")):
+        cluster: Keys = {"device": device, "nodes": 1}
+
+        def most(share: float, batches: Sequence[int], cluster: Keys = cluster, model: str = model) -> float:
+            keys: Keys = {"host_attention": share} if share else {}
+            works = ({"model": model, "pass": "decode", "batch": batch, "context": KI} for batch in batches)
+            return max((rate(cluster, work, {"dp": 4, **keys}) or 0.0) for work in works)
+
+        batches = (1, 2, 3, 4, 6, 8, 12) if device == "t4" else (8, 16, 24, 32, 40)
+        hosted = max(most(share, batches) for share in (0.1, 0.25, 0.5, 0.7, 0.8))
+        found.append((f"{device.upper()}, {model}", over(hosted, most(0.0, batches))))
+    return found
+
+
+def janus() -> Gains:
+    from .experts import ENTRIES
+
+    (pools,) = (each for each in ENTRIES if each.name == "Janus' pools")
+    own = pools.rate("h100", pools.name)
+    return [(rival, over(own, pools.rate("h100", rival))) for rival in pools.rivals]
+
+
+def hybrid_flow() -> Gains:
+    cluster: Keys = {"device": "a100-80gb", "nodes": 16, "fabric": "rails-200g"}
+    work: Keys = {"model": "llama-3.1-70b", "pass": "training", "sequence": 2 * KI, "stack": "megatron-core"}
+    own = rate(cluster, work, {**REACHED, "rollout": {"tp": 4}}, ITERATION)
+    rivals = {"nodes apart that wait": {"tp": 4, "nodes": 4}, "generated as trained": {"tp": 8, "pp": 2}}
+    return [
+        (title, over(own, rate(cluster, work, {**REACHED, "rollout": rollout}, ITERATION)))
+        for title, rollout in rivals.items()
+    ]
+
+
+#: Held by ``tests/parallel/test_ring_self_attention.py``, from memory alone.
+RSA: Gains = [("batch", 8.4), ("sequence", 3.1)]
+
+PUBLISHED = (
+    Published(
+        "Ring Self-Attention", "BERT base, training, 64 P100 of 16 GB (`p100`)", "TP, at most 12 ranks",
+        "13.7× the batch, 3.0× the sequence", lambda: RSA, PARTLY,
+        "memory alone; the sequence follows, of the batch 61 %: what TP keeps whole in their framework is not known",
+    ),
+    Published(
+        "TokenRing", "attention alone, 32 heads of 128, 24,000 tokens, 4 A10 over PCIe (`a10`)",
+        "keys and values round a ring", "1.67×", token_ring, NOT,
+        "over a port of its own each GPU sends and receives as many bytes either way; their ring's copies reach 12.9 "
+        "GB/s of 31.5, so copies and not ports are the limit there, and two at once carry more",
+    ),
+    Published(
+        "Three levels (Frontier)", "22B for their 20B, 384 dies of MI250X, 48 nodes (`mi250x`)", "ZeRO++", "1.71×",
+        frontier, NOT,
+        "at the rates of the data sheets all gathers hide behind kernels under either; their ZeRO++ waits for RCCL "
+        "over Slingshot, whose rates are not in what was read",
+    ),
+    Published(
+        "Holmes", "7B for their 7.5B, 64 A100, half on InfiniBand, half on RoCE, Ethernet between", "Megatron-LM",
+        "1.39×", holmes, PARTLY, "who sums over Ethernet; their batch and TP are not in what was read",
+    ),
+    Published(
+        "Pipette", "their V100 and A100 clusters' links", "AMP's plan", "1.46×", pipette, UNSAID,
+        "the gain is that of the links' spread, and their matrices are not published; theirs is a whole "
+        "planner's as well",
+    ),
+    Published(
+        "Tutel's degree", "16 A100 of two nodes, an MoE layer", "one part", "1.43×", tutel, PARTLY,
+        "the width and tokens of their layer stand in pictures; of a whole forward of Qwen3-30B-A3B little is exchange",
+    ),
+    Published(
+        "Host attention (APEX)", "T4 with Llama-2-7B, A10 with Llama-3.1-8B, 1Ki each", "vLLM", "1.84 to 1.96×, 1.11 "
+        "to 1.89×", apex, PARTLY,
+        "T4 follows: three sequences fit beside its weights, and hosts (51 GB/s of DRAM a GPU, assumed) take as many "
+        "again; A10 has room for forty, and reading weights twice a layer costs more than hosts bring",
+    ),
+    Published(
+        "Janus' pools", "DeepSeek-V2, 32 H100", "SGLang (3.9 to 4.7), MegaScale-Infer (2.2)", "3.9 to 4.7×", janus, NOT,
+        "a rival with as wide an expert group and its kernels for small messages reads each expert as rarely",
+    ),
+    Published(
+        "HybridFlow", "70B, 16 nodes of A100", "DeepSpeed-Chat, OpenRLHF, NeMo-Aligner", "1.53 to 20.57×", hybrid_flow,
+        PARTLY,
+        "the low end is nodes that wait for each other; the high end are rivals' layouts and engines, which are no "
+        "physics",
+    ),
+)  # fmt: skip
+
+
+def table() -> str:
+    head = "| scheme | where it was measured | against | published | here, on that hardware | verdict | why |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- | --- |"]
+    for each in PUBLISHED:
+        cells = each.name, each.setting, each.rival, each.published, each.cell, each.verdict, each.why
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
