@@ -49,12 +49,18 @@ def compare(
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
 
     A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
-    --set changes a key of every scenario.
+    --set changes a key of every scenario. A fleet of jobs with needs is answered by how many nodes of each offer reach
+    them.
     """
+    from ..fleet import is_fleet
     from ..interface import compare as side_by_side
     from ..report import comparison
     from ..scenario import load
 
+    if any(map(is_fleet, scenarios)):
+        files = {"--html": html_file, "--csv": csv_file, "--pdf": pdf_file}
+        _fleet_sizes(scenarios, overrides, json_file, [name for name, given in files.items() if given])
+        return
     asked = [load(name, overrides) for name in scenarios]
     outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
     with progress_bar() as progress:
@@ -79,6 +85,28 @@ def compare(
     )
     if compared.best is None:
         raise nothing_runs(compared.plans)
+
+
+def _fleet_sizes(
+    scenarios: Sequence[str], overrides: tuple[str, ...], json_file: str | None, beside: Sequence[str]
+) -> None:
+    """How many nodes a fleet takes, of each offer."""
+    from ..errors import InfeasibleError, InputError
+    from ..fleet import load
+    from ..report.fleet import sizes_in_terminal
+    from ..studies.fleet_size import fleet_sizes
+
+    if len(scenarios) > 1:
+        raise InputError("is a fleet of jobs, which is compared over its own offers alone", key=scenarios[1])
+    if beside:
+        raise InputError("is not of a fleet of jobs, whose answer is a table and --json", key=beside[0])
+    question = load(scenarios[0], overrides)
+    outputs = Outputs(inputs=question.files(), json=json_file)
+    with progress_bar() as progress:
+        sizes = fleet_sizes(question, progress=progress)
+    outputs.write({"json": lambda: sizes.dumps() + "\n"}, show=lambda: print_rich(*sizes_in_terminal(sizes)))
+    if all(size.error for size in sizes.sizes):
+        raise InfeasibleError("no offer reaches what the fleet needs")
 
 
 def _written(compared: Comparison, path: Path) -> str:

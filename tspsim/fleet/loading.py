@@ -35,9 +35,15 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
         cluster = with_known_parts(question.cluster, folder, "cluster")
         assert isinstance(cluster, ClusterInline)
         jobs = tuple(_with_file(job, folder) for job in question.jobs)
+        offers = tuple(
+            offer.model_copy(
+                update={"cluster": with_known_parts(offer.cluster, folder, f"offers.{offer.name}.cluster")}
+            )
+            for offer in question.offers
+        )
     except InputError as error:
         raise error.at(file=origin_of(error.key or "", paths, file)) from None
-    return question.model_copy(update={"cluster": cluster, "jobs": jobs}).read_from(file, paths)
+    return question.model_copy(update={"cluster": cluster, "jobs": jobs, "offers": offers}).read_from(file, paths)
 
 
 def is_fleet(source: object) -> bool:

@@ -28,6 +28,7 @@ from . import durations, placements, schedulers
 from .durations import DURATIONS, Durations
 from .failure_keys import FailureKeys, Maintenance
 from .failure_keys import in_words as failures_in_words
+from .need_keys import FleetOffer, Needs
 from .placements import PLACEMENTS, Placement
 from .power_keys import PowerKeys
 from .schedulers import JOB_SCHEDULERS, JobScheduler
@@ -43,6 +44,10 @@ def _as_stated(shape: str) -> WithJsonSchema:
 
 def _several(value: Any) -> Any:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+#: Offers of one question.
+MOST_OFFERS = 64
 
 
 class Checkpoints(Section):
@@ -154,6 +159,10 @@ class FleetQuestion(Section):
     )
     power: PowerKeys | None = Field(None, description="what it draws, under which cap, at which price")
     prices: Prices = Prices()
+    needs: Needs | None = Field(None, description="what has to hold: `tspsim compare` says how many nodes that takes")
+    offers: Annotated[tuple[FleetOffer, ...], Field(max_length=MOST_OFFERS)] = Field(
+        (), description="what could be bought, each with the most nodes that are looked at; none: the fleet's cluster"
+    )
     seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of all that is drawn")
     source: Prose = Field("", description="where the question comes from")
     _file: str | None = PrivateAttr(None)
@@ -179,6 +188,15 @@ class FleetQuestion(Section):
                 circle = [*path[path.index(waits[path[-1]]) :], waits[path[-1]]]
                 raise refuse(f"after goes in a circle: {' → '.join(circle)}; one of them has to begin")
         return jobs
+
+    @field_validator("offers")
+    @classmethod
+    def _offered_once(cls, offers: tuple[FleetOffer, ...]) -> tuple[FleetOffer, ...]:
+        names = [offer.name for offer in offers]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise refuse(f"two offers are named '{twice}'; give each its own name")
+        return offers
 
     @model_validator(mode="after")
     def _ends(self) -> FleetQuestion:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..fleet import FleetAnswer
+    from ..studies.fleet_size import FleetSizes
 
 
 def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
@@ -57,3 +58,39 @@ def notes_of(answer: FleetAnswer) -> list[str]:
         for note in plan.notes:
             about.setdefault(note, {})[plan.name] = None
     return [f"{', '.join(names)}: {note}" for note, names in about.items()]
+
+
+def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
+    """How many nodes of every offer reach what is needed, and why one less does not."""
+    from rich.padding import Padding
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh"):
+        table.add_column(name, justify="left" if name == "offer" else "right")
+    for size in sizes.sizes:
+        if size.error:
+            table.add_row(size.offer, "–", "–", "–", "–", "–")
+            continue
+        draws = f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
+        usd = "–" if size.usd is None else f"{size.usd:,.0f}"
+        energy = "–" if size.energy_kwh is None else f"{size.energy_kwh / 1000.0:,.0f}"
+        table.add_row(size.offer, f"{size.nodes:,}", draws, f"{size.gpus:,}", usd, energy)
+    yield table
+    yield ""
+    for size in sizes.sizes:
+        if size.error:
+            yield Text(f"{size.offer}: {size.error}.")
+            continue
+        told = "; ".join(each.in_words() for each in size.reached)
+        yield Text(f"{size.offer}: in the worst of {size.draws} draws {told}.")
+        missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+        if missed:
+            yield Padding(Text(f"With one node less {missed}."), (0, 0, 0, 2))
+    yield ""
+    yield Text("Steps of jobs are simulated by their stacks; how far those may be off is not in these numbers of nodes.")
+    best = sizes.cheapest
+    if best is not None and len(sizes.sizes) > 1:
+        yield ""
+        yield Text(f"Cheapest: {best.offer}, {best.usd:,.0f} USD until all jobs are done.", style="bold")
