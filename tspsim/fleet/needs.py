@@ -46,8 +46,8 @@ def _time(value: float) -> str:
 IN_WORDS: dict[str, Callable[[float, float], str]] = {
     "done_by": lambda value, most: f"all jobs are done {'by ' if value < inf else ''}{_time(value)} ({duration(most)})",
     "p95_wait": lambda value, most: f"95 % of jobs wait up to {_time(value)} ({duration(most)})",
-    "deadlines": lambda value, most: f"{value:,.0f} jobs are late (none)",
-    "services": lambda value, most: f"{value:,.0f} services miss their bounds (none)",
+    "deadlines": lambda value, most: f"late jobs: {value:,.0f} ({most:,.0f})",
+    "services": lambda value, most: f"services that miss their bounds: {value:,.0f} ({most:,.0f})",
 }
 
 

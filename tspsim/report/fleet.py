@@ -93,4 +93,4 @@ def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
     best = sizes.cheapest
     if best is not None and len(sizes.sizes) > 1:
         yield ""
-        yield Text(f"Cheapest: {best.offer}, {best.usd:,.0f} USD until all jobs are done.", style="bold")
+        yield Text(f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the time that is looked at.", style="bold")
