@@ -89,7 +89,7 @@ def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
         if missed:
             yield Padding(Text(f"With one node less {missed}."), (0, 0, 0, 2))
     yield ""
-    yield Text("Steps of jobs are simulated by their stacks; how far those may be off is not in these numbers of nodes.")
+    yield Text("Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes.")
     best = sizes.cheapest
     if best is not None and len(sizes.sizes) > 1:
         yield ""
