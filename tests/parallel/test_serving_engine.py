@@ -155,6 +155,14 @@ def test_a_graph_saves_what_its_type_states_else_what_all_do() -> None:
         assert alone_s - Saving(its, B200).seconds(product, alone_s) == pytest.approx(saved_s)
 
 
+def test_a_device_on_which_other_kernels_run_has_a_pace_of_its_own() -> None:
+    stack, product = load_stack("sglang").stack(), MemoryBound("norm", 1e8, 100)
+    for name, pace in (("b200", 1.0), ("mi300x", stack.engine.paces["mi300x"].value)):
+        device = load_device(name)
+        cost = stack.cost(lambda operator: device.time(operator).seconds, device)  # noqa: B023
+        assert cost(product) == pytest.approx(pace * device.time(product).seconds)
+
+
 def test_what_is_quantised_before_a_product_is_no_part_of_it() -> None:
     trtllm = engine("trtllm")
     output, wide = Gemm(4096, 8192, 8192, "fp8"), Gemm(4096, 8192, 8192, "nvfp4")

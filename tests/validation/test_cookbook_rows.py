@@ -17,7 +17,8 @@ NOTED = dict.fromkeys(("model", "engine", "version", "input", "output", "concurr
 
 def test_columns_say_what_sglangs_client_asked() -> None:
     run = cookbook_run(ROW)
-    assert (run.plan.model, run.plan.device, run.plan.tp, run.plan.stack) == ("deepseek-r1", "b200", 8, "sglang@0.5.6")
+    plan = run.plan
+    assert (plan.model, plan.device, plan.tp, plan.stack) == ("deepseek-r1", "b200", 8, "sglang@0.5.6-plain")
     assert (run.prompt, run.output, run.concurrency, run.requests) == (1000, 8000, 16, 80)
     assert round(run.least * run.prompt) == 1  # lengths from one token on: 39,668 in 80 prompts on the page
 

@@ -159,6 +159,7 @@ class EngineSpec(Section):
     skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
+    paces: dict[str, Expected[Factor]] = Field({}, description="device → how much longer kernels take than measured ones")
     memory: MemorySpec | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
     peer: Expected[Bytes] | None = Field(None, description="and of communication with each other GPU of a replica")
@@ -196,6 +197,7 @@ class EngineSpec(Section):
             "skews": {device: _prior(each) for device, each in self.skews.items()},
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
+            "paces": {device: _prior(each) for device, each in self.paces.items()},
             "memory": self.memory.rule() if self.memory else None,
             "context_bytes": _prior(self.context),
             "peer_bytes": _prior(self.peer),
@@ -259,7 +261,7 @@ def _basis(entry: Stated[Any]) -> str:
 
 
 #: Keys whose values are bytes; other floats with a range but factors and shares are times.
-_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "logit", "hidden")
+_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "logit", "hidden")
 
 
 def _text(key: str, entry: Stated[Any]) -> str:

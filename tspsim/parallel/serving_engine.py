@@ -272,6 +272,8 @@ class ServingEngine:
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
         By device, how much slower its host is than those that the times are of.
+    paces
+        By device, how much longer its kernels take than the measured ones, where the engine runs others there.
     memory
         The rule by which caches get memory.
     context_bytes, peer_bytes, graph_bytes
@@ -312,6 +314,7 @@ class ServingEngine:
     skews: Mapping[str, Prior] = field(default_factory=dict)
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
+    paces: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
     context_bytes: Prior = NONE
     peer_bytes: Prior = NONE
@@ -416,6 +419,10 @@ class ServingEngine:
     def slower_host(self, device: str) -> float:
         """How much slower a device's host is than those that the times are of."""
         return self.hosts[device].value if device in self.hosts else 1.0
+
+    def pace(self, device: str) -> float:
+        """How much longer kernels take on a device than the measured ones."""
+        return self.paces[device].value if device in self.paces else 1.0
 
     def on(self, device: str, kind: str = "") -> ServingEngine:
         """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of

@@ -147,10 +147,11 @@ class Stack:
         engine = self.engine
         finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
-        if captured is Captured.NOTHING or not self.engine.saves:
-            return lambda operator: self.seconds(operator, priced(operator))
-        saving = Saving(self.engine, device)
-        return lambda operator: self.seconds(operator, saving.seconds(operator, priced(operator)))
+        pace = engine.pace(device.name)
+        if captured is Captured.NOTHING or not engine.saves:
+            return lambda operator: pace * self.seconds(operator, priced(operator))
+        saving = Saving(engine, device)
+        return lambda operator: pace * self.seconds(operator, saving.seconds(operator, priced(operator)))
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""

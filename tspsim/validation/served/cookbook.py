@@ -112,13 +112,13 @@ STACKS = {"sglang": "sglang", "vllm": "vllm", "trtllm": "trtllm"}
 
 
 def sglang_of(version: str) -> str:
-    """The stack of a version: those up to 0.5.6 have numbers of their own.
+    """The stack of a version, as the pages launch it: SGLang's own server with default flags.
 
     >>> sglang_of("0.5.6.post1"), sglang_of("0.5.7"), sglang_of("main")
-    ('sglang@0.5.6', 'sglang', 'sglang')
+    ('sglang@0.5.6-plain', 'sglang@0.5.8-plain', 'sglang@0.5.8-plain')
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
-    return "sglang@0.5.6" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang"
+    return "sglang@0.5.6-plain" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
 
 
 def model_of(written: str) -> str:
