@@ -159,6 +159,22 @@ def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) 
     raise UnknownNameError(kind.removesuffix("s"), text, [*names(kind), *_files_here(Path(), kind)])
 
 
+def locate_file(path: str, *, beside: Path | None = None) -> Path:
+    """A file that is no entry, such as a GraphML file: from here, from the folder of the file that names it, or from a
+    folder of the catalog.
+
+    Raises
+    ------
+    InputError
+        There is no such file.
+    """
+    folders = [Path(), *([beside] if beside else []), *roots()]
+    found = next((folder / path for folder in folders if _exists(folder / path)), None)
+    if found is None:
+        raise InputError("no such file; give a path that exists", file=shorten(path, 200))
+    return found
+
+
 def _nearest_file(path: Path, kind: Kind) -> str:
     """`` (did you mean …?)``: a file in the same folder, or a catalog entry; empty when nothing is near."""
     beside = [str(path.parent / name) for name in _files_here(path.parent)]

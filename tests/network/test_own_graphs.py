@@ -3,6 +3,7 @@ of networkx on it say what the simulation does."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -326,13 +327,31 @@ def test_a_wrong_file_is_told_in_a_line_with_its_place(what: str, tmp_path: Path
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
 
 
+def test_a_scenario_names_the_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = RAILS.graph.copy()
+    graph.remove_edge("node0/nic3", "rail3/leaf0")
+    nx.write_graphml(graph, tmp_path / "cut.graphml")
+    (tmp_path / "here.yaml").write_text(json.dumps(asked(topology="cut.graphml")))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    found = tspsim.simulate(str(tmp_path / "here.yaml"))
+    assert found.plans[0].step_time_s == step_s(with_graph(RAILS, graph))
+    assert any("cut.graphml (`cluster.topology`)" in each for each in found.defaults)
+    (tmp_path / "topologies/clusters").mkdir(parents=True)
+    own = tmp_path / "topologies/clusters/cut.yaml"
+    own.write_text("{device: mi300x, nodes: 2, fabric: rails-400g, topology: cut.graphml}")
+    (tmp_path / "cut.graphml").rename(own.with_name("cut.graphml"))
+    assert load_cluster(str(own)).factors == with_graph(RAILS, graph).factors
+
+
 def test_no_graphml_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "none.graphml").write_text("<graph")
     (tmp_path / "bomb.graphml").write_text('<!DOCTYPE a [<!ENTITY b "c">]><graphml/>')
     for name, message in (
         ("none", "is no GraphML"),
         ("bomb", "declares entities"),
-        ("missing", "no such GraphML file"),
+        ("missing", "no such file"),
     ):
         keys = f"cluster={{device: mi300x, nodes: 2, fabric: rails-400g, topology: {tmp_path / name}.graphml}}"
         assert main(["run", "tsp-vs-tpsp-8x-mi300x", "--set", keys]) == 2

@@ -269,7 +269,7 @@ def shipped(name: str) -> tuple[Question, Result, dict[str, Submission]]:
         return submission
 
     asked = look_up(stated(name))
-    with patch.object(simulation, "run", run_and_keep), patch.object(simulation, "look_up", lambda _: asked):
+    with patch.object(simulation, "run", run_and_keep), patch.object(simulation, "look_up", lambda *_: asked):
         result = tspsim.simulate(asked.scenario)
     return asked, result, submissions
 

@@ -32,8 +32,8 @@ def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) 
     InputError
         The file cannot be read, or is no cluster's graph; or it has another number of nodes than the cluster.
     """
-    path = _located(stated, beside)
-    text = path.read_bytes()
+    path = catalog.locate_file(stated, beside=beside)
+    text = _text(path)
     key = "topology", hashlib.sha256(text).hexdigest()
     try:
         found = cluster.once(key, lambda: with_graph(cluster, _parsed(text)))
@@ -56,19 +56,15 @@ def read_graphml(path: str | Path) -> nx.Graph[Any]:
         There is no such file, or it is no GraphML.
     """
     try:
-        return _parsed(_located(str(path), None).read_bytes())
+        return _parsed(_text(catalog.locate_file(str(path))))
     except InputError as error:
         raise error.at(file=str(path)) from None
 
 
-def _located(stated: str, beside: Path | None) -> Path:
-    folders = [Path(), *([beside] if beside else []), *catalog.roots()]
-    path = next((folder / stated for folder in folders if (folder / stated).is_file()), None)
-    if path is None:
-        raise InputError("no such GraphML file; give a path that exists", file=shorten(stated, 200))
+def _text(path: Path) -> bytes:
     if path.stat().st_size > LARGEST_FILE_BYTES:
         raise InputError(f"is larger than {LARGEST_FILE_BYTES >> 20} MiB", file=str(path))
-    return path
+    return path.read_bytes()
 
 
 def _parsed(text: bytes) -> nx.Graph[Any]:

@@ -199,6 +199,8 @@ def with_known_parts(cluster: str | ClusterInline, folder: Path | None, key: str
             "device": "devices", "fabric": "fabrics", "transport": "transports", "node": "nodes",
         }  # fmt: skip
         names = {part: located(kind, getattr(cluster, part), folder, f"{key}.{part}") for part, kind in kinds.items()}
+        if cluster.topology is not None:
+            names["topology"] = _known_file(cluster.topology, folder, f"{key}.topology")
         islands = tuple(_known_island(each, folder, f"{key}.islands.{i}") for i, each in enumerate(cluster.islands))
         return cluster.model_copy(update={**names, "islands": islands})
     if catalog.is_path(cluster):
@@ -207,6 +209,13 @@ def with_known_parts(cluster: str | ClusterInline, folder: Path | None, key: str
     if cluster not in known:
         raise UnknownNameError("cluster", cluster, known, key=key)
     return cluster
+
+
+def _known_file(path: str, folder: Path | None, key: str) -> str:
+    try:
+        return str(catalog.locate_file(path, beside=folder))
+    except InputError as error:
+        raise error.at(key=key) from None
 
 
 def _known_island(island: Island, folder: Path | None, key: str) -> Island:
