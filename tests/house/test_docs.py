@@ -103,6 +103,9 @@ def test_scenarios_and_entries_in_the_text_are_valid(
         if entry.get("plans") == "best":
             assert tspsim.load(entry).offers  # searched for by the page's own test
             continue
+        if "jobs" in entry:
+            assert all(job["state"] == "done" for job in tspsim.simulate(entry).to_json()["fleet"]["jobs"])
+            continue
         if "plans" in entry:
             if "traffic" in entry:  # that it runs; what all requests at every load take, its own test says
                 arrivals = entry["traffic"]["arrivals"]
