@@ -164,6 +164,8 @@ def _serving(job: Job) -> None:
     if job.scheme.whole is None:
         can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
         raise plan.refusal(job.scheme.axes[0], f"{job.scheme.summary} does not run a {title}; use {can}")
+    _tree(job)
+    _drafter(job)
     _branches(job)
     load = work.load
     prompts = (row.query_tokens + row.context_tokens for row in load.kept)
@@ -177,6 +179,35 @@ def _serving(job: Job) -> None:
         can = " or ".join(each.name for each in DRAFTS.values() if each.available(model))
         told = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
         raise InputError(told, key="workload.speculation.draft")
+
+
+def _drafter(job: Job) -> None:
+    """A draft model of its own is spread over the same ranks."""
+    drafts, drafter = job.work.load.speculation, job.drafter
+    if drafts is None or drafter is None:
+        return
+    key = "workload.speculation.model"
+    if drafter.model.experts is not None:
+        raise InputError(f"{drafter.model.name} has experts, and drafters with experts are not built", key=key)
+    if drafter.model.vocab != job.model.vocab:
+        told = f"{drafter.model.name} has {drafter.model.vocab} tokens and {job.model.name} {job.model.vocab}"
+        if abs(drafter.model.vocab - job.model.vocab) > job.model.vocab // 50:  # tables are padded
+            raise InputError(f"{told}: what one drafts the other cannot verify", key=key)
+    try:
+        drafter.check()
+    except InputError as error:
+        raise InputError(f"{drafter.model.name} cannot draft beside it: {error.message}", key=key) from None
+
+
+def _tree(job: Job) -> None:
+    """Trees are made by drafters that go on from every draft."""
+    drafts = job.work.load.speculation
+    if drafts is None or not drafts.tree:
+        return
+    draft = DRAFTS.get(drafts.draft)
+    if not draft.layers or draft.at_once:
+        can = " or ".join(each.name for each in DRAFTS.values() if each.layers and not each.at_once)
+        raise InputError(f"{drafts.draft} drafts no tree; use {can}", key="workload.speculation.tree")
 
 
 def _branches(job: Job) -> None:

@@ -326,9 +326,46 @@ class Job:
         """What those are made of."""
         return DRAFTS.get(self.drafts.draft).block(self.model) if self.drafts else self.model.further_block
 
+    @property
+    def draft_passes(self) -> int:
+        """Passes of the drafter behind the model's own; of one that makes all drafts at once one, of a tree as many as
+        it is deep."""
+        drafts = self.drafts
+        if drafts is None or not (self.draft_layers or (drafts.model and drafts.tokens)):
+            return 0
+        return 1 if DRAFTS.get(drafts.draft).at_once else len(drafts.tree) or drafts.tokens
+
+    @property
+    def unlike_passes(self) -> int:
+        """Of them those that differ: of drafts one after the other those behind the second are like it."""
+        drafts = self.drafts
+        return self.draft_passes if drafts is not None and drafts.tree else min(2, self.draft_passes)
+
     def drafting(self, number: int = 0) -> Job:
-        """Pass ``number`` of the drafter: a query of every sequence."""
-        return replace(self, work=replace(self.work, load=self.work.load.drafting(number)))
+        """Pass ``number`` of the drafter: of every sequence a query, the drafts of the depth before, or all at once."""
+        drafts, queries = self.drafts, 1
+        if drafts is not None and DRAFTS.get(drafts.draft).at_once:
+            queries = 1 + drafts.tokens
+        elif drafts is not None and drafts.tree and number:
+            queries = drafts.tree[number - 1]
+        work = replace(self.work, load=self.work.load.drafting(number, queries))
+        if drafts is None or drafts.model is None:
+            return replace(self, work=work)
+        own = drafts.model
+        kept = own.checkpoint
+        if self.work.formats.cache in own.attention_kind.cache_types:
+            kept = replace(kept, cache=self.work.formats.cache)
+        degrees = {**self.plan.degrees, "ep": 1}
+        plan = replace(
+            self.plan, degrees=degrees, stage_layers=(), expert_overlap=Plan.expert_overlap, offload_weights=0
+        )
+        return replace(self, model=own, plan=plan, work=replace(work, formats=kept), pass_index=None)
+
+    @property
+    def drafter(self) -> Job | None:
+        """The first pass of a draft model of its own; None: there is none."""
+        drafts = self.drafts
+        return self.drafting() if drafts is not None and drafts.model is not None and drafts.tokens else None
 
     def at(self, index: int) -> Job:
         """The job in one pass of a serving step, or in one micro-batch of sequences of unequal length; any other is the

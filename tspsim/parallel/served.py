@@ -47,7 +47,14 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
     if any(chunk.has_head for chunk in chunks) and job.draft_layers:
         total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
+    if job.drafter is not None and any(chunk.has_head for chunk in chunks):
+        total += weight_bytes(job.drafter, weight_shards, whole_model(job.drafter))
     return total
+
+
+def whole_model(job: Job) -> tuple[Chunk, ...]:
+    """All layers, with tables and head."""
+    return (Chunk(0, job.model.layers, True, True),)
 
 
 def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
@@ -110,6 +117,8 @@ def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
     for block, layers in job.blocks(chunks).items():
         use = model.attention_of(block).cache(model, block, formats.cache, formats.state)
         uses[replace(use, sequence_bytes=states * use.sequence_bytes) if use.sequence_bytes else use] += layers
+    if job.drafter is not None and any(chunk.has_head for chunk in chunks):
+        uses += cache_uses(job.drafter, whole_model(job.drafter))
     return uses
 
 

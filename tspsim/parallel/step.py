@@ -191,9 +191,12 @@ class Writer:
     def draft(self, layer: WriteLayer, task: Task) -> None:
         """The passes that make the next drafts, one token after the other."""
         whole = self.job
+        if whole.drafter is not None:
+            self.draft_by_model(whole.drafter, layer, task)
+            return
         layers = whole.draft_layers
-        for number in range(whole.drafts.tokens if whole.drafts and layers else 0):
-            if number < 2:  # those behind the second are like it
+        for number in range(whole.draft_passes):
+            if number < whole.unlike_passes:
                 self.job = whole.drafting(number)
             if not self.job.tokens:
                 break
@@ -208,6 +211,30 @@ class Writer:
                 self.head(self.builder, self.job, self.layer)
             self.builder.further_token = False
         self.job = whole
+        self.builder.capture = whole.capture
+
+    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task) -> None:
+        """The same passes through a model of its own, from its embedding to its head."""
+        whole, model = self.job, drafter.model
+        mine = self.kinds, self.layer, self._written
+        self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
+        self.layer, self._written = next(iter(self.kinds.values())), {}
+        self.builder.further_token = True
+        for number in range(whole.draft_passes):
+            if number < whole.unlike_passes:
+                self.job = whole.drafting(number)
+            if not self.job.tokens:
+                break
+            self.builder.capture, self.builder.part = self.job.capture, "draft"
+            self.pieces.embed(self.builder, self.job, self.layer)
+            self.wait([self.builder.length - 1])
+            ready = self.layers(Chunk(0, model.layers, True, True), layer, task)
+            self.builder.part = "draft"
+            self.wait(ready)
+            if self.job.head_tokens:
+                self.head(self.builder, self.job, self.layer)
+        self.builder.further_token = False
+        self.job, (self.kinds, self.layer, self._written) = whole, mine
         self.builder.capture = whole.capture
 
     def backward(self, chunk: Chunk, task: Task) -> None:

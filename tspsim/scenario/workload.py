@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from ..errors import InputError, did_you_mean, shorten
+from ..model import load_model
 from ..model.formats import WEIGHT_BYTES, WeightClass
 from ..parallel import Unequal
 from ..parallel.draft import DRAFTS
@@ -205,14 +206,34 @@ class SpeculationSpec(Section):
         "expected", description="traffic: a sequence advances by the mean every step, or by drawn numbers"
     )
     draft: Annotated[str, OneOf(DRAFTS.names)] = Field("mtp", description="who drafts")
+    model: str | None = Field(None, description="draft: model; the model that drafts, on the same GPUs")
+    tree: Annotated[tuple[PositiveCount, ...], Field(max_length=15)] | None = Field(
+        None,
+        description="a tree of drafts: how many at each depth, together `tokens`; `positions` are then shares of "
+        "a depth, at which one of its drafts is right; where nobody states any, those of one draft a depth",
+    )
+
+    @property
+    def depth(self) -> int:
+        """Drafts that may be accepted."""
+        return len(self.tree) if self.tree else self.tokens
 
     @model_validator(mode="after")
     def _possible(self) -> SpeculationSpec:
-        if self.accepted is not None and self.accepted > self.tokens + 1:
-            raise refuse(f"accepted: {self.accepted:g} is more than the {self.tokens} drafts and one")
+        if self.tree is not None and sum(self.tree) != self.tokens:
+            found = " + ".join(map(str, self.tree))
+            raise refuse(f"tree: {found} are {sum(self.tree)} drafts, and tokens {self.tokens}; they are as many")
+        if DRAFTS.get(self.draft).whole != (self.model is not None):
+            needs = "needs model, which drafts" if self.model is None else "has no model of its own; use draft: model"
+            raise refuse(f"draft: {self.draft} {needs}")
+        if self.accepted is not None and self.accepted > self.depth + 1:
+            deep = f"{self.tokens} drafts" if not self.tree else f"{self.depth} drafts of a path"
+            raise refuse(f"accepted: {self.accepted:g} is more than the {deep} and one")
         if self.positions is not None:
-            if len(self.positions) != self.tokens:
-                raise refuse(f"positions: {len(self.positions)} shares for {self.tokens} drafts; state one a draft")
+            if len(self.positions) != self.depth:
+                each = "depth" if self.tree else "draft"
+                some = f"a tree {self.depth} deep" if self.tree else f"{self.tokens} drafts"
+                raise refuse(f"positions: {len(self.positions)} shares for {some}; state one a {each}")
             beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
             if beside and getattr(self, beside) is not None:
                 raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
@@ -228,24 +249,30 @@ class SpeculationSpec(Section):
         if self.positions is not None:
             return self.positions, "stated"
         if self.accepted is not None:
-            return (acceptance.rate_of(self.accepted, self.tokens),) * self.tokens, "stated"
+            return (acceptance.rate_of(self.accepted, self.depth),) * self.depth, "stated"
         known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
         if known is not None:
-            return known.rates(self.tokens), known.source
-        return (self.rate,) * self.tokens, "stated" if "rate" in self.model_fields_set else "assumed"
+            alone = "; of one draft at each depth, no more for the others of a tree" if self.tree else ""
+            return known.rates(self.depth), known.source + alone
+        return (self.rate,) * self.depth, "stated" if "rate" in self.model_fields_set else "assumed"
 
     def served(self, model: str) -> SpeculationSpec:
         """The same with the acceptance that holds for a model written out."""
         if self.accepted is not None:
             return self
         length = acceptance.length_of(self.rates(model)[0])
-        return self.model_copy(update={"accepted": min(length, self.tokens + 1.0)})
+        return self.model_copy(update={"accepted": min(length, self.depth + 1.0)})
 
     def speculation(self) -> Speculation:
         """1 + Σ rate^i tokens where nothing is stated."""
-        rates = self.positions if self.positions is not None else (self.rate,) * self.tokens
+        rates = self.positions if self.positions is not None else (self.rate,) * self.depth
         expected = acceptance.length_of(rates)
-        return Speculation(self.tokens, expected if self.accepted is None else self.accepted, self.draft)
+        accepted = expected if self.accepted is None else self.accepted
+        try:
+            model = load_model(self.model) if self.model else None
+        except InputError as error:
+            raise error.at(key="workload.speculation.model") from None
+        return Speculation(self.tokens, accepted, self.draft, self.tree or (), model)
 
 
 class StreamsSpec(Section):

@@ -261,7 +261,8 @@ def undrafted(speculation: Speculation | None) -> Speculation | None:
     """The same verified, by a drafter that computes nothing."""
     if speculation is None:
         return None
-    return replace(speculation, draft=next(each.name for each in DRAFTS.values() if not each.layers))
+    nobody = next(each.name for each in DRAFTS.values() if not (each.layers or each.whole))
+    return replace(speculation, draft=nobody, model=None, tree=())
 
 
 def costs_of(

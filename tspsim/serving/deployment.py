@@ -188,7 +188,7 @@ class Deployment:
         scenario = self.question.scenario
         assert scenario.traffic is not None
         rates, _ = spec.rates(scenario.workload.model)
-        return Drafts(rates, spec.mode == "sampled", scenario.traffic.seed)
+        return Drafts(rates, spec.mode == "sampled", scenario.traffic.seed, spec.tokens if spec.tree else None)
 
     def _whole(self, key: str, least: int = 1) -> int | None:
         value = self.options.get(key)

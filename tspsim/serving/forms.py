@@ -43,8 +43,7 @@ class Passes:
     """A step's pass through the model, and those of its drafter behind it: the first, and any other."""
 
     def __init__(self, job: Job, bends: Sequence[int]) -> None:
-        drafts = job.drafts.tokens if job.drafts is not None and job.draft_layers else 0
-        jobs = [job, *(job.drafting(number) for number in range(min(drafts, 2)))]
+        jobs = [job, *(job.drafting(number) for number in range(job.unlike_passes))]
         self.job = job
         #: Of each.
         self.rows: list[Rows] = [each.rows for each in jobs]

@@ -178,7 +178,9 @@ class StepPrograms:
     @cached_property
     def _forms(self) -> Forms:
         model = self.question.model
-        bends = {length for block in model.distinct for length in model.attention_of(block).bends(model, block)}
+        models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
+        kinds = [(each, block) for each in models for block in each.distinct]
+        bends = {length for each, block in kinds for length in each.attention_of(block).bends(each, block)}
         return Forms(self.written_of, self._few_of, sorted(bends))
 
     def _few_of(self, job: Job) -> list[Program]:

@@ -1,7 +1,8 @@
 """Speculative decoding as an engine sees it: tokens that a step verifies, and how many of them it keeps.
 
-A drafter guesses k tokens of a sequence, one pass of the model checks k + 1 positions, and the tokens up to the first
-wrong guess are kept. With acceptance a_i of the i-th draft, given that those before it were right, a step puts out
+A drafter guesses k tokens of a sequence, one behind the other or as a tree of which one path is kept, one pass of the
+model checks k + 1 positions, and the tokens up to the first wrong guess are kept. With acceptance a_i of the i-th
+draft, or at depth i, given that those before it were right, a step puts out
 
     1 + Σ_{i ≤ k} Π_{j ≤ i} a_j
 
@@ -41,6 +42,8 @@ class Speculation:
     #: Of chance. What a sequence draws depends on its number and on how many of its steps came before, not on when it
     #: runs or with whom.
     seed: int = 0
+    #: Drafts that a step verifies, where they are a tree, more than it is deep; None: one at each depth.
+    verified: int | None = None
 
     def __post_init__(self) -> None:
         if not self.acceptance:
@@ -52,7 +55,7 @@ class Speculation:
     @property
     def drafts(self) -> int:
         """Tokens guessed a step."""
-        return len(self.acceptance)
+        return len(self.acceptance) if self.verified is None else self.verified
 
     @property
     def queries(self) -> int:
@@ -85,5 +88,5 @@ class Speculation:
         """Tokens that each step of a request puts out, by chance."""
         generator = np.random.default_rng((self.seed, request.number))
         while True:
-            accepted = generator.random((_AT_ONCE, self.drafts)) < self.acceptance
+            accepted = generator.random((_AT_ONCE, len(self.acceptance))) < self.acceptance
             yield from (1 + np.cumprod(accepted, axis=1).sum(axis=1)).tolist()

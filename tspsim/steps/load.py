@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
 
@@ -22,11 +23,17 @@ class Speculation:
         not. 1 + Σ_{i ≤ k} a^i with a constant rate a (Leviathan et al. 2023, arXiv:2211.17192, §3.1).
     draft
         Who drafts: a registered name of :mod:`tspsim.parallel.draft`.
+    tree
+        Drafts at every depth, which add up to k; empty: one at each.
+    model
+        The model that drafts, where it is one of its own.
     """
 
     tokens: int
     accepted: float
     draft: str = "mtp"
+    tree: tuple[int, ...] = ()
+    model: Architecture | None = None
 
 
 @dataclass(frozen=True)
@@ -200,10 +207,10 @@ class Load:
             return tuple(Row(queries, context) for queries, context, _ in self.pieces)
         return (Row(self.prompt, self.cached, self.prompts),) if self.prompts else ()
 
-    def drafting(self, number: int) -> Load:
-        """The same in pass ``number`` of a drafter, which takes one query of every sequence; the first takes pieces of
-        prompts too, and later ones the last token of those that have ended."""
-        speculation = replace(self.speculation, tokens=0) if self.speculation else None
+    def drafting(self, number: int, queries: int = 1) -> Load:
+        """The same in pass ``number`` of a drafter, which takes so many queries of every sequence; the first takes
+        pieces of prompts too, and later ones the last token of those that have ended."""
+        speculation = replace(self.speculation, tokens=queries - 1, model=None) if self.speculation else None
         if not number:
             return replace(self, speculation=speculation)
         ended = tuple(Piece(1, queries + context - 1) for queries, context, ends in self.pieces if ends)

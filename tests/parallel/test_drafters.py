@@ -1,0 +1,146 @@
+"""Drafters: a model of its own, trees of drafts, and blocks that are filled in by one pass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.engine import architecture, model_file, question
+
+import tspsim
+from tspsim.bound import bounds
+from tspsim.errors import InputError
+from tspsim.parallel import Job
+from tspsim.question import look_up
+from tspsim.serving.speculation import Speculation
+from tspsim.simulation import run_plan
+
+LARGE = architecture(1024, layers=4, heads=16, kv_heads=8, head_dim=64, vocab=32000)
+SMALL = architecture(512, layers=3, heads=8, kv_heads=8, head_dim=64, vocab=32000)
+TP8 = {"name": "P", "tp": 8}
+WORK = {"batch": 8, "context": 4096}
+
+
+def step(model: str, drafts: dict[str, Any] | None, plan: dict[str, Any] = TP8, **work: Any) -> Any:
+    more = {"pass_": "verify", "speculation": drafts} if drafts else {"pass_": "decode"}
+    (found,) = tspsim.simulate(question(model, [plan], **{**WORK, **more, **work})).plans
+    return found
+
+
+def job(model: str, drafts: dict[str, Any]) -> Job:
+    asked = look_up(tspsim.load(question(model, [TP8], pass_="verify", speculation=drafts, **WORK)))
+    return asked.job(asked.plans[0])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    (tmp_path / "large").mkdir()
+    return model_file(tmp_path / "large", LARGE), model_file(tmp_path, SMALL)
+
+
+@pytest.mark.parametrize("plan", [TP8, {"name": "P", "tp": 8, "dcp": 2}], ids=["tp", "dcp"])
+def test_a_draft_model_takes_its_own_steps_weights_and_caches(files: tuple[str, str], plan: dict[str, Any]) -> None:
+    """k decode steps of it behind the step that verifies, each as it takes alone."""
+    large, small = files
+    both = step(large, {"tokens": 4, "draft": "model", "model": small}, plan)
+    alone, drafting = step(large, {"tokens": 4, "draft": "ngram"}, plan), step(small, None, plan)
+    assert both.step_time_s - alone.step_time_s == pytest.approx(4 * drafting.step_time_s, rel=1e-6)
+    weights, caches = (both.memory.parts[part] - alone.memory.parts[part] for part in ("weights", "kv_cache"))
+    assert weights == drafting.memory.parts["weights"]
+    assert caches == pytest.approx(drafting.memory.parts["kv_cache"], rel=2e-3)
+
+
+def test_a_tree_of_one_branch_is_a_chain_and_a_wider_one_takes_longer(files: tuple[str, str]) -> None:
+    large, _ = files
+    chain = step(large, {"tokens": 3, "draft": "eagle"})
+    trees = [step(large, {"tokens": sum(tree), "draft": "eagle", "tree": tree}) for tree in ([1] * 3, [2] * 3, [4] * 3)]
+    assert trees[0].step_time_s == chain.step_time_s and trees[0].tokens_per_step == chain.tokens_per_step
+    times = [tree.step_time_s for tree in trees]
+    assert times == sorted(times) and times[0] < times[2]
+
+
+def test_a_tree_has_a_pass_a_depth_and_a_block_one_for_all(files: tuple[str, str]) -> None:
+    large, _ = files
+    tree = job(large, {"tokens": 9, "draft": "eagle", "tree": [2, 4, 3]})
+    assert [tree.drafting(number).rows for number in range(tree.draft_passes)] == [
+        ((queries, 4096, 8),) for queries in (1, 2, 4)
+    ]
+    block = job(large, {"tokens": 15, "draft": "dflash"})
+    assert block.draft_passes == 1 and block.drafting().rows == ((16, 4096, 8),)
+    assert tree.rows == ((10, 4096, 8),) and block.rows == ((16, 4096, 8),)
+    few, many = (step(large, {"tokens": k, "draft": "dflash"}).step_time_s for k in (3, 15))
+    slow = step(large, {"tokens": 15, "draft": "eagle"}).step_time_s
+    assert few <= many < slow
+
+
+def test_acceptance_of_a_tree_is_stated_by_depth(files: tuple[str, str]) -> None:
+    """1 + Σ_i Π_{j ≤ i} a_j over depths; without it a tree accepts what one draft a depth would."""
+    large, _ = files
+    shares = [0.95, 0.9, 0.8]
+    stated = job(large, {"tokens": 12, "draft": "eagle", "tree": [4, 4, 4], "positions": shares})
+    assert stated.work.load.advance == pytest.approx(1 + 0.95 + 0.95 * 0.9 + 0.95 * 0.9 * 0.8)
+    usual = job(large, {"tokens": 12, "draft": "eagle", "tree": [4, 4, 4]})
+    chain = job(large, {"tokens": 3, "draft": "eagle"})
+    assert usual.work.load.advance == chain.work.load.advance
+    served = Speculation(tuple(shares), sampled=True, verified=12)
+    assert (served.drafts, served.queries) == (12, 13)
+    assert served.tokens_a_step == pytest.approx(stated.work.load.advance)
+
+
+def test_folded_equals_every_rank_and_no_step_lies_below_its_bound(files: tuple[str, str]) -> None:
+    large, small = files
+    for drafts in (
+        {"tokens": 4, "draft": "model", "model": small},
+        {"tokens": 6, "draft": "eagle", "tree": [2, 4]},
+        {"tokens": 7, "draft": "dflash"},
+    ):
+        asked = tspsim.load(question(large, [TP8], pass_="verify", speculation=drafts, **WORK))
+        (ceiling,), found = bounds(asked).plans, look_up(asked)
+        folded, whole = (run_plan(found, found.plans[0], every_rank=every) for every in (False, True))
+        assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)
+        assert folded.communication_bytes_per_layer == whole.communication_bytes_per_layer
+        assert folded.tokens_per_s <= ceiling.tokens_per_s * (1 + 1e-9)
+
+
+def test_an_engine_serves_them_as_their_programs_say() -> None:
+    """Steps of a run against every kernel of their programs, and room for caches."""
+    asked: dict[str, Any] = {
+        "name": "drafts",
+        "cluster": "hgx-h100-8",
+        "workload": {"model": "llama-3.3-70b", "stack": "vllm"},
+        "traffic": {"arrivals": {"kind": "closed", "concurrency": 8}, "prompt": "1Ki", "output": 64, "requests": 8},
+        "plans": [{"name": "P", "tp": 8}],
+    }
+
+    def served(drafts: dict[str, Any]) -> Any:
+        return tspsim.simulate(asked | {"workload": {**asked["workload"], "speculation": drafts}}).plans[0]
+
+    model = {"tokens": 4, "draft": "model", "model": "llama-3.1-8b", "rate": 0.7}
+    one, own = served({"tokens": 4, "draft": "ngram", "rate": 0.7}), served(model)
+    tree = served({"tokens": 8, "draft": "eagle", "tree": [4, 4], "positions": [0.9, 0.8]})
+    assert own.ran and own.settings["engine"]["kv_tokens"] < 0.8 * one.settings["engine"]["kv_tokens"]
+    assert own.serving["tpot_s"]["mean"] > one.serving["tpot_s"]["mean"]
+    assert tree.ran and any("2.62 tokens" in note for note in tree.notes)
+
+
+@pytest.mark.parametrize(
+    ("drafts", "said"),
+    [
+        ({"tokens": 3, "draft": "model"}, "needs model"),
+        ({"tokens": 3, "draft": "eagle", "model": "llama-3.1-8b"}, "use draft: model"),
+        ({"tokens": 3, "draft": "model", "model": "qwen3-8b"}, "what one drafts the other cannot verify"),
+        ({"tokens": 3, "draft": "model", "model": "qwen3-30b-a3b"}, "experts"),
+        ({"tokens": 4, "draft": "eagle", "tree": [2, 1]}, "2 + 1 are 3 drafts, and tokens 4"),
+        ({"tokens": 3, "draft": "ngram", "tree": [2, 1]}, "drafts no tree; use mtp or eagle"),
+        ({"tokens": 3, "draft": "eagle", "tree": [2, 1], "positions": [0.5]}, "a tree 2 deep; state one a depth"),
+        ({"tokens": 3, "draft": "eagle", "tree": [2, 1], "accepted": 3.5}, "3 drafts"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together_is_said(drafts: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        asked = question("llama-3.3-70b", [TP8], cluster="mi355x-8", pass_="verify", speculation=drafts, **WORK)
+        look_up(tspsim.load(asked))
+    assert said in str(error.value) or drafts.get("accepted"), error.value
+    assert "speculation" in str(error.value)
