@@ -29,7 +29,9 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
         {"pass": "verify", "speculation": {"tokens": 2}}, {}, 2,
         "workload.speculation.draft: mtp drafts with modules for further tokens, and llama-3.1-8b has none; use eagle",
     ),
-    "unknown drafter": (DRAFTS | {"speculation": {"tokens": 1, "draft": "medusa"}}, {}, 2, "use mtp, eagle, dflash, model or ngram"),
+    "unknown drafter": (
+        DRAFTS | {"speculation": {"tokens": 1, "draft": "medusa"}}, {}, 2, "use mtp, eagle, dflash, model or ngram"
+    ),
     "more accepted than drafted": (
         DRAFTS | {"speculation": {"tokens": 2, "draft": "eagle", "accepted": 4}}, {}, 2,
         "accepted: 4 is more than the 2 drafts and one",
