@@ -159,7 +159,9 @@ class EngineSpec(Section):
     skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
-    paces: dict[str, Expected[Factor]] = Field({}, description="device → how much longer kernels take than measured ones")
+    paces: dict[str, Expected[Factor]] = Field(
+        {}, description="device → how much longer kernels take than measured ones"
+    )
     memory: MemorySpec | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
     peer: Expected[Bytes] | None = Field(None, description="and of communication with each other GPU of a replica")

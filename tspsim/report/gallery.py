@@ -17,6 +17,7 @@ from tspsim.answer import simulate
 from tspsim.cells import Cell
 from tspsim.description import describe_cluster
 from tspsim.files import atomic_write
+from tspsim.fleet import FleetAnswer
 from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
 from tspsim.studies.axes import choose
@@ -25,7 +26,7 @@ from tspsim.studies.planner import Planned, Planner, load_planned, planner_of
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
-from tspsim.units import compact
+from tspsim.units import compact, percent
 
 from . import worth
 from .comparison import slug
@@ -48,6 +49,8 @@ SHOWN = (
 )
 #: Questions to the planner, searched until nothing better can be left.
 PLANNED = ("plan-70b-8k-1024-mi355x",)
+#: Fleets of jobs.
+FLEETS = ("fleet-quarter-1024-h100",)
 #: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
 WITH_BEST = ("purchase-8b-128k",)
 #: Scenarios with many plans, which are shown for their numbers alone.
@@ -72,8 +75,10 @@ class Entry:
     bars: str = "tokens/s, a bar a plan"
 
 
-def write_gallery(folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[str] = ()) -> list[Entry]:
-    """Render scenarios, and the planner's answers to some, into a folder.
+def write_gallery(
+    folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[str] = (), fleets: Sequence[str] = ()
+) -> list[Entry]:
+    """Render scenarios, the planner's answers to some, and fleets, into a folder.
 
     Raises
     ------
@@ -83,6 +88,7 @@ def write_gallery(folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[
     from .page import _bundle
 
     shown = [*(_write(load(name), folder) for name in names), *(_plan(name, folder) for name in planned)]
+    shown += [_fleet(name, folder) for name in fleets]
     entries = [*shown, *schemes(folder)]
     atomic_write(folder / BUNDLE, _bundle())
     atomic_write(folder / "index.html", index(entries))
@@ -156,6 +162,23 @@ def _plan(name: str, folder: Path) -> Entry:
     told = f"{found[0][0]}: {compact(rates[0])} tokens/s"
     told += f", {rates[0] / max(beaten):.2f} times the best plan stated" if beaten else ""
     return Entry(name, question.description, file, told, _longest(rates))
+
+
+def _fleet(name: str, folder: Path) -> Entry:
+    """The page of a fleet, and a row a class of its jobs."""
+    from .pages import render
+
+    result = simulate(name)
+    assert isinstance(result, FleetAnswer)
+    facts, classes = result.facts, result.facts.classes()
+    named = {"cluster": result.cluster["name"], "device": result.cluster["device"]["name"], "gpus": facts.gpus}
+    rows = [{"point": 0, "offer": name, **named, "plan": kind.pop("class"), **kind} for kind in classes]
+    _table(name, rows, (), folder / "tables")
+    file = f"pages/{slug(name)}.html"
+    atomic_write(folder / file, render(result, f"../{BUNDLE}"))
+    answer = f"{percent(facts.allocated)} of all GPU-hours have a job, {percent(facts.productive)} do work that lasts"
+    rates = _longest([row["gpu_hours"] for row in facts.classes()])
+    return Entry(name, str(result.scenario["description"]), file, answer, rates, "GPU-hours, a bar a class of jobs")
 
 
 def _answer(result: Result) -> str:
@@ -278,7 +301,7 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m tspsim.report.gallery FOLDER", file=sys.stderr)
         return 2
-    for entry in write_gallery(Path(arguments[0]), SHOWN, PLANNED):
+    for entry in write_gallery(Path(arguments[0]), SHOWN, PLANNED, FLEETS):
         print(f"{entry.name}: {entry.answer}")
     return 0
 
