@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @set_option
 @click.option("--budget", default="2 min", show_default=True, metavar="TIME", help="Search of plans; none: no end.")
 @click.option("--launch", "folder", metavar="FOLDER", help="Write a launch and a scenario that runs for every offer.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the offers as one HTML page, with their launches.")
 @json_option
 def size(
     trace: str,
@@ -38,6 +39,7 @@ def size(
     overrides: tuple[str, ...],
     budget: str,
     folder: str | None,
+    html_file: str | None,
     json_file: str | None,
 ) -> None:
     """How many machines serve TRACE within bounds: nodes, plan, ratio of pools, router and dollars, for every offer.
@@ -54,13 +56,16 @@ def size(
     budget_s = read_budget(budget)
     question = question_of(trace, model=model, stack=stack, slo=bounds_of(slo), offers=offers, overrides=overrides)
     wanted = rate_of(rate, read_trace(trace))
-    outputs = Outputs(inputs=[locate_trace(trace)], json=json_file)
+    outputs = Outputs(inputs=[locate_trace(trace)], html=html_file, json=json_file)
     target = _folder(folder)
     with progress_bar() as progress:
         answer = sized_of(question, wanted, budget_s=budget_s, progress=progress)
     if target is not None:
         _launches(answer, target)
-    outputs.write({"json": lambda: json_text(answer.to_json())}, show=lambda: _show(answer, trace, target))
+    outputs.write(
+        {"html": lambda path: _page(answer, path), "json": lambda: json_text(answer.to_json())},
+        show=lambda: _show(answer, trace, target),
+    )
     if all(each.error for each in answer.sized):
         from ..errors import InfeasibleError
 
@@ -88,21 +93,38 @@ def _folder(name: str | None) -> Path | None:
     return path
 
 
+def _page(answer: Sizing, path: Path) -> None:
+    """The page, with the launch of every offer that serves and has one."""
+    from ..report.size_page import write_page
+
+    launches = ((each.offer, _launch(each)) for each in answer.sized)
+    write_page(answer, {offer: text for offer, text in launches if text}, path)
+
+
 def _launches(answer: Sizing, target: Path) -> None:
     """``OFFER.sh`` and ``OFFER.yaml`` of every offer that serves."""
     from ..files import atomic_write
-    from ..studies.launch import LAUNCHERS, launch
     from ..studies.planner.written import scenario_text
 
     target.mkdir(exist_ok=True)
     for each in answer.sized:
-        if each.deployment is None or each.scenario is None:
+        if each.deployment is None:
             continue
         stem = report_file(each.offer).stem
         atomic_write(target / f"{stem}.yaml", scenario_text(_written(each, answer.rate)))
-        engine = each.deployment.engine.scheduler
-        if engine in LAUNCHERS:
-            atomic_write(target / f"{stem}.sh", launch(engine, each.scenario, each.deployment))
+        text = _launch(each)
+        if text:
+            atomic_write(target / f"{stem}.sh", text)
+
+
+def _launch(sized: Sized) -> str:
+    """How an offer's engine is launched; empty where it does not serve, or its engine has no launcher."""
+    from ..studies.launch import LAUNCHERS, launch
+
+    if sized.deployment is None or sized.scenario is None:
+        return ""
+    engine = sized.deployment.engine.scheduler
+    return launch(engine, sized.scenario, sized.deployment) if engine in LAUNCHERS else ""
 
 
 def _written(each: Sized, rate: float) -> Scenario:

@@ -20,7 +20,7 @@ from ..mesh import Mesh
 from ..network import Cluster
 from ..operators import Operator
 from ..parallel import Job
-from .effort import ASK_S, BEGIN_S, INSTRUCTION_S, UNLIKE, Effort
+from .effort import ASK_S, BEGIN_S, IN_TURN, INSTRUCTION_S, UNLIKE, Effort
 from .families import FamilyBounds, Shape
 from .kernels import KernelTimes
 from .parts import Parts
@@ -162,5 +162,5 @@ class LowerBound:
     def simulation_s(self, job: Job, mesh: Mesh) -> float:
         """The effort of a simulation of it, about."""
         instructions = self.instructions(job, mesh)
-        unlike = (UNLIKE if hides(job) else 1.0) * (UNLIKE if job.plan.copies else 1.0)
+        unlike = (IN_TURN if hides(job) else 1.0) * (UNLIKE if job.plan.copies else 1.0)
         return BEGIN_S + unlike * instructions * INSTRUCTION_S

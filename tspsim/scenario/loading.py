@@ -143,9 +143,32 @@ def _override(data: dict[str, Any], override: str) -> tuple[str, dict[str, Any]]
     path, text, place = assignment(override, "--set", "path=value, such as workload.sequence=64Ki")
     try:
         value = catalog.parse_yaml(text)
-        return path, dict(_assign(data, path, value))
+        return path, _on_every_offer(dict(_assign(data, path, value)), path, value)
     except InputError as error:
         raise error.at(file=place) from None
+
+
+#: What of a cluster makes it one machine and not another.
+_MACHINE = ("device", "node")
+
+
+def _on_every_offer(data: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    """A key of the cluster in every offer too, each of which has a cluster of its own; raises InputError where they are
+    told apart by it, or are names."""
+    first, _, key = path.partition(".")
+    offers = data.get("offers")
+    if first != "cluster" or not isinstance(offers, list | tuple) or not offers:
+        return data
+    if key.partition(".")[0] in ("", *_MACHINE):
+        raise InputError(f"offers have machines of their own; set one's: offers.NAME.{path}", key=path)
+    changed = []
+    for offer in offers:
+        own = offer.get("cluster") if isinstance(offer, Mapping) else None
+        if isinstance(own, str):
+            told = f"is the cluster '{shorten(own)}' by name, in which no key can be set; write its keys there"
+            raise InputError(told, key=f"offers.{offer.get('name')}.cluster")
+        changed.append({**offer, "cluster": _assign(own, key, value)} if isinstance(own, Mapping) else offer)
+    return {**data, "offers": changed}
 
 
 def _assign(data: Any, path: str, value: object) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,20 +51,19 @@ def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
 
 
 def _rate(_: Served, run: Run) -> tuple[str, str]:
+    """The rate by which plans are ranked; small below it that of the whole run, where those are two."""
     bounds = run.ranges.get("output_tokens_per_s")
-    spread = "" if bounds is None else f"{compact(bounds[0])} – {compact(bounds[1])}"
-    return compact(run.rate("output_tokens_per_s")), spread
-
-
-def _lasting(_: Served, run: Run) -> tuple[str, str]:
+    likely = "" if bounds is None else f"likely {compact(bounds[0])} – {compact(bounds[1])}"
+    whole = run.rate("output_tokens_per_s")
     if not run.metrics.get("steady"):
-        return "–", ""
+        return compact(whole), likely
     value, low, high = run.between("output_tokens_per_s")
-    return compact(value), f"± {percent((high - low) / 2 / value)}" if value else ""
+    sure = [f"± {percent((high - low) / 2 / value)}"] if value else []
+    return compact(value), "\n".join([*sure, *filter(None, [f"whole run {compact(whole)}", likely])])
 
 
 def _each(served: Served, run: Run) -> tuple[str, str]:
-    return compact(run.rate("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
+    return compact(run.lasting("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
 
 
 def _user(_: Served, run: Run) -> tuple[str, str]:
@@ -123,10 +122,15 @@ def _memory(served: Served, _: Run) -> tuple[str, str]:
     return gib(memory.peak_bytes), f"of {gib(memory.capacity_bytes)}"
 
 
+#: What of a run counts.
+STEADY = (
+    "The verdict rests on the steady part of a run: tokens/s, per GPU, requests within the limits and dollars are of "
+    "it, and the interval behind ± too. The whole run, ramp and drain with it, stands small; waits are of all requests."
+)
+
 COLUMNS = (
     Column("Within the limits, requests/s", _goodput),
     Column("Output tokens/s", _rate),
-    Column("in the steady part", _lasting),
     Column("per GPU", _each),
     Column("First token", _wait("ttft_s")),
     Column("Output token", _wait("tpot_s")),
@@ -151,8 +155,16 @@ def build(view: ServingView) -> dict[str, Any]:
         "columns": [column.title for column in shown],
         "rows": rows,
         "refused": [{"name": plan.name, "why": plan.error} for plan in view.refused],
-        "note": "Each plan at the load under which it does most; all loads stand below." if view.curve else "",
+        "note": " ".join(_notes(view)),
     }
+
+
+def _notes(view: ServingView) -> Iterator[str]:
+    """Of which load, and of which part of a run, the rows are."""
+    if view.curve:
+        yield "Each plan at the load under which it does most; all loads stand below."
+    if any(served.best.metrics.get("steady") for served in view.served):
+        yield STEADY
 
 
 def setting(view: ServingView, served: Served) -> str:

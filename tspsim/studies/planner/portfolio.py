@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 
 from ...parallel import Job, Plan, scheme_axes
+from ...parallel.dispatch import OVERLAPS
+from ...parallel.pipeline import ORDERS
 from ...parallel.recomputed import KEPT
 from .shapes import Line, Shapes
 
@@ -18,6 +20,8 @@ from .shapes import Line, Shapes
 STAGES, EXPERT_NODES = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
 #: Ranks that a scheme spreads a replica over, no more than a node has.
 RANKS = (2, 4, 8)
+#: Ranks of tensor parallelism that a pipeline with experts over ranks has at most.
+BESIDE = 2
 #: Switches that a hand turns on where there is such a thing; in others the simplest.
 USUAL = Plan("", {}, sequence_regions=True, overlap=True)
 
@@ -43,3 +47,20 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
             yield from (each for each in found if each is not None)
             if found[0] is not None and found[0].candidate.plan.recomputation == KEPT:
                 break
+    if experts is not None and trains:
+        yield from _in_turn(shapes, [each for every in stages.values() for each in every], room_bytes)
+
+
+def _in_turn(shapes: Shapes, spreads: list[Job], room_bytes: float) -> Iterator[Line]:
+    """Pipelines whose micro-batches hide each other's exchanges with experts, in the orders that are made for it and in
+    the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
+    orders = (Plan.schedule, *(each.name for each in ORDERS.values() if each.searched and each.for_experts))
+    for spread in spreads:
+        plan = spread.plan
+        if plan.ep == 1 or plan.pp == 1 or plan.token_shards > 1 or plan.tp > BESIDE:
+            continue
+        for hiding in (each.name for each in OVERLAPS.values() if each.micro_batches):
+            for schedule in orders:
+                like = USUAL.with_values({"expert_overlap": hiding, "schedule": schedule})
+                found = shapes.lightest(spread, int(spread.copies > 1), like, room_bytes)
+                yield from () if found is None else (found,)

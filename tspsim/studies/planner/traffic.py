@@ -390,7 +390,9 @@ class TrafficPlanner:
                 start = expected.requests_per_s if expected else None
                 found = highest_rate(deployment, self.traffic, rough=True, start=start)
                 here.effort.served(found.served)
-                asked = self.traffic.model_copy(update={"requests": 2 * found.requests})
+                trace = arrivals.trace()
+                most = 2 * found.requests if trace is None else min(2 * found.requests, len(trace))
+                asked = self.traffic.model_copy(update={"requests": most})
                 rate_ = found.rate or points[0].arrivals.mean_rate or 0.01
                 for _ in range(DOWN if found.rate else 1):
                     yield asked.at_rate(four_digits(rate_))

@@ -1,0 +1,104 @@
+"""The page of ``tspsim size``: offers side by side, cheapest first, why not one machine less, how each is launched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tspsim.files import atomic_write
+from tspsim.units import digits, share_beside
+
+from .numbers import seconds
+from .page import render_sections
+from .plan_page import HEADLINE, LIST, TABLE
+
+if TYPE_CHECKING:
+    from tspsim.studies.sizing import Sized, Sizing
+
+COLUMNS = (
+    "Offer", "Nodes", "GPUs", "Plan", "Replicas", "Router", "$ an hour", "Within bounds", "First token", "Output token",
+    "Requests/s of one machine",
+)  # fmt: skip
+LAUNCHES = """
+{% for name, text in launches %}<details><summary>{{ name }}</summary><pre><code>{{ text }}</code></pre></details>
+{% endfor %}
+"""
+
+
+def page(sizing: Sizing, launches: Mapping[str, str], plotly_js: str = "inline") -> str:
+    """The whole page.
+
+    Parameters
+    ----------
+    launches
+        Offer → the text of its launch.
+    """
+    served = [each for each in sizing.sized if not each.error]
+    sentences = [each.in_words() for each in sizing.sized]
+    sections: list[tuple[str, str, str, dict[str, Any]]] = [
+        ("answer", "", HEADLINE, {
+            "kicker": f"Machines for a trace at {digits(sizing.rate)} requests/s", "title": sizing.scenario.name,
+            "description": sizing.scenario.description, "opening": "", "headline": headline(sizing), "spread": "",
+            "sentences": [], "searched": "", "yaml": _keys(served[0]) if served else "",
+        }),
+        ("offers", "The offers", TABLE, {
+            "caption": "The offers, cheapest first", "columns": COLUMNS, "table": [row(each) for each in served],
+            "refused": [f"{each.offer}: {each.error}" for each in sizing.sized if each.error],
+        }),
+        ("why", "Why so many", LIST, {"sentences": sentences}),
+    ]  # fmt: skip
+    if launches:
+        sections.append(("launches", "Launches", LAUNCHES, {"launches": list(launches.items())}))
+    return render_sections(sections, {}, title=f"{sizing.scenario.name}, machines", plotly_js=plotly_js)
+
+
+def headline(sizing: Sizing) -> str:
+    """The cheapest offer that serves the trace."""
+    served = [each for each in sizing.sized if not each.error]
+    if not served:
+        return "No offer keeps the bounds."
+    best = served[0]
+    nodes = f"{best.nodes:,} node{'s' * (best.nodes > 1)}"
+    usd = best.usd_per_hour
+    price = f" at ${digits(usd)} an hour" if usd is not None else ""
+    lead = "is cheapest" if len(served) > 1 and usd is not None else "serves it"
+    return f"{best.offer} {lead}: {nodes}, {best.gpus:,} GPUs{price}"
+
+
+def row(sized: Sized) -> tuple[str, ...]:
+    """An offer as cells of :data:`COLUMNS`."""
+    assert sized.plan is not None and sized.served is not None
+    told, usd, counts = sized.served["bounds"], sized.usd_per_hour, sized.pools
+    tokens = sized.served["tpot_s"]
+    return (
+        sized.offer,
+        f"{sized.nodes:,}",
+        f"{sized.gpus:,}",
+        sized.plan.name,
+        ", ".join(f"{count} {name}" for name, count in counts.items()),
+        sized.router,
+        digits(usd) if usd is not None else "–",
+        share_beside(told["share"], told["wanted"]),
+        _waits(sized.served["ttft_s"]),
+        _waits(tokens) if tokens else "–",
+        digits(sized.requests_per_s_each),
+    )
+
+
+def _waits(told: Mapping[str, Any]) -> str:
+    """The mean of a wait, and that of one request in a hundred."""
+    last = told.get("p99")
+    return seconds(told["mean"]) + (f", p99 {seconds(last)}" if last else "")
+
+
+def _keys(sized: Sized) -> str:
+    from tspsim.studies.planner.written import keys_text
+
+    assert sized.plan is not None
+    return keys_text({"name": sized.plan.name, **sized.plan.keys})
+
+
+def write_page(sizing: Sizing, launches: Mapping[str, str], path: Path) -> None:
+    """Write the page, whole or not at all; raises InputError where the file cannot be written."""
+    atomic_write(Path(path), page(sizing, launches))
