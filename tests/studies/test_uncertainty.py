@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import pytest
@@ -11,7 +12,19 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.studies.uncertainty import FAMILIES, TRANSFERS, Factor, Offer, changes, compare, offer_of, rerun, tornado
+from tspsim.studies.uncertainty import (
+    BETWEEN_FRAMEWORKS,
+    BETWEEN_TABLES,
+    FAMILIES,
+    TRANSFERS,
+    Factor,
+    Offer,
+    changes,
+    compare,
+    offer_of,
+    rerun,
+    tornado,
+)
 
 #: exp(±1.645 σ) holds nine times of ten; here σ = 0.1 and 0.2.
 Z = NormalDist().inv_cdf(0.95)
@@ -120,7 +133,7 @@ QUESTION = {
 def test_the_tornado_has_the_order_of_direct_reruns(plan: str) -> None:
     scenario = tspsim.load(QUESTION)
     offer = offer_of(scenario, plan)
-    swings = [swing for swing in tornado(offer) if not swing.factor.endswith("price")]
+    swings = [swing for swing in tornado(offer) if swing.factor.endswith((*FAMILIES, TRANSFERS))]
     widths = {}
     for swing in swings:
         factor = offer.factors[swing.factor]
@@ -150,6 +163,26 @@ def test_an_offer_takes_prices_from_the_scenario_or_the_device() -> None:
     assert offer.factors[offer.price].low == 1.0 or offer.factors[offer.price].high == 1.0
     stated = offer_of(tspsim.load(QUESTION, ["prices.gpu_hour=3 USD/h"]), "TP8")
     assert (stated.usd_per_gpu_hour, stated.price) == (3.0, None)
-    assert sum(offer.parts_s.values()) <= offer.step_s * (1 + 1e-9)
+    own = [part_s for name, part_s in offer.parts_s.items() if name.endswith((*FAMILIES, TRANSFERS))]
+    assert sum(own) <= offer.step_s * (1 + 1e-9)
+
+
+def test_two_generations_differ_by_what_their_tables_and_their_software_may() -> None:
+    questions = [tspsim.load(QUESTION, [f"cluster={cluster}"]) for cluster in ("mi300x-8", "hgx-h100-8")]
+    one, other = (offer_of(question, "TP8") for question in questions)
+    common = {"cdna3 tables": BETWEEN_TABLES, "amd software": BETWEEN_FRAMEWORKS}
+    assert {name for name, part_s in one.parts_s.items() if part_s == one.step_s} == set(common)
+    assert {name: (one.factors[name].low, one.factors[name].high) for name in common} == common
+    assert not common.keys() & other.factors.keys()
+    verdict = compare(one, other)
+    narrow = [replace(each, factors={k: v for k, v in each.factors.items() if not k.endswith(("tables", "software"))},
+                      parts_s={k: v for k, v in each.parts_s.items() if not k.endswith(("tables", "software"))})
+              for each in (one, other)]  # fmt: skip
+    assert verdict.high / verdict.low > 1.3 * compare(*narrow).high / compare(*narrow).low
+    assert abs(verdict.probability - 0.5) < abs(compare(*narrow).probability - 0.5)
+
+
+def test_a_basis_that_no_device_has_is_refused() -> None:
+    scenario = tspsim.load(QUESTION)
     with pytest.raises(UnknownNameError, match="rental"):
         offer_of(scenario, "TP8", basis="rentals")

@@ -1,8 +1,9 @@
 """How far a verdict can be trusted: what each error could do, and how likely the other side wins.
 
 An :class:`Offer` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
-:class:`Factor`: the kernels of one family on one device, the transfers of one network, a price. A factor is common to
-all offers that name it: two plans on one device err together, two devices apart. To first order, with part ``p`` of
+:class:`Factor`: the kernels of one family on one device, the transfers of one network, the bias of a generation's
+tables, software, a price. A factor is common to all offers that name it: two plans on one device err together, two
+devices apart. To first order, with part ``p`` of
 the step under factor ``f``,
 
     time = (step − Σ p) + Σ p·f,        cost of a token = time · price · f_price / tokens,
@@ -39,6 +40,13 @@ Measure = Literal["tokens_per_s", "tokens_per_dollar"]
 #: Ranges hold nine times of ten: 5 % lie below and 5 % above.
 COVERAGE = 0.90
 TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
+#: Measured over simulated time of a GPU's published training runs, the median of each of twelve GPUs: between these lie
+#: nine of ten. What tables of one generation, from one laboratory's library, are wrong by together
+#: (docs/validation.md; ``tspsim validate``, published/training.csv).
+BETWEEN_TABLES = (0.90, 1.25)
+#: The same of 36 runs of plain frameworks that nothing was fitted on; each framework left out, 78 % of its runs lie in
+#: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges that nobody measured.
+BETWEEN_FRAMEWORKS = (0.92, 1.18)
 #: A standard normal variable at the low end of a range.
 Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
 
@@ -80,7 +88,8 @@ class Offer:
     tokens: float
     #: Seconds a step.
     step_s: float
-    #: Seconds of the step under each factor, by name; together at most ``step_s``.
+    #: Seconds of the step under each factor, by name: of kernels and transfers together at most ``step_s``, and all of
+    #: it under what is common to the step (its generation's tables, its software).
     parts_s: Mapping[str, float]
     #: What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
     #: as high as its own range goes.
@@ -281,8 +290,9 @@ def offer_of(
     """Simulate one plan of a scenario and take its step apart.
 
     Kernel families have the ranges of the device's fits (:meth:`tspsim.costs.Costs.errors`), transfers that of the
-    network's anchors. The price is the scenario's, which has no doubt, or the device's on ``basis``, ranging over all
-    bases of its file.
+    network's anchors. All of a step ranges with what the tables of its generation have in common, and with the
+    software: by the spread of the stack where one was measured, else by that between frameworks. The price is the
+    scenario's, which has no doubt, or the device's on ``basis``, ranging over all bases of its file.
 
     Raises
     ------
@@ -315,6 +325,11 @@ def offer_from(
     transfers = f"{question.cluster.node.name} {TRANSFERS}"
     parts[transfers] = sum(answer.breakdown_s["exposed_communication"].values())
     factors[transfers] = Factor(*errors[TRANSFERS])
+    spec, stack = question.device.spec, question.work.stack
+    software = f"{spec.vendor} software" if stack.spread == (1.0, 1.0) else f"{stack.name} on {spec.vendor}"
+    spread = BETWEEN_FRAMEWORKS if stack.spread == (1.0, 1.0) else stack.spread
+    for common, width in ((f"{spec.family} tables", BETWEEN_TABLES), (software, spread)):
+        parts[common], factors[common] = answer.step_time_s, Factor(*width)
     return _priced(Offer(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
 
 
