@@ -41,7 +41,7 @@ EXACT = 1.0 - 1e-12
 TILE = 256
 
 devices = st.sampled_from(DEVICES)
-dtypes = st.sampled_from(("bf16", "fp16", "fp8", "fp8_block", "mxfp8", "int8", "mxfp4", "nvfp4"))
+dtypes = st.sampled_from(("bf16", "fp16", "fp8", "fp8_block", "mxfp8", "mxfp6", "int8", "mxfp4", "nvfp4"))
 sizes = st.one_of(st.integers(1, 2048), st.integers(1, 300_000))
 growth = st.one_of(st.integers(TILE, 4 * TILE), st.integers(TILE, 100_000))
 head_dims = st.sampled_from((64, 80, 128, 192, 256, 512))

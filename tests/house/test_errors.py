@@ -85,7 +85,7 @@ FILES = [
     (
         "sequence: 8Ki",
         "sequence: 8Ki, precision: bf61",
-        "workload.precision: 'bf61' is not allowed; use bf16, fp8, fp8_block, mxfp8, mxfp4 or nvfp4 "
+        "workload.precision: 'bf61' is not allowed; use bf16, fp8, fp8_block, mxfp8, mxfp6, mxfp4 or nvfp4 "
         "(did you mean 'bf16'?)",
     ),
     ("tsp: 8", "tsp: 8.5", "plans.TSP8.tsp: '8.5' is not a whole number; write one such as '1' or '8'"),

@@ -54,7 +54,7 @@ class DeviceFacts:
         peaks = self.peak_flops_per_s
         if dtype in peaks:
             return peaks[dtype]
-        scaled = {"fp8_block"} | ({"mxfp8"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
+        scaled = {"fp8_block"} | ({"mxfp8", "mxfp6"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
         if dtype in scaled and "fp8" in peaks:
             return peaks["fp8"]
         known = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))

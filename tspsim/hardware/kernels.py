@@ -34,6 +34,7 @@ KINDRED: dict[str, tuple[str, ...]] = {
     "fp8_block": ("fp8", "bf16"),
     "int8": ("fp8", "bf16"),
     "mxfp8": ("fp8", "fp8_block", "bf16"),
+    "mxfp6": ("mxfp8", "fp8", "fp8_block", "bf16"),
     "mxfp4": ("nvfp4", "fp8", "bf16"),
     "nvfp4": ("mxfp4", "fp8", "bf16"),
     "int4": ("mxfp4", "fp8", "bf16"),

@@ -28,6 +28,7 @@ WEIGHT_BYTES: dict[str, float] = {
     "int8": 1.0,
     **{f"int{bits}": bits / 8 + 2.0 / 32 for bits in (2, 3, 4, 5, 6, 7)},
     "mxfp8": 1.0 + 1.0 / 32,
+    "mxfp6": 0.75 + 1.0 / 32,
     "mxfp4": 0.5 + 1.0 / 32,
     "nvfp4": 0.5 + 1.0 / 16,
 }

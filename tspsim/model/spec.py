@@ -43,7 +43,7 @@ MOST_LAYERS = 10_000
 
 WeightType = Literal[
     "fp32", "bf16", "fp16", "fp8", "fp8_block", "int8", "int7", "int6", "int5", "int4", "int3", "int2",
-    "mxfp8", "mxfp4", "nvfp4",
+    "mxfp8", "mxfp6", "mxfp4", "nvfp4",
 ]  # fmt: skip
 assert set(get_args(WeightType)) == set(WEIGHT_BYTES)
 

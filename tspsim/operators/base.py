@@ -17,6 +17,7 @@ DTYPE_BYTES: dict[str, float] = {
     "fp8_block": 1.0,
     "int8": 1.0,
     "mxfp8": 1.03125,
+    "mxfp6": 0.78125,
     "mxfp4": 0.53125,
     "nvfp4": 0.5625,
     **{f"int{bits}": bits / 8 for bits in (7, 6, 5, 4, 3, 2)},

@@ -32,7 +32,7 @@ from . import acceptance
 from .engine_options import EngineOptions
 from .section import Name, OneOf, Section, refuse
 
-Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp4", "nvfp4"]
+Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp6", "mxfp4", "nvfp4"]
 AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
 BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
