@@ -10,6 +10,7 @@ from helpers.processes import said_in_any_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tspsim
 from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware.announced import load_spec
@@ -276,6 +277,9 @@ def test_a_file_that_nobody_names_changes_no_answer(tmp_path: Path, monkeypatch:
         ("", {"a-4": "mine", "b-4": "mine"}, "comes in a-4, b-4; name one with cluster.node"),
         ("node: a-5\n", {"a-4": "mine"}, "mine.yaml: node: unknown node 'a-5'.*did you mean 'a-4'"),
         ("node: hgx-h100-8\n", {"a-4": "mine"}, "mine.yaml: node: node 'hgx-h100-8' has h100 GPUs, not mine"),
+        ("node: {like: hgx-h10-8}\n", {}, "mine.yaml: node.like: unknown node 'hgx-h10-8'.*did you mean 'hgx-h100-8'"),
+        ("node: {like: hgx-h100-8, gpu: 4}\n", {}, "mine.yaml: node.gpu: unknown key.*did you mean 'gpus'"),
+        ("node: {gpus: 4}\n", {}, "mine.yaml: node.like: "),
     ],
 )
 def test_a_device_without_one_usual_node_is_refused(
@@ -284,6 +288,35 @@ def test_a_device_without_one_usual_node_is_refused(
     own_catalog(tmp_path, monkeypatch, device=device, nodes=nodes)
     with pytest.raises(InputError, match=message):
         build_cluster("mine")
+
+
+def test_a_device_of_ones_own_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its node is another one with this GPU in it: the links, and the library's figures with wider ranges."""
+    own_catalog(tmp_path, monkeypatch, device="node: {like: hgx-h100-8}\n", nodes={})
+    mine, h100 = build_cluster("mine", 2, "rails-400g"), build_cluster("h100", 2, "rails-400g")
+    assert mine is build_cluster("mine", 2, "rails-400g") and mine.device_name == "mine"
+    assert (mine.bandwidth_bytes_per_s == h100.bandwidth_bytes_per_s).all()
+    one, other = (collective(each, range(8), "all_reduce", 1e8) for each in (mine, h100))
+    assert one.alone_s == other.alone_s and one.high > other.high
+    question = {
+        "name": "own", "cluster": {"device": "mine", "nodes": 2, "fabric": "rails-400g"},
+        "workload": {"model": "tsp-8b", "pass": "forward", "sequence": "4Ki", "sequences_per_replica": 1},
+        "plans": [{"name": "TP16", "tp": 16}],
+    }  # fmt: skip
+    found = tspsim.simulate(question)
+    assert found.cluster["device"]["name"] == "mine" and found.plans[0].step_time_s
+    assert any("assumed as on hgx-h100-8, with wider ranges" in each for each in found.defaults)
+
+
+def test_a_lent_node_has_what_the_devices_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = "{kind: nvlink, bandwidth: {value: 50 GB/s, source: its sheet}, per_gpu: 18}"
+    line = f"node: {{like: hgx-h100-8, gpus: 4, link: {link}, without: [in_switch]}}\n"
+    own_catalog(tmp_path, monkeypatch, device=line, nodes={})
+    cluster = build_cluster("mine")
+    assert (cluster.gpus, cluster.node.nics) == (4, 4)
+    assert cluster.graph.edges[0, "node0/switch"]["bandwidth_bytes_per_s"] == 900e9
+    with pytest.raises(InputError, match="cannot run"):
+        collective(cluster, range(4), "all_reduce", 1e9, algorithm="in_switch")
 
 
 def test_the_only_node_with_a_device_is_its_usual_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

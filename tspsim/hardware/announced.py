@@ -38,7 +38,7 @@ class AnnouncedDevice(Strict):
     description: str
     family: str | None = None
     like: str | None = None
-    node: str | None = None
+    node: str | dict[str, Any] | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]
     hbm_bandwidth: Sourced[BytesPerSecond]
     memory: Sourced[PositiveBytes]

@@ -183,11 +183,12 @@ class MeasuredAt(Strict):
 class DeviceSpec(Strict):
     """One GPU (or one of its packages), as its file in ``topologies/devices`` states it.
 
-    ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left
-    out where one node has the device. ``measured_at`` are the facts that its kernel models and ``achieved`` refer to,
-    so that a file with another peak, bandwidth, cache or number of units tells how that device would do; left out, they
-    are its own. ``announced`` is a device that nobody has measured yet, whose file may leave out what is then taken
-    from the measured device ``like`` (:mod:`tspsim.hardware.announced`).
+    ``node`` is the catalog name of its usual node, which a cluster gets that names the device alone; it may be left out
+    where one node has the device, and ``{like: NAME}`` is that node with this GPU in it. ``measured_at`` are the facts
+    that its kernel models and ``achieved`` refer to, so that a file with another peak, bandwidth, cache or number of
+    units tells how that device would do; left out, they are its own. ``announced`` is a device that nobody has measured
+    yet, whose file may leave out what is then taken from the measured device ``like``
+    (:mod:`tspsim.hardware.announced`).
     """
 
     name: str
@@ -197,7 +198,7 @@ class DeviceSpec(Strict):
     announced: bool = False
     sold: bool = False
     like: str | None = None
-    node: str | None = None
+    node: str | dict[str, Any] | None = None
     peak: dict[str, Sourced[FlopsPerSecond]]
     hbm_bandwidth: Sourced[BytesPerSecond]
     memory: Sourced[PositiveBytes]

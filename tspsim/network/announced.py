@@ -7,11 +7,14 @@ the shares of the links that were measured on it, all marked as assumed and with
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from .. import catalog
+from .._shared import Shared
+from ..errors import InputError, UnknownNameError
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .joined import Joined
@@ -68,6 +71,62 @@ class AnnouncedNode(Strict):
             "host_memory": self.host_memory, "host_reads": self.host_reads,
             "collectives": assumed_collectives(like, self.library, self.without),
         }  # fmt: skip
+
+
+class LentNode(Strict):
+    """The node of a device that has no file: ``like`` another one, but for its GPUs and what else is stated here."""
+
+    like: str
+    gpus: PositiveCount | None = None
+    link: AnnouncedLink | None = None
+    intra: Annotated[str | dict[str, Any], Joined()] | None = None
+    nics: PositiveCount | None = None
+    rails: PositiveCount | None = None
+    host_link: HostLinkSpec | None = None
+    host_memory: HostLinkSpec | None = None
+    host_reads: Sourced[BytesPerSecond] | None = None
+    library: str | None = None
+    without: tuple[str, ...] = ()
+
+    def of(self, device: str, like: NodeSpec) -> AnnouncedNode:
+        """The node of a device, as a file of its own would announce it."""
+        link, as_many = like.link, self.gpus in (None, like.gpus)
+        known = AnnouncedLink(kind=link.kind, bandwidth=link.bandwidth, per_gpu=link.per_gpu, latency=link.latency)
+        nics = self.nics or (like.nics if as_many else None)
+        return AnnouncedNode(
+            announced=True, sold=not like.announced or like.sold, name=f"{like.name} with {device}", device=device,
+            description=f"as {like.name}, with another GPU", gpus=self.gpus or like.gpus, like=like.name,
+            link=self.link or known, intra=self.intra, nics=nics,
+            rails=self.rails or (like.rails if as_many and nics == like.nics else None), host_link=self.host_link,
+            host_memory=self.host_memory or like.host_memory, host_reads=self.host_reads or like.host_reads,
+            library=self.library, without=self.without,
+        )  # fmt: skip
+
+
+#: Nodes that devices' files describe, while the files say the same.
+_lent: Shared[NodeSpec] = Shared()
+
+
+def lent_node(device: str, stated: Mapping[str, Any], file: str) -> NodeSpec:
+    """The node that a device's file describes: ``node: {like: hgx-h100-8}``.
+
+    Raises
+    ------
+    InputError
+        A key is wrong, or no node has the name.
+    """
+    try:
+        lent = catalog.validate(dict(stated), LentNode)
+        like = load_node(lent.like)
+    except UnknownNameError as error:
+        raise error.at(file=file, key="node.like") from None
+    except InputError as error:
+        raise InputError(error.message, file=file, key=f"node.{error.key}" if error.key else "node") from None
+
+    def made() -> NodeSpec:
+        return catalog.validate(lent.of(device, like).completed(like), NodeSpec, file=file)
+
+    return _lent.get((like,), (device, lent.model_dump_json()), made)
 
 
 def assumed_collectives(like: NodeSpec, library: str | None, without: tuple[str, ...]) -> CollectivesSpec:

@@ -123,10 +123,12 @@ def build_cluster(
     if node is None:
         if device is None:
             raise InputError("name a device or a node")
-        node = usual_node(device)
-    stated = spec = load_node(node)
+        stated = spec = node_of(device)
+    else:
+        stated = spec = load_node(node)
     if device is not None and spec.device != device:
-        raise InputError(f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}")
+        told = f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}"
+        raise InputError(f"{told}; a device's file may say node: {{like: {spec.name}}}")
     whole = graph is not None and is_whole(graph)
     if graph is not None and not whole:
         spec = spec.joined_by(graph)
@@ -223,9 +225,7 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
     InputError
         A device is unknown, or its node is of another shape or has faster links.
     """
-    from .announced import load_node
-
-    others = [(nodes, load_node(usual_node(device)) if device is not None else None) for nodes, device in islands]
+    others = [(nodes, node_of(device) if device is not None else None) for nodes, device in islands]
     parts, sizes = (cluster, *(node for _, node in others)), tuple(nodes for nodes, _ in others)
     return _clusters.get(parts, ("nodes", sizes), lambda: _with_nodes(cluster, others))
 
@@ -248,6 +248,21 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
                 factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
         first += nodes
     return replace(cluster, factors=tuple(sorted(factors.items())), memo={}) if factors else cluster
+
+
+def node_of(device: str) -> NodeSpec:
+    """The node that a device comes in: its usual one, or one that its file says it is like (``node: {like: NAME}``).
+
+    Raises
+    ------
+    InputError
+        As :func:`usual_node`; or a key of ``node`` is wrong.
+    """
+    from .announced import lent_node, load_node
+
+    path = catalog.locate("devices", device)
+    stated = catalog.stated(path, "node")
+    return lent_node(device, stated, str(path)) if isinstance(stated, dict) else load_node(usual_node(device))
 
 
 def usual_node(device: str) -> str:
@@ -282,7 +297,10 @@ def usual_node(device: str) -> str:
         raise InputError(f"{problem}; name one with cluster.node, or for good with the key node of {shorten(path)}")
     if not having:
         problem = f"no node in the catalog holds '{shorten(device)}' GPUs"
-        remedy = "name one with cluster.node, or describe one in topologies/nodes (tspsim init node writes a first one)"
+        remedy = (
+            "name one with cluster.node, say in its file which it is like (node: {like: hgx-h100-8}), or describe one "
+            "in topologies/nodes (tspsim init node writes a first one)"
+        )
         raise InputError(f"{problem}; {remedy}", key="cluster.device")
     return having[0]
 
