@@ -191,6 +191,10 @@ def sentences(plan: PlanResult) -> Iterator[str]:
 
 def of_tasks(told: Mapping[str, Any]) -> str:
     """What agents' tasks took, and where the time went."""
+    if "depth" in told:
+        shape = f"{told['turns']} calls, {told['depth']} one after the other,"
+        way = f"models {seconds(told['path_model_s'])} of it, whoever was waited for last"
+        return f"A task of {shape} takes {seconds(told['task_s']['mean'])}: {way}."
     parts = {"models": told["model_s"], "tools": told["tool_s"], "waits for workers": told["tool_wait_s"]}
     where = ", ".join(f"{name} {seconds(each)}" for name, each in parts.items() if each)
     busy = f"; workers are busy {percent(told['worker_share'], decimals=0)}" if told["worker_share"] else ""

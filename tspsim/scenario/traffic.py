@@ -186,6 +186,10 @@ class Traffic(Section):
                 raise error.at(key=f"traffic.{key}.file") from None
             if "/" in file or file.endswith(path.suffix):
                 update[key] = getattr(self, key).model_copy(update={"file": str(path)})
+        try:
+            update["prefix"] = self.prefix.beside(folder)
+        except InputError as error:
+            raise error.at(key="traffic.prefix.file") from None
         return self.model_copy(update=update)
 
     def in_words(self, model: str) -> Iterator[str]:

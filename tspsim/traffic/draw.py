@@ -52,6 +52,8 @@ class Asked:
         Of a closed loop: between the first requests of two clients.
     ignore_eos
         Engines are told that answers are as long as they may be.
+    follows
+        Of each request of a conversation, those of it that have to end before it is sent; None: the one before it.
     tools
         ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
     """
@@ -68,6 +70,7 @@ class Asked:
     pauses: bool = False
     spacing_s: float = 0.0
     tools: bool = False
+    follows: tuple[tuple[int, ...], ...] | None = None
     tool_workers: int | None = None
     ignore_eos: bool = False
 
@@ -126,6 +129,8 @@ def draw(
         raise InputError(what, key="traffic.protocol")
     if not pauses:
         count = measured
+    if prefix.follows is not None and count % prefix.turns_each:  # a task has all of its calls
+        count += prefix.turns_each - count % prefix.turns_each
     if trace is not None and count > len(trace):
         what = f"{count:,} requests, but the trace {trace.name} has {len(trace):,}; leave requests out for all of them"
         raise InputError(what, key="traffic.requests")
@@ -155,6 +160,7 @@ def draw(
         pauses,
         arrivals.spacing_s,
         prefix.calls_tools,
+        prefix.follows,
         prefix.tool_workers,
         protocol.ignores_eos(),
     )

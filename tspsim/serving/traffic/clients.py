@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import simpy
 
@@ -39,6 +39,8 @@ class Clients:
         self._first = -(-asked.warm_up // asked.turns) if asked.pauses else 0
         self._backlog: deque[int] = deque()
         self._under_way = self._coming = 0
+        #: Of conversations whose requests wait for several, how many each still waits for; −1: it has ended.
+        self._open: dict[int, list[int]] = {}
 
     @property
     def requests(self) -> Book:
@@ -54,9 +56,11 @@ class Clients:
     def ended(self, request: Request) -> None:
         """A request has been answered: the next turn comes, or the next conversation."""
         self.book.close(request)
-        following = request.number + 1
-        if following % self._asked.turns and following < len(self._asked):
-            self._think(following)
+        if self._asked.follows is not None:
+            if self._goes_on(request.number, self._asked.follows):
+                return
+        elif (request.number + 1) % self._asked.turns and request.number + 1 < len(self._asked):
+            self._think(request.number + 1)
             return
         self._under_way -= 1
         if self._backlog:
@@ -67,10 +71,26 @@ class Clients:
         elif not self._under_way and not self._coming and self._next == self._until < self._conversations:
             self._start(self._until, self._conversations)
 
+    def _goes_on(self, number: int, follows: Sequence[Sequence[int]]) -> bool:
+        """One of a conversation's requests has ended: those that needed it last are sent; whether some are open."""
+        conversation, ended = divmod(number, self._asked.turns)
+        first = conversation * self._asked.turns
+        open_ = self._open.setdefault(conversation, [len(needed) for needed in follows])
+        open_[ended] = -1
+        for each, needed in enumerate(follows):
+            if ended in needed:
+                open_[each] -= 1
+                if not open_[each]:
+                    self._think(first + each)
+        if any(each >= 0 for each in open_):
+            return True
+        del self._open[conversation]
+        return False
+
     def _think(self, following: int) -> None:
         """What lies between a turn and the next: somebody thinks, or a tool is called and waits for a worker."""
         seconds = float(self._asked.think_s[following])
-        if self._workers is None:
+        if self._workers is None or (self._asked.follows is not None and not seconds):
             after(self._env, seconds, lambda: self._turn(following))
             return
         called_s = self._env.now
@@ -127,7 +147,17 @@ class Clients:
 
     def _converse(self, conversation: int) -> None:
         self._under_way += 1
-        self._turn(conversation * self._asked.turns)
+        first, follows = conversation * self._asked.turns, self._asked.follows or ((),)
+        for each, needed in enumerate(follows):
+            if not needed:
+                self._call(first + each)
+
+    def _call(self, number: int) -> None:
+        """A first request of a conversation; where a tool runs before one it is sent after that."""
+        if self._asked.follows is not None and self._asked.think_s[number]:
+            self._think(number)
+        else:
+            self._turn(number)
 
     def _turn(self, number: int) -> None:
         request = self.book.open(number, self._env.now)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from . import agents, hash_ids, share, turns
+from . import agents, hash_ids, listed_calls, share, trees, turns
 from .base import Prefixes, Shared, shorthand
 
 PREFIXES = Prefixes.registry
 #: No prompt begins as another.
 NOTHING = share.Share(part=0.0)
 
-__all__ = ["NOTHING", "PREFIXES", "Prefixes", "Shared", "agents", "hash_ids", "share", "shorthand", "turns"]
+__all__ = [
+    "NOTHING",
+    "PREFIXES",
+    "Prefixes",
+    "Shared",
+    "agents",
+    "hash_ids",
+    "listed_calls",
+    "share",
+    "shorthand",
+    "trees",
+    "turns",
+]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class Prefixes(Kind):
 
     #: Turns of a conversation: requests of which each is sent after the one before has ended.
     turns_each: ClassVar[int] = 1
+
+    def beside(self, folder: Path | None) -> Self:
+        """With what its files say, which may stand beside the scenario's; raises InputError for what is wrong there."""
+        return self
+
+    @property
+    def follows(self) -> tuple[tuple[int, ...], ...] | None:
+        """Of each request of a conversation, those that have to end before it is sent; None: the one before it."""
+        return None
 
     @property
     def shares(self) -> bool:
