@@ -101,7 +101,7 @@ class System:
 
 @dataclass(eq=False)
 class Prepared:
-    """An assignment made ready to be launched as often as wanted: operators costed, templates interned, ranks folded."""
+    """An assignment ready to be launched as often as wanted: operators costed, templates interned, ranks folded."""
 
     assignment: Assignment
     roles: Sequence[ReadyProgram] = field(repr=False)
