@@ -37,6 +37,7 @@ def simulate(
     every_rank: bool = False,
     every_step: bool = False,
     every_kernel: bool = False,
+    every_job_step: bool = False,
     cluster: Cluster | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -53,6 +54,8 @@ def simulate(
     every_step, every_kernel
         Of traffic: take every step by itself, and compare drawn steps with their whole programs; same answer, and how
         far it may be trusted.
+    every_job_step
+        Of jobs: launch the real steps of those that share links together, and say what they come to beside the rule.
     cluster
         Of a single step: the scenario's cluster with other links (:func:`tspsim.network.with_graph`); None:
         as the scenario has it.
@@ -71,7 +74,7 @@ def simulate(
         from .fleet import answer as of_jobs
 
         with progress_bar(progress) as told:
-            return of_jobs(fleet, simulate, progress=told)
+            return of_jobs(fleet, simulate, every_job_step=every_job_step, progress=told)
     asked = question_of(scenario)
     if cluster is not None and (asked.loop is not None or asked.traffic is not None):
         raise InputError("a cluster beside the scenario is for single steps; name a file in cluster.topology")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("--every-rank", is_flag=True, help="Simulate every rank instead of one of each kind.")
 @click.option("--every-step", is_flag=True, help="With traffic: take every step by itself, not runs of equal ones.")
 @click.option("--every-kernel", is_flag=True, help="With traffic: compare drawn steps with their whole programs.")
+@click.option("--every-job-step", is_flag=True, help="With jobs: launch real steps of those that share links.")
 def run(
     scenario: str,
     overrides: tuple[str, ...],
@@ -44,6 +45,7 @@ def run(
     every_rank: bool,
     every_step: bool,
     every_kernel: bool,
+    every_job_step: bool,
 ) -> None:
     """Answer one question: every plan of SCENARIO, and a report.
 
@@ -57,8 +59,11 @@ def run(
     if is_fleet(scenario):
         flags = {"--every-rank": every_rank, "--every-step": every_step, "--every-kernel": every_kernel}
         beside = [name for name, given in (flags | {"--pdf": pdf_file}).items() if given]
-        _run_fleet(scenario, overrides, beside, {"html": html_file, "json": json_file, "trace": trace_file})
+        files = {"html": html_file, "json": json_file, "trace": trace_file}
+        _run_fleet(scenario, overrides, beside, files, every_job_step)
         return
+    if every_job_step:
+        raise InputError("is of a fleet; the scenario has no `jobs`", key="--every-job-step")
     question = load(scenario, overrides)
     _check_meant(
         question,
@@ -92,7 +97,9 @@ def run(
         raise nothing_runs(result.plans)
 
 
-def _run_fleet(scenario: str, overrides: tuple[str, ...], beside: list[str], files: Mapping[str, str | None]) -> None:
+def _run_fleet(
+    scenario: str, overrides: tuple[str, ...], beside: list[str], files: Mapping[str, str | None], every_job_step: bool
+) -> None:
     """A question with jobs."""
     from .. import report
     from ..answer import simulate
@@ -105,7 +112,7 @@ def _run_fleet(scenario: str, overrides: tuple[str, ...], beside: list[str], fil
     report_to = report_file(question.name, question.asked_in)
     outputs = Outputs(report_to, source=question.asked_in, inputs=question.files(), **files)
     with placed(question), progress_bar() as progress:
-        result = simulate(question, progress=progress)
+        result = simulate(question, every_job_step=every_job_step, progress=progress)
     assert isinstance(result, FleetAnswer)
     outputs.write(
         {

@@ -19,6 +19,7 @@ from .clock import Fleet
 from .failing import Failing
 from .jobs import Job
 from .life import LOSSES, Life
+from .neighbours import Neighbours, scarce
 from .nodes import Nodes
 from .power import Power
 from .question import FleetQuestion
@@ -27,7 +28,9 @@ from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 Progress = Callable[[str, float], None]
 
 
-def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = None) -> FleetAnswer:
+def answer(
+    question: FleetQuestion, ask: Ask, *, every_job_step: bool = False, progress: Progress | None = None
+) -> FleetAnswer:
     """What becomes of every job, and of the cluster.
 
     Parameters
@@ -36,6 +39,8 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
         What :func:`tspsim.fleet.load` returns.
     ask
         Answers the scenario of one job: :func:`tspsim.answer.simulate`.
+    every_job_step
+        Launch the real steps of jobs that met on links together, and say what they come to beside the rule.
     progress
         Called with what is under way and the share that is done.
 
@@ -69,6 +74,9 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
     if question.failures is not None or question.maintenance:
         chance = np.random.default_rng([question.seed, 2])
         failing = Failing(fleet, question.failures, question.maintenance, chance)
+    neighbours = None
+    if question.neighbours and scarce(cluster):
+        neighbours = Neighbours(fleet, question, cluster)
     power = None
     if question.power is not None:
         power = Power(question.power, device, fleet)
@@ -76,6 +84,10 @@ def answer(question: FleetQuestion, ask: Ask, *, progress: Progress | None = Non
     fleet.run()
     if power is not None:
         parts["power"] = power.to_json()
+    if neighbours is not None:
+        parts["neighbours"] = neighbours.to_json()
+        if every_job_step:
+            parts["neighbours"]["checked"] = neighbours.check()
     if failing is not None:
         parts["failures"] = failing.to_json()
     facts = replace(facts_of(question, cluster, device, fleet), parts=parts)

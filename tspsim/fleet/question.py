@@ -157,6 +157,7 @@ class FleetQuestion(Section):
     maintenance: Annotated[tuple[Maintenance, ...], Field(max_length=100)] = Field(
         (), description="windows in which nodes are taken out as planned"
     )
+    neighbours: StrictBool = Field(True, description="whether jobs whose flows share links slow each other")
     power: PowerKeys | None = Field(None, description="what it draws, under which cap, at which price")
     prices: Prices = Prices()
     needs: Needs | None = Field(None, description="what has to hold: `tspsim compare` says how many nodes that takes")
