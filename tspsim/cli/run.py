@@ -76,12 +76,14 @@ def run(
         report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
     )
     from ..answer import simulate
+    from ..studies.ceiling import beside_the_ceiling
 
     with placed(question), progress_bar() as progress:
         question, searched = _with_best(question, progress)
         result = simulate(
             question, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel, progress=progress
         )
+        result = beside_the_ceiling(question, result)
     outputs.write(
         {
             "html": lambda path: report.write_report(result, path),
