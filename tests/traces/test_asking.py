@@ -43,7 +43,7 @@ def test_groups_are_degrees_and_what_is_not_told_is_a_comment(
         {"pg_name": "2", "pg_desc": "pp", "pg_size": 2, "ranks": [0, 8]},
     ]
     kernels = [Kernel("ampere_gemm", 5.0, "aten::mm", [[64, 96], [96, 96]]), Kernel("odd", 1.0)] * 4
-    trace = written(tmp_path / "t.json", kineto([("", kernels)], device="Tesla V100", world_size=16, groups=groups))
+    trace = written(tmp_path / "t.json", kineto([("", kernels)], device="Tesla K80", world_size=16, groups=groups))
     found = guess(read([trace]))
     assert (found.degrees, found.device, found.models) == ({"tp": 8, "pp": 2}, "", ())
     assert main(["trace", "scenario", str(trace)]) == 0

@@ -304,7 +304,7 @@ def test_a_blank_device_is_told_by_its_compute_units_and_memory() -> None:
 
     assert device_of(Machine("", 304, 206_141_652_992)) == "mi300x"
     assert device_of(Machine("NVIDIA A100-SXM4-80GB", 108, 84_990_623_744)) == "a100-80gb"
-    assert device_of(Machine("Tesla V100", 80, 34_000_000_000)) == device_of(Machine()) == ""
+    assert device_of(Machine("Tesla K80", 26, 24_000_000_000)) == device_of(Machine()) == ""
 
 
 def test_annotations_of_engines_state_the_batch() -> None:

@@ -150,6 +150,7 @@ def _described(found: Trace) -> Iterator[str]:
     """The trace in lines."""
     import numpy as np
 
+    from ..traces.clocks import in_words
     from ..traces.kinds import MEASURE, STEP
     from ..traces.table import busy_s
     from ..units import duration, percent
@@ -188,6 +189,7 @@ def _described(found: Trace) -> Iterator[str]:
             yield f"group {shorten(group.name, 40)} of {group.size}{ranks}"
         if len(found.groups) > 8:
             yield f"and {len(found.groups) - 8} groups more"
+        yield from in_words(found)
     for word in found.missing:
         yield f"missing: {word}"
 

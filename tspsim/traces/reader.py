@@ -14,6 +14,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..registry import Registry
+from .clocks import aligned
 from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
 from .machines import device_of
 from .names import kind_of
@@ -93,7 +94,9 @@ def read(files: Sequence[Path | str]) -> Trace:
     machine = next((part.machine for part in parts if part.machine != Machine()), Machine())
     facts: dict[str, Any] = {}
     for part in parts:
-        facts |= part.facts or {}
+        for name, fact in (part.facts or {}).items():
+            # What is told by rank is of all of them.
+            facts[name] = {**facts.get(name, {}), **fact} if isinstance(fact, Mapping) else fact
     trace = Trace(
         columns={name: column[order] for name, column in columns.items()},
         words=words,
@@ -106,7 +109,7 @@ def read(files: Sequence[Path | str]) -> Trace:
         marks=tuple(mark for part in parts for mark in part.marks),
         facts=facts,
     )
-    trace = _with_steps(trace)
+    trace = aligned(_with_steps(trace))
     return replace(trace, missing=(*dict.fromkeys(word for part in parts for word in part.missing), *_missing(trace)))
 
 

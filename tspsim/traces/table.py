@@ -26,12 +26,13 @@ NUMBERS: dict[str, str] = {
     "step": "i",
     "bytes": "d",
     "graph_node": "q",
+    "wait_s": "d",
 }
 #: Columns of words; each is kept once.
 WORDS = ("stream", "name", "kind", "operator", "shapes", "grid", "phase", "collective", "group")
 COLUMNS = (
     "rank", "device", "stream", "start_s", "duration_s", "name", "kind", "operator", "shapes", "grid", "phase",
-    "layer", "step", "collective", "bytes", "group", "graph_node", "launch_s", "value",
+    "layer", "step", "collective", "bytes", "group", "graph_node", "launch_s", "wait_s", "value",
 )  # fmt: skip
 
 
@@ -119,10 +120,11 @@ class Rows:
         group: str = "",
         graph_node: int = -1,
         launch_s: float = float("nan"),
+        wait_s: float = float("nan"),
         value: float = 0.0,
     ) -> None:
         """Append one row: times in seconds, ``size_bytes`` what a collective or a copy moves, ``launch_s`` when the
-        host launched it, ``value`` a measure of a log in its own unit."""
+        host launched it, ``wait_s`` what of a collective is waiting, ``value`` a measure of a log in its own unit."""
         numbers, words = self.numbers, self.words
         numbers["rank"].append(rank)
         numbers["device"].append(device)
@@ -133,6 +135,7 @@ class Rows:
         numbers["bytes"].append(size_bytes)
         numbers["graph_node"].append(graph_node)
         numbers["launch_s"].append(launch_s)
+        numbers["wait_s"].append(wait_s)
         numbers["value"].append(value)
         words["stream"].append(stream)
         words["name"].append(name)
