@@ -106,7 +106,7 @@ def test_a_serving_engineer_gets_the_same_verdict_of_a_longer_run(
     said = told(
         capsys, *size, "--set", "cluster.gpus_per_node=1", "--budget", "0.6 s", "--html", "size.html", "--launch", "go"
     )
-    assert "h200: 1 node, 1 GPUs" in said and "mi355x: 1 node, 1 GPUs" in said
+    assert "h200: 1 node, 1 GPU" in said and "mi355x: 1 node, 1 GPU" in said
     page = Path("size.html").read_text()
     assert "cheapest" in page and "vllm serve" in page and "One machine" not in page.split("<main")[0]
     assert {each.name for each in Path("go").iterdir()} >= {"h200.sh", "h200.yaml", "mi355x.yaml"}

@@ -54,7 +54,7 @@ def test_the_command_tells_writes_and_launches(trace: Path, tmp_path: Path, caps
     folder, answer = tmp_path / "out", tmp_path / "size.json"
     words = ["size", str(trace), "--slo", "ttft=1s,tpot=30ms", "--model", "llama-3.1-8b", "--on", "h200"]
     assert main([*words, "--budget", "0.5 s", "--launch", str(folder), "--json", str(answer)]) == 0
-    assert "h200: 1 node, 1 GPUs" in capsys.readouterr().out
+    assert "h200: 1 node, 1 GPU" in capsys.readouterr().out
     (offer,) = json.loads(answer.read_text())["size"]["offers"]
     assert offer["machines"] == 1 and offer["bounds"]["kept"] and offer["replicas"] == {"replicas": 1}
     assert "vllm serve" in (folder / "h200.sh").read_text()

@@ -33,8 +33,7 @@ HEADLINE = """
 <p class="kicker">{{ kicker }}</p>
 <h1>{{ title }}</h1>
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
-{% if opening %}<p class="headline"><strong>{{ opening }}</strong></p>{% endif %}
-<p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
+<p class="headline">{{ headline|prose }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
 {% if searched %}<details><summary>What was searched for the best plans</summary>
 <ul>{% for sentence in searched %}<li>{{ sentence|prose }}</li>{% endfor %}</ul></details>{% endif %}
@@ -187,7 +186,6 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
     values["kicker"] = f"{len(every)} plans of {scenarios} scenario{'s' * (scenarios > 1)}"
     if not ran:
         return values | {"headline": "No plan fits or can run."}
-    values["opening"] = decision.doubt if decision is not None else ""
     fastest = max(ran, key=lambda row: row.plan.tokens_per_s)
     first = ran[0]
     values["headline"] = (
@@ -234,6 +232,10 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
             for best in decision.ranked(key)[:1]
             if (measured := best.measure(key))
         ]
+    if decision is not None and decision.doubt:  # nobody is named as a winner beside it
+        rate = f"{compact(fastest.plan.tokens_per_s)} tokens/s"
+        found = f"The fastest found so far is {fastest.plan.name} of {fastest.scenario}: {rate}, {values['spread']}"
+        values |= {"headline": decision.doubt, "spread": "", "tiles": [], "sentences": [f"{found.rstrip(', ')}."]}
     return values
 
 

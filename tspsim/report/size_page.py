@@ -39,8 +39,9 @@ def page(sizing: Sizing, launches: Mapping[str, str], plotly_js: str = "inline")
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": f"Machines for a trace at {digits(sizing.rate)} requests/s", "title": sizing.scenario.name,
-            "description": sizing.scenario.description, "opening": "", "headline": headline(sizing), "spread": "",
-            "sentences": [], "searched": "", "yaml": _keys(served[0]) if served else "",
+            "description": sizing.scenario.description, "opening": "", "headline": headline(sizing),
+            "spread": basis(sizing), "sentences": [], "searched": "",
+            "yaml": _keys(served[0]) if served else "",
         }),
         ("offers", "The offers", TABLE, {
             "caption": "The offers, cheapest first", "columns": COLUMNS, "table": [row(each) for each in served],
@@ -59,24 +60,28 @@ def headline(sizing: Sizing) -> str:
     if not served:
         return "No offer keeps the bounds."
     best = served[0]
-    nodes = f"{best.nodes:,} node{'s' * (best.nodes > 1)}"
     usd = best.usd_per_hour
     price = f" at ${digits(usd)} an hour" if usd is not None else ""
     lead = "is cheapest" if len(served) > 1 and usd is not None else "serves it"
-    return f"{best.offer} {lead}: {nodes}, {best.gpus:,} GPUs{price}"
+    return f"{best.offer} {lead}: {best.size_in_words}{price}"
+
+
+def basis(sizing: Sizing) -> str:
+    """On which prices the offers are ranked."""
+    rates = next((each.rates for each in sizing.sized if each.rates is not None and each.rates.usd), None)
+    return f"price basis {rates.basis}" if rates is not None else ""
 
 
 def row(sized: Sized) -> tuple[str, ...]:
     """An offer as cells of :data:`COLUMNS`."""
     assert sized.plan is not None and sized.served is not None
-    told, usd, counts = sized.served["bounds"], sized.usd_per_hour, sized.pools
-    tokens = sized.served["tpot_s"]
+    told, usd, tokens = sized.served["bounds"], sized.usd_per_hour, sized.served["tpot_s"]
     return (
         sized.offer,
         f"{sized.nodes:,}",
         f"{sized.gpus:,}",
         sized.plan.name,
-        ", ".join(f"{count} {name}" for name, count in counts.items()),
+        ", ".join(sized.replicas_in_words),
         sized.router,
         digits(usd) if usd is not None else "–",
         share_beside(told["share"], told["wanted"]),

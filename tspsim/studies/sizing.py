@@ -68,6 +68,17 @@ class Sized:
         return {name or "replicas": count for name, _, count, _ in self.deployment.engines()}
 
     @property
+    def size_in_words(self) -> str:
+        """Nodes and GPUs."""
+        return f"{self.nodes:,} node{'s' * (self.nodes > 1)}, {self.gpus:,} GPU{'s' * (self.gpus > 1)}"
+
+    @property
+    def replicas_in_words(self) -> list[str]:
+        """How many of each."""
+        alone = {"replicas": "replica"}
+        return [f"{count} {alone.get(name, name) if count == 1 else name}" for name, count in self.pools.items()]
+
+    @property
     def usd_per_hour(self) -> float | None:
         """Of all GPUs, on the basis that ranks."""
         return self.rates.usd * self.gpus if self.rates is not None and self.rates.usd else None
@@ -98,8 +109,8 @@ class Sized:
         if self.error:
             return f"{self.offer}: {self.error}."
         assert self.plan is not None and self.served is not None
-        counts = " : ".join(f"{count} {name}" for name, count in self.pools.items())
-        nodes = f"{self.nodes:,} node{'s' * (self.nodes > 1)}, {self.gpus:,} GPUs"
+        counts = " : ".join(self.replicas_in_words)
+        nodes = self.size_in_words
         usd = self.usd_per_hour
         price = f", ${digits(usd)} an hour ({self.rates.basis})" if usd is not None and self.rates else ""
         told = self.served["bounds"]

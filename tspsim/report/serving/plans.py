@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,12 @@ class Column:
     cell: Callable[[Served, Run], tuple[str, str]]
 
 
+def _likely(written: Callable[[float], str], bounds: Sequence[float]) -> str:
+    """A range that breaks between its ends alone."""
+    low, high = (written(each).replace(" ", NARROW) for each in bounds)
+    return f"likely{NARROW}{low} –{NARROW}{high}"
+
+
 def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
     def cell(_: Served, run: Run) -> tuple[str, str]:
         mean, last = run.mean(key), run.mean(key, "p99")
@@ -44,7 +50,7 @@ def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
             return "–", ""
         bounds = run.ranges.get(key)
         small = [] if np.isnan(last) else [f"p99 {seconds(last)}"]
-        small += [] if bounds is None else [f"likely {seconds(bounds[0])} – {seconds(bounds[1])}"]
+        small += [] if bounds is None else [_likely(seconds, bounds)]
         return seconds(mean), "\n".join(small)
 
     return cell
@@ -53,7 +59,7 @@ def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
 def _rate(_: Served, run: Run) -> tuple[str, str]:
     """The rate by which plans are ranked; small below it that of the whole run, where those are two."""
     bounds = run.ranges.get("output_tokens_per_s")
-    likely = "" if bounds is None else f"likely {compact(bounds[0])} – {compact(bounds[1])}"
+    likely = "" if bounds is None else _likely(compact, bounds)
     whole = run.rate("output_tokens_per_s")
     if not run.metrics.get("steady"):
         return compact(whole), likely
@@ -122,6 +128,8 @@ def _memory(served: Served, _: Run) -> tuple[str, str]:
     return gib(memory.peak_bytes), f"of {gib(memory.capacity_bytes)}"
 
 
+#: A space at which no line ends.
+NARROW = "\N{NO-BREAK SPACE}"
 #: What of a run counts.
 STEADY = (
     "The verdict rests on the steady part of a run: tokens/s, per GPU, requests within the limits and dollars are of "
