@@ -107,6 +107,7 @@ def _run_fleet(
     from ..answer import simulate
     from ..fleet import FleetAnswer, load
     from ..report.fleet import in_terminal
+    from ..studies.best_plans import fleet_with_best
 
     question = load(scenario, overrides)
     if beside:
@@ -114,6 +115,7 @@ def _run_fleet(
     report_to = report_file(question.name, question.asked_in)
     outputs = Outputs(report_to, source=question.asked_in, inputs=question.files(), **files)
     with placed(question), progress_bar() as progress:
+        question = fleet_with_best(question, progress=progress)
         result = simulate(question, every_job_step=every_job_step, progress=progress)
     assert isinstance(result, FleetAnswer)
     outputs.write(

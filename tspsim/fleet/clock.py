@@ -102,6 +102,7 @@ class Fleet:
         self.series, self.spells = Series(), Spells()
         #: GPU-seconds that no job had, by why.
         self.idle_gpu_s = dict.fromkeys(("empty", "fragmented", "queue_blocked", "failed"), 0.0)
+        self._idle = "empty"
         self.ended_s = 0.0
         #: Numbers of jobs that ran at the end of the time that was looked at.
         self.cut_off: set[int] = set()
@@ -185,7 +186,18 @@ class Fleet:
             raise TspsimError(f"{told}: the scheduler '{self._policy.name}' does not start them")
         for listener in self.listeners:
             listener(self)
+        self._idle = self._why_idle()
         self._record()
+
+    def _why_idle(self) -> str:
+        """Why GPUs that are free stay free until something changes: nobody waits, who waits does not fit, or a job that
+        would fit is held back."""
+        queue, nodes = self.desk.queue, self.nodes
+        if not queue:
+            return "empty"
+        room = nodes.gpus if nodes.empty_count else max(nodes.parts.values(), default=0)
+        fits = np.where(queue.gpus > 0, queue.gpus <= room, queue.nodes <= nodes.empty_count)
+        return "queue_blocked" if fits.any() else "fragmented"
 
     def _launch(self, job: Job, size: int) -> Run:
         now, life = self.env.now, self.lives[job.number]
@@ -351,11 +363,10 @@ class Fleet:
         if for_s <= 0.0:
             return
         self._since_s = now
-        nodes, waits = self.nodes, len(self.desk.queue) > 0
+        nodes = self.nodes
         empty = for_s * nodes.empty_count * nodes.gpus
-        parts = for_s * sum(free for node, free in nodes.parts.items())
-        self.idle_gpu_s["queue_blocked" if waits else "empty"] += empty
-        self.idle_gpu_s["fragmented" if waits else "empty"] += parts
+        parts = for_s * sum(nodes.parts.values())
+        self.idle_gpu_s[self._idle] += empty + parts
         total = for_s * nodes.count * nodes.gpus
         self.idle_gpu_s["failed"] += max(0.0, total - empty - parts - for_s * self._gpus_held)
 

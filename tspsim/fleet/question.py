@@ -222,6 +222,13 @@ class FleetQuestion(Section):
         copy._file, copy._overridden = file, tuple(overridden)
         return copy
 
+    def with_plans(self, plans: Mapping[str, Mapping[str, Any]]) -> FleetQuestion:
+        """The same with other plans of some jobs, by their names."""
+        jobs = tuple(
+            job.model_copy(update={"plan": dict(plans[job.name])}) if job.name in plans else job for job in self.jobs
+        )
+        return self.model_copy(update={"jobs": jobs}).read_from(self._file, self._overridden)
+
     def origin(self, key: str) -> str | None:
         """File or option that the value at a dotted key came from; None for a question that was no file."""
         return origin_of(key, self._overridden, self._file)

@@ -10,9 +10,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ..errors import InfeasibleError, InputError
+from ..fleet import FleetQuestion, own_scenario
 from ..scenario import Plan, Scenario
+from ..scenario.plan import BEST
 from .executors import in_order
 from .planner import Planner, ServingPlanner, TrafficPlanner, planner_of
 from .planner.candidate import plan_keys
@@ -62,6 +65,27 @@ def with_best(
             answers[index] = next(found)
         list(found)  # lets its processes go
     return [answers.get(index, (scenario, None)) for index, scenario in enumerate(scenarios)]
+
+
+def fleet_with_best(question: FleetQuestion, *, progress: Progress | None = None) -> FleetQuestion:
+    """A fleet with the best plan of every job that asks for one, searched for alone on the nodes that it prefers.
+
+    Raises
+    ------
+    InputError
+        A job, or its workload, is wrong.
+    InfeasibleError
+        No plan of a job fits its nodes.
+    """
+    asked = [job for job in question.jobs if job.plan == BEST]
+    if not asked:
+        return question
+    alone = [own_scenario(question, job, (job.nodes or (1,))[0]) for job in asked]
+    plans: dict[str, dict[str, Any]] = {}
+    for job, (found, _) in zip(asked, with_best(alone, jobs=1, progress=progress), strict=True):
+        plan = found.to_dict()["plans"][0]
+        plans[job.name] = {key: value for key, value in plan.items() if key != "name" and value is not None}
+    return question.with_plans(plans)
 
 
 def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
