@@ -19,6 +19,7 @@ from typing import Any
 import pages
 
 import tspsim
+from tspsim.errors import InputError
 from tspsim.question import look_up
 from tspsim.report.serving.adapter import view_of
 from tspsim.result import Result
@@ -282,6 +283,49 @@ def simulate(only: str | None) -> None:
     NUMBERS.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
+#: A tuned engine as a stack of what is stated of it, each step with those before it: stack and types of weights.
+STACKED: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
+    ("MI355X, vLLM", "mi355x", "vllm", {}),
+    ("its host and kernels (ATOM)", "mi355x", "atom", {}),
+    ("and weights in four bits", "mi355x", "atom", {"weights": "mxfp4"}),
+    ("B200, vLLM", "b200", "vllm", {}),
+)
+CONTEXTS = (1024, 16 * 1024, 127 * 1024)
+
+
+def token_ms(model: str, device: str, stack: str, types: Mapping[str, str], context: int) -> float | None:
+    """Milliseconds of a decoding step of one client, TP8; None where it does not fit or has no such kernels."""
+    workload = tspsim.load(MODELS[model]).to_dict()["workload"]
+    stated = dict(workload["precision"])
+    asked = {
+        "model": workload["model"], "pass": "decode", "batch": 1, "context": context, "stack": stack,
+        "precision": stated | types,
+    }  # fmt: skip
+    question = {
+        "name": "three", "cluster": {"device": device, "nodes": 1}, "workload": asked,
+        "plans": [{"name": "P", "tp": 8}],
+    }  # fmt: skip
+    try:
+        (plan,) = tspsim.simulate(question).plans
+    except InputError:
+        return None
+    return plan.step_time_s * 1e3 if plan.ran else None
+
+
+def three() -> str:
+    """The open baseline, the tuned engine step by step, and the rival: one client, by context."""
+    head = ["one client, ms a token", *(title for title, *_ in STACKED), "B200 over the baseline", "over the tuned"]
+    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for model in MODELS:
+        for context in CONTEXTS:
+            every = [token_ms(model, *step, context) for _, *step in STACKED]
+            cells = [f"{each:.1f}" if each else "–" for each in every]
+            rival, tuned = every[-1], min((each for each in every[1:-1] if each), default=None)
+            gains = [f"{one / rival:.2f}" if one and rival else "–" for one in (every[0], tuned)]
+            lines.append(f"| {model}, {context // 1024}Ki | {' | '.join([*cells, *gains])} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Simulate and rewrite the page."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -291,7 +335,7 @@ def main() -> None:
     if not stated.table:
         simulate(stated.only)
     found = numbers()
-    pages.rewrite(PAGE, {name: build(found) for name, build in TABLES.items()})
+    pages.rewrite(PAGE, {name: build(found) for name, build in TABLES.items()} | {"three": three()})
 
 
 if __name__ == "__main__":

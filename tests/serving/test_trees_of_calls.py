@@ -141,3 +141,20 @@ def test_calls_come_from_a_file_and_a_service_says_what_a_task_took(tmp_path: Pa
 def test_wrong_calls_are_told(prefix: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
         catalog.validate(asked(prefix), Traffic)
+
+
+def test_clients_who_send_nothing_are_told() -> None:
+    question = {
+        "name": "few", "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "stack": "vllm"}, "plans": [{"name": "P", "tp": 8}],
+        "traffic": asked({"turns": 4}, tasks_=16, clients=8),
+    }  # fmt: skip
+    (plan,) = tspsim.simulate(question).plans
+    told = [note for note in plan.notes if "send nothing" in note]
+    assert told == [
+        "of 8 clients 4 send nothing: 16 requests are 4 conversations of 4; state requests: 32 or more "
+        "(`traffic.requests`)"
+    ]
+    question["traffic"] = asked({"turns": 4}, tasks_=32, clients=8)
+    (plan,) = tspsim.simulate(question).plans
+    assert not any("send nothing" in note for note in plan.notes)

@@ -128,6 +128,7 @@ def serve_plan(
     done: list[Point] = []
     programs = deployment.costs.programs
     notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
+    notes += idle_clients(points)
     for number, each in enumerate(points):
 
         def told(share: float, number: int = number) -> None:
@@ -280,6 +281,20 @@ def notes_of_steady(metrics: Sequence[Any]) -> Iterator[str]:
     if without:
         which = "" if len(metrics) == 1 else f" at {without} of {len(metrics)} points"
         yield f"the run has no steady part{which}: its rates and dollars have ramp and drain in them"
+
+
+def idle_clients(points: Sequence[Traffic]) -> Iterator[str]:
+    """That of a closed loop's clients some send nothing, for there are fewer conversations than clients."""
+    for each in points:
+        clients, turns = each.arrivals.most, each.prefix.turns_each
+        sent = each.requests or each.protocol.requests(each.arrivals)
+        conversations = -(-sent // turns)
+        if each.arrivals.closed and clients is not None and conversations < clients:
+            of = f" of {turns:,}" if turns > 1 else ""
+            yield (
+                f"of {clients:,} clients {clients - conversations:,} send nothing: {sent:,} requests are "
+                f"{conversations:,} conversations{of}; state requests: {clients * turns:,} or more (`traffic.requests`)"
+            )
 
 
 def deviation_notes(deployment: Deployment) -> Iterator[str]:
