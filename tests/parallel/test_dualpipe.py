@@ -144,3 +144,32 @@ def test_a_stack_gives_multiprocessors_to_exchanges() -> None:
     device = look_up(tspsim.load("deepseek-v3-2048-h800")).device
     assert load_stack("hai-llm").stack().slowdown(device) == pytest.approx(132 / 112)
     assert load_stack("ideal").stack().slowdown(device) == device.compute_slowdown
+
+
+EXPERTS = """
+name: few
+layers: 8
+hidden: 2048
+attention: {heads: 16, kv_heads: 4, head_dim: 128}
+mlp: {kind: moe, experts: 16, topk: 4, width: 1024}
+embedding: {vocab: 32000, tied: false}
+source: made up for a test
+"""
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"pp": 2, "schedule": "dualpipe"}, {"pp": 2}, {"pp": 2, "vpp": 2}, {"tp": 2, "sequence_regions": True}],
+    ids=str,
+)
+def test_a_bound_of_tasks_that_take_turns_is_close(keys: dict[str, Any], tmp_path: Any) -> None:
+    (tmp_path / "few.yaml").write_text(EXPERTS)
+    work = {"model": str(tmp_path / "few.yaml"), "pass": "training", "sequence": "4Ki", "global_batch": 64}
+    plan = {"name": "P", "ep": 4, "zero": 1, "recomputation": "none", "expert_overlap": "micro_batches", **keys}
+    cluster = {"device": "h100", "nodes": 2, "fabric": "rail-optimised-400g", "gpus_per_node": 4}
+    asked = look_up(tspsim.load({"name": "d", "cluster": cluster, "workload": work, "plans": [plan]}))
+    job, costs = scheduled(asked, asked.plans[0]), Costs(asked.device)
+    bound = LowerBound(asked.cluster, costs, asked.device.peak_of("bf16"), asked.device.compute_slowdown)
+    mesh, step_s = build_mesh(job.plan, 8, 4), step_of(asked, job, costs).makespan_s
+    assert 0.85 * step_s < bound.step_s(job, mesh) <= step_s
+    assert max(bound.even_s(job, mesh), bound.rough_s(job, mesh), bound.outline_s(job, mesh)) <= step_s
