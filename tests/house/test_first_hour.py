@@ -41,7 +41,21 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         (tmp_path / name).write_text(text)
     typed = commands()
     assert [words[0] for words in typed] == [
-        *("--version", "init", "check", "run", "run", "init", "compare", "sweep", "plan", "run", "compare", "calibrate")
+        *(
+            "--version",
+            "init",
+            "check",
+            "run",
+            "run",
+            "init",
+            "compare",
+            "sweep",
+            "plan",
+            "run",
+            "compare",
+            "calibrate",
+            "run",
+        )
     ]
     for words in typed:
         assert main(words) == 0, (words, capsys.readouterr().err)
@@ -58,6 +72,7 @@ def test_the_first_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         "offers.zip",
         "reports/first.html",
         "reports/first-best.html",
+        "reports/fleet-from-sacct.html",
         "topologies/nodes/hgx-h100-8.yaml",
         "training.yaml",
     }
