@@ -54,6 +54,17 @@ def test_one_job_without_failures_takes_what_its_own_scenario_says() -> None:
     assert job.end_s == pytest.approx(1e9 / step.tokens_per_s, rel=1e-9)
 
 
+def test_a_fleet_of_one_service_is_its_serving_scenario() -> None:
+    workload = {"model": "llama-3.1-8b", "stack": "vllm"}
+    traffic = {"arrivals": {"kind": "poisson", "rate": 4}, "prompt": 200, "output": 20, "requests": 20}
+    own = {"name": "own", "cluster": MACHINE | {"nodes": 1}, "workload": workload, "traffic": traffic}
+    alone = tspsim.simulate(own | {"plans": [{"name": "chat", "tp": 2, "router": "least_load"}]}).plans[0]
+    keys = {"name": "chat", "workload": workload, "traffic": traffic, "plan": {"tp": 2, "router": "least_load"}}
+    answer = fleet(keys | {"nodes": 1, "hours": "5 h"})
+    assert answer.plans[0].serving == alone.serving
+    assert answer.facts.jobs[0].end_s == 5 * 3600.0 and answer.facts.jobs[0].ettr == 1.0
+
+
 @pytest.mark.parametrize("name", FLEETS)
 def test_every_shipped_fleet_loads_and_is_written_out_to_the_same(name: str) -> None:
     question = load(name)

@@ -103,7 +103,11 @@ def answer(
         cluster=describe_cluster(cluster, device),
         plans=plans,
         provenance=tuple(provenance.values()),
-        defaults=(*question.in_words(), *_in_words(jobs, paces)),
+        defaults=(
+            *question.in_words(),
+            *_in_words(jobs, paces),
+            *(neighbours.in_words() if neighbours is not None else ()),
+        ),
         unexplained=(*UNEXPLAINED, *unexplained),
         fleet=facts,
         question=question,

@@ -37,6 +37,8 @@ from .question import FleetQuestion
 
 #: Steps of a window in which jobs are launched together, and how many of them lie before it.
 WINDOW_STEPS, FIRST_STEPS = 6, 1
+#: Slower jobs than this share links that are busy most of the time (docs/fleet.md says how far off that was).
+ROUGH_BELOW = 0.93
 #: Sets of jobs that the JSON lists.
 MOST_TOLD = 100
 #: Less of a link's time is nobody's burden.
@@ -142,6 +144,17 @@ class Neighbours:
             names = [self.question.jobs[entry].name for entry, _, _ in keys]
             checked.append({"jobs": names, "rates": told, "every_job_step": simulated})
         return checked
+
+    def in_words(self) -> tuple[str, ...]:
+        """What rates rest on, and where they are rough, as a sentence."""
+        slowest = min((rate for told in self.met.values() for rate in told), default=1.0)
+        if slowest >= 1.0:
+            return ()
+        rough = " Links that are busy most of the time make it rough." if slowest < ROUGH_BELOW else ""
+        return (
+            f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by a rule over "
+            f"their own steps (`neighbours`).{rough} --every-job-step launches their real steps together.",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``neighbours``."""
