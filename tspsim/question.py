@@ -143,7 +143,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         raise error.at(key="workload.model") from None
     if STEPS.get(workload.pass_).serves and not states_library(scenario):
         cluster = cluster.with_all_reduces(stack.stack().engine.kernels)
-    device = lookups.load_device(cluster.device_name)
+    device = limited(lookups.load_device(cluster.device_name), scenario)
     stack.check(device.name, device.vendor, STEPS.get(workload.pass_))
     if STEPS.get(workload.pass_).serves:
         engine = stack.stack().engine
@@ -258,6 +258,17 @@ def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookup
         if error.key is not None and not error.key.startswith(key):
             raise
         raise InputError(error.message, key=".".join(filter(None, (key, "pools", name, inside)))) from None
+
+
+def limited(device: Device, scenario: Scenario) -> Device:
+    """The cluster's device at the power that the scenario lets it draw; raises InputError where that is none of its."""
+    watts = scenario.cluster.power_limit if isinstance(scenario.cluster, ClusterInline) else None
+    if watts is None:
+        return device
+    try:
+        return device.limited_to(watts)
+    except InputError as error:
+        raise error.at(key="cluster.power_limit") from None
 
 
 def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tspsim.errors import UnknownNameError
+from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPE_BYTES, Operator
 from tspsim.provenance import Provenance
 
@@ -34,6 +34,7 @@ from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 from .shapes import read_shape
+from .specification import IDLE_WATTS, Sourced
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
@@ -73,6 +74,7 @@ class Device(DeviceFacts):
     _kernels: dict[tuple[str, str, str | None, str | None], Kernel] = field(default_factory=dict, repr=False)
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
+    _limited: dict[float, Device] = field(default_factory=dict, repr=False)
     _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
     def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
@@ -84,6 +86,17 @@ class Device(DeviceFacts):
         if key not in self._preferring:
             self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._preferring[key]
+
+    def limited_to(self, watts: float) -> Device:
+        """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""
+        if watts not in self._limited:
+            if not IDLE_WATTS < watts <= self.tdp_watts:
+                told = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
+                raise InputError(told)
+            limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
+            spec = self.spec.model_copy(update={"power_limit": limit})
+            self._limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.instead)
+        return self._limited[watts]
 
     def __repr__(self) -> str:
         return f"<Device {self.name}: {self.visible_memory_bytes / 1e9:.0f} GB, {', '.join(self.peak_flops_per_s)}>"
@@ -368,7 +381,8 @@ class Device(DeviceFacts):
     def shared_at_clock(self, isolated: Estimate, matrix_share: Any, kernel: Kernel) -> Estimate:
         """The same of calls of which the matrix units decide a share each; numbers or arrays (rows,)."""
         rate = step.rate(self.spec.sustained, kernel.family, self.clocks, measured_sustained=kernel.sustained)
-        return step.at_clock(isolated, matrix_share, rate * self.spec.sustained.picks(kernel.library, self.engine))
+        picked = self.spec.sustained.picks(kernel.library, self.engine)
+        return step.at_clock(isolated, matrix_share, rate * picked * self.spec.clock_at_limit)
 
     def matrix_share(self, operator: Operator) -> float:
         """How far the clock of the matrix units decides an operator's time: 0 (bytes alone) to 1 (FLOPs alone)."""

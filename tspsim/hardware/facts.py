@@ -80,12 +80,15 @@ class DeviceFacts:
 
     @property
     def tdp_watts(self) -> float:
-        return self.spec.tdp.value
+        """What it may draw: its limit where it has one."""
+        limit = self.spec.power_limit
+        return self.spec.tdp.value if limit is None else limit.value
 
     @property
     def all_in_watts(self) -> float | None:
         """Power a GPU with its share of the server, network and cooling; None where no source gives it."""
-        return self.spec.all_in_power.value if self.spec.all_in_power else None
+        saved = self.spec.tdp.value - self.tdp_watts
+        return self.spec.all_in_power.value - saved if self.spec.all_in_power else None
 
     @property
     def prices_usd_per_hour(self) -> Mapping[str, float]:

@@ -229,6 +229,7 @@ def memory_bound(device: Device, operator: MemoryBound) -> Estimate:
 def _scoring_at_clock(device: Device, kernel: Kernel) -> Kernel:
     """Sparse attention's kernels where the matrix units run as in a step: what gathers and chooses does not slow."""
     rate = step.rate(device.spec.sustained, kernel.family, device.clocks, measured_sustained=kernel.sustained)
+    rate *= device.spec.clock_at_limit
     return replace(kernel, parameters={**kernel.parameters, "efficiency": kernel.parameters["efficiency"] * rate})
 
 

@@ -22,6 +22,8 @@ AtLeastOne = Annotated[float, Field(ge=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Factor = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 PositiveSeconds = Annotated[Seconds, Field(gt=0.0)]
+#: Watts of a GPU whose matrix units rest, and how its clock follows the others.
+IDLE_WATTS, POWER_TO_CLOCK = 100.0, 1 / 2.5
 #: How the name of a library ends whose rows are the best of a search over kernels, shape by shape.
 TUNED = " tuned"
 #: How the source of a number begins that an announced device takes from a measured one.
@@ -207,6 +209,7 @@ class DeviceSpec(Strict):
     clock: Sourced[Hertz]
     l2: Sourced[PositiveBytes]
     tdp: Sourced[Watts]
+    power_limit: Sourced[Watts] | None = None
     all_in_power: Sourced[Watts] | None = None
     prices: Prices | None = None
     measured_at: MeasuredAt | None = None
@@ -218,6 +221,17 @@ class DeviceSpec(Strict):
     kernels: tuple[KernelFit, ...] = ()
     #: From profiles (``tspsim calibrate --trace``).
     in_steps: tuple[InSteps, ...] = ()
+
+    @property
+    def clock_at_limit(self) -> float:
+        """Clock of the matrix units in a long step at ``power_limit`` over that at ``tdp``.
+
+        Dynamic power goes with the clock and the square of the voltage, which falls with it: the clock goes with power
+        to 1/2.5 of what 100 W of idle leave. Assumed (an exponent between 1/2 and 1/3 is as good); 700 to 500 W: 0.85.
+        """
+        if self.power_limit is None:
+            return 1.0
+        return float(((self.power_limit.value - IDLE_WATTS) / (self.tdp.value - IDLE_WATTS)) ** POWER_TO_CLOCK)
 
     @property
     def as_measured(self) -> DeviceSpec:
@@ -252,6 +266,8 @@ class DeviceSpec(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.power_limit is not None and not IDLE_WATTS < self.power_limit.value <= self.tdp.value:
+            raise ValueError(f"power_limit is more than {IDLE_WATTS:g} W and at most tdp, {self.tdp.value:g} W")
         if self.like is not None and not self.announced:
             raise ValueError("like is a key of announced devices; add announced: true")
         unknown = sorted(set(self.peak) - set(DTYPE_BYTES))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
 from ..errors import InputError, shorten
-from ..units import PositiveNumber, parse
+from ..units import PositiveNumber, Watts, parse
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
 from .variation import Variation
@@ -130,6 +130,9 @@ class ClusterInline(Section):
     gpus_per_node: PositiveNumber | None = Field(
         None, description="GPUs that are used of each node, with their share of its NICs; all when left out"
     )
+    power_limit: Annotated[Watts, Field(gt=0)] | None = Field(
+        None, description="what a GPU of its device may draw, such as 500 W; the device's own when left out"
+    )
     oversubscription: Annotated[float, Field(ge=1, le=64)] | None = Field(
         None, description="leaf downlinks over uplinks; the fabric's own when left out"
     )
@@ -179,7 +182,10 @@ class ClusterInline(Section):
         own = f"Links are those of {shorten(self.topology, 200)} (`cluster.topology`)."
         faults = (*((own,) if self.topology else ()), *(self.faults.in_words() if self.faults else ()))
         varied = self.variation.in_words() if self.variation else ()
-        return (*((part,) if used is not None else ()), *self._islands_in_words(), *faults, *varied)
+        limit = f"A GPU draws at most {self.power_limit or 0:g} W; its clock is that (`cluster.power_limit`)."
+        parts = ((part, used), (limit, self.power_limit))
+        told = tuple(sentence for sentence, stated in parts if stated is not None)
+        return (*told, *self._islands_in_words(), *faults, *varied)
 
     def _islands_in_words(self) -> Iterator[str]:
         """A sentence an island."""

@@ -45,7 +45,8 @@ TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
 #: (docs/validation.md; ``tspsim validate``, published/training.csv).
 BETWEEN_TABLES = (0.90, 1.25)
 #: The same of 36 runs of plain frameworks that nothing was fitted on; each framework left out, 78 % of its runs lie in
-#: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges that nobody measured.
+#: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges
+#: that nobody measured.
 BETWEEN_FRAMEWORKS = (0.92, 1.18)
 #: A standard normal variable at the low end of a range.
 Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
