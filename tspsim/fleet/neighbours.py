@@ -152,8 +152,8 @@ class Neighbours:
             return ()
         rough = " Links that are busy most of the time make it rough." if slowest < ROUGH_BELOW else ""
         return (
-            f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by a rule over "
-            f"their own steps (`neighbours`).{rough} --every-job-step launches their real steps together.",
+            f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by a rule "
+            f"over their own steps (`neighbours`).{rough} --every-job-step launches their real steps together.",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -219,8 +219,9 @@ def rates(every: Sequence[Loads]) -> list[float]:
         for link in each.mean:
             users.setdefault(link, []).append(number)
     shared = {link: numbers for link, numbers in users.items() if len(numbers) > 1}
-    in_the_mean = shares([{link: each.mean[link] for link in each.mean if link in shared} for each in every],
-                         [1.0] * len(every))  # fmt: skip
+    loaded = [{link: each.mean[link] for link in each.mean if link in shared} for each in every]
+    # Flows on a full link get equal bytes/s: who needs least is held up least.
+    in_the_mean = shares(loaded, [1.0 / max(each.values(), default=1.0) for each in loaded])
     return [
         min(mean, 1.0 / longer)
         for mean, longer in zip(
