@@ -58,8 +58,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
     "contexts divided twice": ({}, {"dcp": 2, "kvp": 2}, 2, "plans.P.kvp: 2 and dcp 2 both divide contexts over tp"),
     "training's key": ({}, {"zero": 1}, 2, "plans.P.zero: 1 is of training; a decode step takes none of it"),
     "kind that cannot": (
-        PREFILL | {"model": "kimi-linear-48b"}, {"tp": 1, "tsp": 8}, 2,
-        "plans.P.tsp: 8 ranks hold parts of a prompt's tokens, but attention of kind 'kda' needs it whole; kinds that",
+        PREFILL | {"model": "kimi-linear-48b"}, {"tp": 1, "sp": 8, "exchange": "ring"}, 2,
+        "plans.P.exchange: ring: a context is attended part by part, and kda hands a state on: use all_gather",
     ),
     "chunks that shards do not divide": (
         PREFILL | {"chunk": 300}, {"tp": 1, "sp": 8}, 2, "plans.P.sp: 8 shards in zigzag order need chunks that are"

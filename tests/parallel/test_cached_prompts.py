@@ -158,11 +158,6 @@ def test_a_chunk_that_shards_do_not_divide_is_refused(tmp_path: Path) -> None:
         job_of_plan(model_file(tmp_path, GROUPED), {"name": "P", "sp": 8}, sequence=4096, chunk=1000)
 
 
-def test_states_do_not_pass_from_shard_to_shard() -> None:
-    with pytest.raises(InputError, match="'kda' needs it whole; kinds that can: "):
-        job_of_plan("kimi-linear-48b", {"name": "P", "sp": 8})
-
-
 @pytest.mark.parametrize(("dtype", "element"), [("bf16", 2), ("fp8", 1), ("nvfp4", Fraction(9, 16))])
 def test_weights_travel_in_the_type_they_are_kept_in(dtype: str, element: Fraction, tmp_path: Path) -> None:
     path = model_file(tmp_path, GROUPED)

@@ -324,13 +324,6 @@ def test_what_does_not_go_together_is_named(keys: dict[str, Any], said: str, tmp
     assert said in str(error.value), error.value
 
 
-def test_layers_that_keep_states_do_not_divide_prompts() -> None:
-    for keys in ({"tp": 2, "sp": 4}, {"tsp": 8}):
-        with pytest.raises(InputError, match=r"'kda' needs it whole; kinds that can: .*dsa"):
-            asked = question("kimi-linear-48b", [{"name": "P", **keys}], pass_="prefill", sequence=8 * KI)
-            look_up(tspsim.load(asked))
-
-
 def test_steps_that_decode_alone_take_no_prompts(tmp_path: Path) -> None:
     path = model_file(tmp_path, GROUPED)
     for keys, said in (

@@ -266,7 +266,7 @@ def test_choosing_among_more_candidates_takes_no_less() -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"sp": 8, "exchange": "ring"}, "attends the best of the whole: use all_gather"),
+        ({"sp": 8, "exchange": "ring"}, "dsa attends the best of the whole: use all_gather"),
         ({"sp": 8, "exchange": "token_ring"}, "use all_gather"),
         ({"sp": 8, "exchange": "ulysses"}, "use all_gather"),
         ({"sp": 8, "overlap": True, "overlap_by": "blocks"}, "use heads"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import once
-from ..operators import Attention, Gemm, LatentPrefill, Operator
+from ..operators import Attention, Gemm, LatentPrefill, Operator, ShortConvolution
 from .attention import AttentionKind
 from .attention.latent import Latent
+from .attention.linear import Linear
 from .formats import BF16, Formats, WeightClass
 from .layer import LayerShard
 
@@ -71,17 +72,26 @@ class ServingLayer(LayerShard):
         heads = self.heads // buckets
         return LatentPrefill(segments, heads, latent.query_dim, latent.value_dim, self.wide, Latent.element(self))
 
+    @once
+    def own_operators(self) -> bool:
+        """Whether ranks with tokens of their own run the operators of its kind, not those of keys and values a head;
+        convolutions, which reach over the borders between them, stand apart."""
+        return self.attention_kind.chooses or isinstance(self.attention_kind, Linear)
+
     def entering(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind
-        return kind.enter(self, ((tokens, 0, 1),)) if kind.chooses else super().entering(tokens)
+        return kind.enter(self, ((tokens, 0, 1),)) if self.own_operators else super().entering(tokens)
 
     def projecting(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind
-        return kind.project(self, ((tokens, 0, 1),)) if kind.chooses else super().projecting(tokens)
+        if not self.own_operators:
+            return super().projecting(tokens)
+        found = kind.project(self, ((tokens, 0, 1),))
+        return tuple(operator for operator in found if not isinstance(operator, ShortConvolution))
 
     def leaving(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind
-        return kind.leave(self, ((tokens, 0, 1),)) if kind.chooses else super().leaving(tokens)
+        return kind.leave(self, ((tokens, 0, 1),)) if self.own_operators else super().leaving(tokens)
 
     @property
     def mlp_class(self) -> WeightClass:

@@ -26,6 +26,7 @@ from .builder import ProgramBuilder
 from .choice import Option
 from .context.attention import context_bytes, latent_bytes
 from .context.chosen import chooses
+from .context.method import in_parts_refused
 from .decode import index_exchange
 from .decode.sharing import refused_exchange
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
@@ -114,8 +115,9 @@ def gathered_context(job: Job) -> float:
     group = job.layer(groups)
     if chooses(group):  # all heads share latents and keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
-    one = context_bytes(job, group)
-    latents = latent_bytes(job, group)
+    every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
+    one = max(context_bytes(job, each) for each in every)
+    latents = max(latent_bytes(job, each) for each in every)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
     return latents + one * (1 if job.plan.overlap is False else min(2, groups))
@@ -200,8 +202,10 @@ def check(job: Job) -> Refusal:
         refused = refused_exchange(job)
         if refused is not None:
             return refused
-        if plan.overlap_by == "blocks" and any(model.attention_of(b).chooses for b in model.distinct):
-            return "overlap_by", "blocks attend a context part by part, of which an indexer chooses the best; use heads"
+        if plan.overlap_by == "blocks":
+            parts = in_parts_refused(job)
+            if parts is not None:
+                return parts
     if model.heads % plan.tsp:
         return "tsp", f"{plan.tsp} does not divide the {model.heads} attention heads of {model.name}"
     if plan.tsp % plan.attended_groups:
@@ -215,12 +219,14 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
     if not splits(job):
         return (Received("tsp", form_of(job.plan).received(job)),)
     model, away = job.model, (job.plan.tsp - 1) / job.plan.tsp
-    thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
-    # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
-    layer = job.layer(1, thinnest)
-    weights = folded_weights.attention(job, layer).shard_bytes + folded_weights.mlp(job, layer).shard_bytes
-    context = context_bytes(job, layer) + latent_bytes(job, layer)
-    return (Received("tsp", away * (weights + context)),)
+
+    def moved(block: Block) -> float:
+        # Of the whole layer: groups of heads need not replicate keys and values, however many ranks there are.
+        layer = job.layer(1, block)
+        weights = folded_weights.attention(job, layer).shard_bytes + folded_weights.mlp(job, layer).shard_bytes
+        return weights + context_bytes(job, layer) + latent_bytes(job, layer)
+
+    return (Received("tsp", away * min(moved(block) for block in model.distinct)),)
 
 
 SCHEME = SCHEMES.register(

@@ -8,7 +8,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from . import folded_weights
 from .builder import ProgramBuilder
-from .context import chosen
+from .context import carried, chosen
 from .context.attention import (
     attend_by_blocks,
     attention_backward,
@@ -195,7 +195,9 @@ def segments_of(job: Job, position: int) -> Segments:
 
 
 def gather_context(builder: ProgramBuilder, job: Job, group: LayerShard, step: int, after: list[int]) -> list[int]:
-    """K and V of a group of heads, in as many gathers as there are slices."""
+    """K and V of a group of heads, in as many gathers as there are slices; of a state what changes it."""
+    if carried.carries(group):
+        return carried.hand_on(builder, job, group, after)
     parts = slices_of(job)
     name = f"gather K,V {step + 1}/{job.plan.attended_groups}"
     size = context_bytes(job, group) / parts
@@ -212,6 +214,8 @@ def attend(
     if chosen.chooses(group):
         kernels = *chosen.attending(group, segments_of(job, position)), *output
         return builder.compute(name, *kernels, after=[*gathered, projected])
+    if carried.carries(group):
+        return builder.compute(name, *carried.scanning(job, group), *output, after=gathered)
     if len(gathered) == 1:
         kernels = *expand(job, group), group.attention(segments_of(job, position), causal=work.causal), *output
         return builder.compute(name, *kernels, after=gathered)

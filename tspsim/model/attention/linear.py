@@ -28,6 +28,7 @@ class Linear(AttentionKind):
 
     full: ClassVar[AttentionKind]
     whole = False
+    divides_prompts = True
 
     def describe(self, model: Architecture) -> dict[str, Any]:
         known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
@@ -56,9 +57,9 @@ class Linear(AttentionKind):
             DeltaScan(
                 part,
                 self.name,
-                self._share(layer, linear.k_heads),
+                self.share(layer, linear.k_heads),
                 linear.k_dim,
-                self._share(layer, linear.v_heads),
+                self.share(layer, linear.v_heads),
                 linear.v_dim,
                 layer.formats.state,
                 layer.wide,
@@ -69,7 +70,7 @@ class Linear(AttentionKind):
 
     def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens = linear_of(layer.model), tokens_of(rows)
-        width = self._share(layer, linear.v_heads) * linear.v_dim
+        width = self.share(layer, linear.v_heads) * linear.v_dim
         size = 3.0 * tokens * width * layer.activation_bytes
         gated = MemoryBound("rmsnorm", size, tokens, name="gated norm", role=Role.NORM)
         return gated, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
@@ -77,8 +78,8 @@ class Linear(AttentionKind):
     def convolve(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         """The convolution over this shard's q, k and v."""
         linear = linear_of(layer.model)
-        keys = self._share(layer, linear.k_heads) * linear.k_dim
-        channels = 2 * keys + self._share(layer, linear.v_heads) * linear.v_dim
+        keys = self.share(layer, linear.k_heads) * linear.k_dim
+        channels = 2 * keys + self.share(layer, linear.v_heads) * linear.v_dim
         return tuple(
             ShortConvolution(part, self.name, channels, linear.convolution, layer.wide) for part in _kernels(rows)
         )
@@ -100,7 +101,8 @@ class Linear(AttentionKind):
         return 6.0 * linear_of(model).state_elements
 
     @staticmethod
-    def _share(layer: ServingLayer, heads: int) -> int:
+    def share(layer: ServingLayer, heads: int) -> int:
+        """Of so many heads those of a shard."""
         return max(1, heads // layer.shards)
 
 
@@ -123,7 +125,7 @@ class GatedDelta(Linear):
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens, hidden = linear_of(layer.model), tokens_of(rows), layer.model.hidden
-        keys, values = self._share(layer, linear.k_heads), self._share(layer, linear.v_heads)
+        keys, values = self.share(layer, linear.k_heads), self.share(layer, linear.v_heads)
         width = 2 * keys * linear.k_dim + 2 * values * linear.v_dim
         return (
             product(layer, tokens, width, hidden, "q, k, v and gate", Role.QKV),
@@ -167,7 +169,7 @@ class KimiDelta(Linear):
 
     def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens = linear_of(layer.model), tokens_of(rows)
-        heads = self._share(layer, linear.v_heads)
+        heads = self.share(layer, linear.v_heads)
         keys, values = heads * linear.k_dim, heads * linear.v_dim
         return (
             product(layer, tokens, 2 * keys + values + heads, layer.model.hidden, "q, k, v and step size", Role.QKV),

@@ -15,7 +15,7 @@ from ..plan import Plan
 from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
-from . import chosen
+from . import carried, chosen
 from .attention import (
     attend_by_blocks,
     attention_backward,
@@ -28,7 +28,7 @@ from .attention import (
     slice_segments,
     visible_segments,
 )
-from .method import ContextMethod
+from .method import ContextMethod, in_parts_refused
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -42,6 +42,9 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
         segments = visible_segments(job, plan.sp, position)
         ready = chosen.choose(builder, job, layer, segments, [after], overlap=bool(plan.overlap))
         return builder.compute("attention", *chosen.attending(layer, segments), after=ready)
+    if carried.carries(layer):
+        ready = carried.hand_on(builder, job, layer, [after])
+        return builder.compute("attention", *carried.scanning(job, layer), after=ready)
     gathers = not builder.recomputing or work.stack.regathers_context
     if plan.overlap and plan.overlap_by == "blocks" and gathers:
         return by_blocks(builder, job, layer, position, after)
@@ -107,7 +110,8 @@ def buffers(job: Job) -> Iterator[Buffer]:
     backward, because the gather lies outside what recomputation repeats, and one more is the gradient under way.
 
     A stack that gathers again keeps none."""
-    one_layer = context_bytes(job, shard_of(job)) + latent_bytes(job, shard_of(job))
+    kinds = [shard_of(job)] if not job.step.serves else [job.layer(job.plan.tp, b) for b in job.model.distinct]
+    one_layer = max(context_bytes(job, layer) + latent_bytes(job, layer) for layer in kinds)
     yield Buffer("gathered_context", one_layer, Lifetime.LAYER)
     yield from unpacked(job, shard_of(job))
     if job.training:
@@ -126,9 +130,9 @@ CUT = Choice(
 
 def check(job: Job) -> Refusal:
     """Slices of a context are attended one by one; the best of it is known of the whole."""
-    if job.plan.overlap and job.plan.overlap_by == "blocks" and job.step.serves and chosen.chooses(shard_of(job)):
-        return "overlap_by", "blocks attend a context part by part, of which an indexer chooses the best; use heads"
-    return None
+    if not (job.plan.overlap and job.plan.overlap_by == "blocks" and job.step.serves):
+        return None
+    return in_parts_refused(job)
 
 
 def choices(plan: Plan) -> tuple[Choice, ...]:

@@ -12,6 +12,7 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..partition import Segments, block_segments, local_segments, sliced_segments
 from ..windows import block_in_window
+from .carried import carries, handed_bytes
 from .chosen import attended_bytes, chooses, scored_bytes
 
 
@@ -124,9 +125,11 @@ def shard_of(job: Job) -> LayerShard:
 
 def context_bytes(job: Job, layer: LayerShard) -> float:
     """K and V of a shard's heads over the whole context, cached ones in the cache's type; where the best of it is
-    chosen, latents and keys of the indexer."""
+    chosen, latents and keys of the indexer; where a state is kept, what changes it."""
     if chooses(layer):
         return scored_bytes(job, layer) + attended_bytes(job, layer)
+    if carries(layer):
+        return handed_bytes(job, layer)
     return 2 * job.group_tokens * layer.kv_width * job.activation_bytes + cached_bytes(job, layer)
 
 
@@ -163,8 +166,8 @@ def expands(job: Job, layer: LayerShard) -> bool:
 
 def others_context(job: Job) -> float:
     """K and V of the other shards, bytes."""
-    layers = [shard_of(job)]
-    if chooses(layers[0]):
-        layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
+    layers = [job.layer(job.plan.tp, block) for block in job.model.distinct]
+    if not any(chooses(layer) or carries(layer) for layer in layers):
+        layers = [shard_of(job)]
     least = min(context_bytes(job, layer) + latent_bytes(job, layer) for layer in layers)
     return (job.plan.sp - 1) / job.plan.sp * least

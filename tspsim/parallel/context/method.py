@@ -110,6 +110,18 @@ WRITTEN_OUT = (
 )
 
 
+def in_parts_refused(job: Job) -> Refusal:
+    """Why layers of a served model are not attended part by part; None where all are."""
+    kinds = {kind.name: kind for kind in map(job.model.attention_of, job.model.distinct)}
+    for name, kind in kinds.items():
+        if kind.chooses:
+            told = f"a context is attended part by part, and {name} attends the best of the whole"
+            return "overlap_by", f"{told}; use heads"
+        if not kind.cache(job.model, job.model.distinct[0], job.work.formats.cache).grows and kind.divides_prompts:
+            return "overlap_by", f"a context is attended part by part, and {name} hands a state on; use heads"
+    return None
+
+
 def refused(job: Job, method: ContextMethod) -> Refusal:
     """Why a job cannot attend its context so; None where it can."""
     if job.work.document is not None and not method.documents:
@@ -118,11 +130,10 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
     if job.token_shards > 1 and not job.work.stack.flash_attention and method.merges(job.plan):
         return "exchange", f"{method.name} merges parts of attention as FlashAttention leaves them, {WRITTEN_OUT}"
     if job.token_shards > 1 and job.step.serves and not method.chooses:
-        kinds = sorted({kind.name for kind in map(job.model.attention_of, job.model.distinct) if kind.chooses})
-        if kinds:
+        wrong = in_parts_refused(job)
+        if wrong:
             others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.chooses)
-            told = f"{method.name} attends a context part by part, and {kinds[0]} attends the best of the whole"
-            return "exchange", f"{told}: use {others}"
+            return "exchange", f"{method.name}: {wrong[1].partition(';')[0]}: use {others}"
     cached = any(context for batch in job.passes for _, context, _ in batch.rows)
     if job.token_shards > 1 and cached and not method.over_cache:
         others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)
