@@ -71,6 +71,8 @@ KEPT_FILES = 512
 LARGEST_FILE_BYTES = 2**20
 DEEPEST_NESTING = 64
 MOST_VALUES = 50_000
+TOO_LARGE = "is larger than 1 MiB, the most a description may have"
+TOO_DEEP = f"is nested deeper than {DEEPEST_NESTING} levels through its aliases"
 _PATH_SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -318,6 +320,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return _mapping(_read_text(path, shorten(path, 200)), path)
 
 
+def mapping_of(text: str, path: Path) -> dict[str, Any]:
+    """What a text says that would stand at ``path``; raises as :func:`read_yaml`. It is not remembered: texts that are
+    being written differ with every key."""
+    file = shorten(path, 200)
+    if len(text.encode("utf-8", "replace")) > LARGEST_FILE_BYTES:
+        raise InputError(TOO_LARGE, file=file)
+    try:
+        data = _parse_json(text, file) if path.suffix == ".json" else parse_yaml(text, file=file)
+    except RecursionError:
+        raise InputError(TOO_DEEP, file=file) from None
+    return _as_mapping(data, file)
+
+
 def stated(path: Path, key: str) -> Any:
     """What a file says under one key, to be looked at alone; None where it says nothing. Raises as
     :func:`read_yaml`."""
@@ -332,7 +347,12 @@ def _stated(text: str, path: Path, key: str) -> Any:
 def _mapping(text: str, path: Path) -> dict[str, Any]:
     """What a file's text says, everybody's own."""
     file = shorten(path, 200)
-    data = _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file))
+    return _as_mapping(
+        _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file)), file
+    )
+
+
+def _as_mapping(data: Any, file: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         what = "is empty" if data is None else f"holds {describe(data)}"
         raise InputError(f"{what}, but a mapping of keys to values is needed", file=file)
@@ -348,7 +368,7 @@ def _pickled_yaml(text: str, file: str) -> bytes:
     try:
         return pickle.dumps(parse_yaml(text, file=file), pickle.HIGHEST_PROTOCOL)
     except RecursionError:  # aliases of aliases, each nested no deeper than allowed
-        raise InputError(f"is nested deeper than {DEEPEST_NESTING} levels through its aliases", file=file) from None
+        raise InputError(TOO_DEEP, file=file) from None
 
 
 def _read_text(path: Path, file: str) -> str:
@@ -365,7 +385,7 @@ def _read_text(path: Path, file: str) -> str:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=file) from None
     if len(raw) > LARGEST_FILE_BYTES:
-        raise InputError("is larger than 1 MiB, the most a description may have", file=file)
+        raise InputError(TOO_LARGE, file=file)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -16,11 +16,19 @@ from ._display import Pictured, html_table, progress_bar
 from .answer import bounds as ceilings_of
 from .answer import simulate
 from .bound import Bounds
+from .catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of, mapping_of, parse_yaml
+from .catalog import locate as locate_entry
+from .catalog import names as entries
+from .entries import entry_in_words
 from .errors import InputError, Interrupted
+from .files import atomic_write
+from .refusals import nothing_runs, placed
 from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
-from .scenario import Scenario, load
+from .scenario import Scenario, load, load_text
+from .schema import schema
 from .studies import Sweep, SweepInterruptedError, Table
 from .studies.best_plans import with_best
+from .studies.ceiling import beside_the_ceiling
 from .studies.planner import (
     OffersPlanned,
     Planned,
@@ -31,12 +39,48 @@ from .studies.planner import (
     read_budget,
 )
 from .studies.planner.offers import part_of
+from .studies.planner.written import scenario_text
 from .studies.purchase import Decision, decide
 from .studies.purchase.offers import expand_all
 from .studies.searched import Searched
 from .units import compact, duration, gib
 from .validation.run import Validation
 from .validation.run import validate as score
+
+__all__ = [
+    "FOLDERS",
+    "VERSION",
+    "Comparison",
+    "Interrupted",
+    "Kind",
+    "Plans",
+    "Progress",
+    "Source",
+    "atomic_write",
+    "beside_the_ceiling",
+    "best_stated",
+    "bounds",
+    "compare",
+    "describe_entry",
+    "doubts",
+    "entries",
+    "entry_in_words",
+    "kind_of",
+    "likely_ratio",
+    "load",
+    "load_text",
+    "locate_entry",
+    "mapping_of",
+    "nothing_runs",
+    "parse_yaml",
+    "placed",
+    "plan",
+    "scenario_text",
+    "schema",
+    "simulate",
+    "sweep",
+    "validate",
+]
 
 if TYPE_CHECKING:
     import pandas
@@ -47,6 +91,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 #: What every command takes for a scenario.
 Source = Scenario | str | Path | Mapping[str, Any]
+#: What a search answers: of steps, of serving steps, of requests, of offers.
+Plans = Planned | ServingPlanned | TrafficPlanned | OffersPlanned
 
 
 def plan(
@@ -59,7 +105,7 @@ def plan(
     budget: str | float | None = "40 s",
     limits: Sequence[str] = (),
     progress: Progress | None = None,
-) -> Planned | ServingPlanned | TrafficPlanned | OffersPlanned:
+) -> Plans:
     """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
 
     Parameters
@@ -125,6 +171,29 @@ def plan(
     if found.interrupted:
         raise Interrupted(found)
     return found
+
+
+def best_stated(question: Scenario, progress: Progress | None = None) -> tuple[Scenario, str]:
+    """A question with its best plan where it asks for that (``plans: best``), and what was searched in a sentence; as
+    it is elsewhere. ``tspsim run`` asks so before it simulates.
+
+    Raises
+    ------
+    InputError
+        A limit of the search is wrong.
+    InfeasibleError
+        No plan keeps the limits.
+    """
+    if question.searched is None:
+        return question, ""
+    from .question import look_up
+    from .report.plan_names import in_words, named_by_search
+
+    ((found, searched),) = with_best([question], progress=progress)
+    if searched is None:
+        return found, ""
+    named = named_by_search(look_up(found).plans) if searched.plan else []
+    return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 
 def compare(
@@ -286,6 +355,60 @@ def _values(values: Sequence[object]) -> str:
     if isinstance(values, str):
         return values
     return ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+
+
+def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tuple[float, float] | None]:
+    """How many times the rate of plan ``b`` that of ``a`` is, and where that lies nine times of ten.
+
+    What two plans on one device have in common cancels. Plans that tell no doubts of their kernels (requests served,
+    the iterations of a loop) have a ratio alone.
+
+    Parameters
+    ----------
+    a, b
+        What :func:`doubts` tells of a plan that ran.
+    """
+    from .studies.uncertainty import Factor, Offer
+    from .studies.uncertainty import likely_ratio as drawn
+
+    ratio = float(a["tokens_per_s"] / b["tokens_per_s"])
+    if not a["factors"] or not b["factors"]:
+        return ratio, None
+    offers = [
+        Offer(
+            "",
+            each["tokens"],
+            each["step_s"],
+            each["parts_s"],
+            {name: Factor(*ends) for name, ends in each["factors"].items()},
+        )
+        for each in (a, b)
+    ]
+    return ratio, drawn(*offers)
+
+
+def doubts(result: Result, plan: PlanResult) -> dict[str, Any]:
+    """A plan that ran as plain data that :func:`likely_ratio` compares: its rate, its step's parts, and how far each
+    may be off, the parts named by the device that all plans on it share."""
+    from .studies.uncertainty import offer_told
+
+    document: dict[str, Any] = {"tokens_per_s": plan.tokens_per_s, "factors": {}}
+    if plan.serving or plan.loop:
+        return document
+    offer = offer_told(plan)
+    if offer is None:
+        return document
+    machine = str(result.cluster["device"]["name"])
+
+    def named(name: str) -> str:
+        return f"{machine} {name}"
+
+    return document | {
+        "tokens": offer.tokens,
+        "step_s": offer.step_s,
+        "parts_s": {named(name): seconds for name, seconds in offer.parts_s.items()},
+        "factors": {named(name): (factor.low, factor.high) for name, factor in offer.factors.items()},
+    }
 
 
 @dataclass(frozen=True, repr=False)

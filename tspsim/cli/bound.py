@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 
 from ..errors import InputError
+from ..refusals import nothing_fits, placed
 from .completion import scenarios
 from .grammar import json_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich
-from .refusals import nothing_fits, placed
 
 
 @click.command()

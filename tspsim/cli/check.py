@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import InputError, printable
+from ..refusals import nothing_fits, placed
 from .completion import scenarios
 from .grammar import set_option
-from .refusals import nothing_fits, placed
 
 if TYPE_CHECKING:
-    from ..catalog import Kind
     from ..parallel import Plan
     from ..question import Question
     from ..result import Memory
@@ -36,9 +34,11 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
         path = catalog.locate("scenarios", file)
         kind = catalog.kind_of(path, catalog.read_yaml(path))
         if kind is not None and kind != "scenarios":
+            from ..entries import entry_in_words
+
             if overrides:
                 raise InputError("changes scenarios; this is none", file=file, key="--set")
-            click.echo("\n".join(map(printable, f"{file}: {_entry(kind, path)}".splitlines())))
+            click.echo("\n".join(map(printable, f"{file}: right. {entry_in_words(kind, path)}".splitlines())))
             return
     _check_scenario(file, overrides)
 
@@ -138,43 +138,3 @@ def _degrees(plan: Plan) -> str:
 
     stated = [(axis, plan.degree(axis)) for axis in (*scheme_axes(), "pp", "ep", "dp")]
     return " · ".join(f"{axis} {degree}" for axis, degree in stated if degree > 1) or "one GPU"
-
-
-def _entry(kind: Kind, path: Path) -> str:
-    """What a catalog's file describes, read as whoever names it would read it; raises InputError."""
-    name = str(path)
-    if kind == "devices":
-        from ..hardware import load_device
-        from ..units import compact, gib
-
-        device = load_device(name)
-        rates = ", ".join(f"{dtype} {compact(rate, 'FLOP/s')}" for dtype, rate in device.peak_flops_per_s.items())
-        return f"right. A device with {gib(device.visible_memory_bytes)} of memory to use; dense peak {rates}"
-    if kind == "models":
-        from ..model import load_model
-        from ..units import compact
-
-        model = load_model(name)
-        note = f"\nnote: {model.note}" if model.note else ""
-        return f"right. A model of {compact(model.parameters)} parameters in {model.layers} layers{note}"
-    if kind == "stacks":
-        from ..parallel import load_stack
-
-        return f"right. A stack: {load_stack(name).description}"
-    from ..network import build_cluster, load_cluster
-
-    if kind == "fabrics":
-        from ..network.load import load_fabric
-        from ..units import compact
-
-        fabric = load_fabric(name)
-        return f"right. A fabric with {compact(fabric.nic.bandwidth.value, 'B/s')} a NIC"
-    if kind == "transports":
-        from ..catalog import load
-        from ..network.specs import TransportSpec
-
-        factors = load("transports", name, TransportSpec).collectives
-        return f"right. A transport: latency × {factors.latency:g}, bandwidth × {factors.bandwidth:g}"
-    cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
-    nodes = "A node" if kind == "nodes" else f"{cluster.nodes:,} nodes"
-    return f"right. {nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {cluster.node.nics} NICs each"

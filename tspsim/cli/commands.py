@@ -18,6 +18,7 @@ from .init import init
 from .plan import plan
 from .run import run
 from .size import size
+from .studio import studio
 from .sweep import sweep
 from .trace import trace
 from .validate import validate
@@ -35,7 +36,7 @@ def cli() -> None:
 
 
 COMMANDS = (
-    *(init, check, run, compare, plan, size, bound, sweep, catalog, validate, calibrate, trace),
+    *(init, check, run, compare, plan, size, bound, sweep, catalog, studio, validate, calibrate, trace),
     *(check_plugin, docs, completion),
 )
 for command in COMMANDS:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from .._display import progress_bar
+from ..refusals import nothing_runs
 from .completion import scenarios as scenario_names
 from .grammar import jobs_option, json_option, pdf_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich
-from .refusals import nothing_runs
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

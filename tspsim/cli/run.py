@@ -8,17 +8,16 @@ import click
 
 from .._display import progress_bar
 from ..errors import InputError
+from ..refusals import nothing_runs, placed
 from .completion import scenarios
 from .grammar import json_option, pdf_option, set_option
 from .outputs import Outputs, files_of, print_rich, report_file, terminal_width
-from .refusals import nothing_runs, placed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rich.console import RenderableType
 
-    from ..interface import Progress
     from ..report.view import View
     from ..result import Result
     from ..scenario import Scenario
@@ -75,11 +74,10 @@ def run(
     outputs = Outputs(
         report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
     )
-    from ..answer import simulate
-    from ..studies.ceiling import beside_the_ceiling
+    from ..interface import beside_the_ceiling, best_stated, simulate
 
     with placed(question), progress_bar() as progress:
-        question, searched = _with_best(question, progress)
+        question, searched = best_stated(question, progress)
         result = simulate(
             question, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel, progress=progress
         )
@@ -136,21 +134,6 @@ def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: 
     for option, given in options.items():
         if given:
             raise InputError(f"is of {told}", key=option)
-
-
-def _with_best(question: Scenario, progress: Progress | None) -> tuple[Scenario, str]:
-    """The question with its best plan where it asks for that, and what was searched in a sentence."""
-    if question.searched is None:
-        return question, ""
-    from ..question import look_up
-    from ..report.plan_names import in_words, named_by_search
-    from ..studies.best_plans import with_best
-
-    ((found, searched),) = with_best([question], progress=progress)
-    if searched is None:
-        return found, ""
-    named = named_by_search(look_up(found).plans) if searched.plan else []
-    return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 
 def _print_answer(result: Result, searched: str) -> None:

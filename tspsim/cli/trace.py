@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import printable, shorten
+from ..refusals import placed
 from .completion import scenarios
 from .grammar import Commands, json_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich, short, writable
-from .refusals import placed
 
 if TYPE_CHECKING:
     from ..traces import Trace

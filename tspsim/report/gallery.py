@@ -268,6 +268,8 @@ _INDEX = """\
 <section>
 <h1>Gallery</h1>
 <p>Answers to scenarios that ship, rendered by <code>python -m tspsim.report.gallery reports</code>.</p>
+<p>To change one and see its answer change, open it in <a href="../docs/studio.md">the studio</a>:
+<code>tspsim studio NAME</code>.</p>
 <ul class="gallery">
 {% for entry, picture in shown %}
 <li>{{ picture }}{% if picture %}<p class="small">{{ entry.bars }}, the best first</p>{% endif %}

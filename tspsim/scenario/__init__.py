@@ -16,7 +16,7 @@ A scenario is YAML (or a dict of the same shape)::
 from __future__ import annotations
 
 from .cluster import MOST_NODES, ClusterInline, Faults
-from .loading import load
+from .loading import load, load_text
 from .plan import Placement, Plan
 from .question import Offer, Prices, Scenario
 from .workload import OPTIMIZERS, OptimizerSpec, Workload
@@ -34,4 +34,5 @@ __all__ = [
     "Scenario",
     "Workload",
     "load",
+    "load_text",
 ]

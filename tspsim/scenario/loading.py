@@ -31,7 +31,11 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     InputError
         One line: file, key path, value, what is allowed, and the nearest valid name.
     """
-    file, folder, data, paths = read(source, overrides)
+    return _checked(*read(source, overrides))
+
+
+def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths: list[str]) -> Scenario:
+    """What a question says, its defaults filled in and its names known."""
     if asks_for_jobs(data):
         told = "asks for a fleet of jobs, which tspsim.simulate and `tspsim run` answer and tspsim.fleet.load reads"
         raise InputError(told, file=file, key=JOBS)
@@ -59,12 +63,36 @@ def read(
         path = catalog.locate("scenarios", source)
         file, folder, data = str(path), path.parent, catalog.read_yaml(path)
         _refuse_other_kinds(path, data)
+    return file, folder, *_overridden(data, overrides)
+
+
+def load_text(text: str, file: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read and check the text of a scenario as if it stood in ``file``, which need not be there.
+
+    Raises
+    ------
+    InputError
+        As :func:`load` raises it of the file.
+
+    >>> load_text("name: first", "first.yaml")
+    Traceback (most recent call last):
+        ...
+    tspsim.errors.InputError: first.yaml: cluster, workload and plans are required
+    """
+    path = Path(file)
+    data = catalog.mapping_of(text, path)
+    _refuse_other_kinds(path, data)
+    return _checked(str(path), path.parent, *_overridden(data, overrides))
+
+
+def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """A mapping with ``overrides`` set, and the keys that they set."""
     data = _on_the_first_offer(data)
     paths = []
     for override in overrides:
         path_, data = _override(data, override)
         paths.append(path_)
-    return file, folder, data, paths
+    return data, paths
 
 
 #: The key that makes a question one of a fleet.

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import InfeasibleError, InputError
+from .errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
-    from ..fleet import FleetQuestion
-    from ..result import Memory, PlanResult
-    from ..scenario import Scenario
+    from .fleet import FleetQuestion
+    from .result import Memory, PlanResult
+    from .scenario import Scenario
 
 
 @contextlib.contextmanager
@@ -28,7 +28,7 @@ def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
     fitting = [plan for plan in plans if plan.memory.fits]
     if fitting:
         return InfeasibleError(f"no plan can run; {fitting[0].name}: {fitting[0].error}")
-    from ..description import too_large
+    from .description import too_large
 
     nearest = min(plans, key=lambda plan: plan.memory.peak_bytes - plan.memory.capacity_bytes)
     if nearest.error != too_large(nearest.memory):
@@ -38,7 +38,7 @@ def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
 
 def nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:
     """Every plan was refused: the nearest one, by how much it misses, and what of it is largest."""
-    from ..description import too_large
+    from .description import too_large
 
     name, memory = min(plans, key=lambda plan: plan[1].peak_bytes - plan[1].capacity_bytes)
     return InfeasibleError(f"no plan fits; the nearest, {name}, {too_large(memory)}")

@@ -1,0 +1,308 @@
+"""The studio as a person meets it: in Chromium, from an empty folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import studio as helper
+from helpers.studio import PATIENCE_MS, Tab
+
+from tspsim.cli import main
+from tspsim.studio import link
+
+pytestmark = pytest.mark.browser
+pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
+
+Open = Callable[..., Tab]
+SERVED = """\
+name: served
+cluster: {device: h100, nodes: 1}
+workload: {model: llama-3.1-8b, stack: vllm}
+traffic:
+  arrivals: {kind: closed, concurrency: [1, 4, 16]}
+  prompt: {kind: fixed, of: 256}
+  output: {kind: fixed, of: 32}
+  requests: 24
+plans: [{name: TP8, tp: 8}]
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("empty")
+
+
+@pytest.fixture(scope="module")
+def studio(folder: Path) -> Iterator[Any]:
+    with helper.running(folder) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def opened(chromium: Any, studio: Any) -> Iterator[Open]:
+    with helper.tabs(chromium, studio) as open_tab:
+        yield open_tab
+
+
+@pytest.fixture(scope="module")
+def tab(opened: Open) -> Tab:
+    """A page that tests share; each leaves a question that has an answer."""
+    return opened()
+
+
+def serious(page: Any) -> list[tuple[str, str]]:
+    """What axe-core finds that keeps somebody out."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="extra 'browser' is not installed")
+    found = axe.Axe().run(page).response["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in ("serious", "critical")]
+
+
+def test_from_an_empty_folder_to_a_file_that_the_command_answers_to_the_same_bytes(
+    tab: Tab, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tab.page
+    before = page.inner_text("#rate")
+    page.fill(tab.field("workload/sequence"), "64Ki")
+    tab.says("64Ki").fresh()
+    assert page.inner_text("#rate") != before
+    page.click('[id*=\'"path":"plans"\'][id*="add"]')
+    tab.says("new-4").shows("#level-title", "new-4")
+    page.fill(tab.field("plans/3/name"), "SP8")
+    page.click("#form details.more summary")
+    page.fill(tab.field("plans/3/sp"), "8")
+    tab.says("{name: SP8, sp: 8}").shows("#answer table", "SP8").fresh()
+    page.click("#keep summary")
+    page.click("#save")
+    tab.shows("#saved", "saved first.yaml")
+    page.click("#save-json")
+    tab.shows("#saved", "saved first.json")
+    page.click("#save")
+    tab.shows("#saved", "Replace it?")
+    page.click("#leave")
+    tab.shows("#saved", "left as it was")
+    monkeypatch.chdir(folder)
+    assert main(["run", "first.yaml", "--json", "again.json"]) == 0
+    assert Path("again.json").read_bytes() == Path("first.json").read_bytes()
+    rates = {plan["name"]: plan["tokens_per_s"] for plan in json.loads(Path("again.json").read_text())["plans"]}
+    assert set(rates) == {"TP8", "TP4-SP2", "TSP8", "SP8"}
+    command = page.text_content("#command")
+    assert command is not None and command.startswith("cat > first.yaml") and "tspsim run first.yaml" in command
+
+
+def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(tab: Tab) -> None:
+    page = tab.page
+    page.click('[id=\'{"path":"","type":"go"}\']')
+    tab.shows("#level-title", "question")
+    tab.type("64Ki", "16Ki").fresh()
+    assert page.input_value(tab.field("workload/sequence")) == "16Ki"
+    tab.type("tp: 4", "tp: 5")
+    tab.shows("#problem", "line 6: first.yaml: plans.TP4-SP2")
+    assert "▶6" in page.inner_text("#lines") and "stale" in page.get_attribute("#answer", "class")
+    assert page.query_selector('.row.wrong[data-path="plans/1"]') is not None
+    tab.type("tp: 5", "tp: 4").fresh()
+    assert page.inner_text("#problem") == "" and page.query_selector(".row.wrong") is None
+    tab.type("pass: forward", "pass: [")
+    tab.shows("#problem", "is not valid YAML")
+    tab.type("pass: [", "pass: forward").fresh()
+
+
+def test_back_forward_reload_and_the_link_open_the_same_question(tab: Tab, opened: Open) -> None:
+    page = tab.page
+    tab.type("16Ki", "8Ki").says("8Ki").fresh()
+    rate = page.inner_text("#rate")
+    page.go_back()
+    tab.says("16Ki").fresh()
+    page.go_forward()
+    tab.says("sequence: 8Ki").fresh()
+    assert page.inner_text("#rate") == rate
+    page.click("#pin")
+    tab.shows("#pinned", "SP8" if "SP8" in tab.yaml else "first")
+    page.reload()
+    page.wait_for_selector("#rate", timeout=PATIENCE_MS)
+    assert "sequence: 8Ki" in tab.fresh().yaml and page.inner_text("#rate") == rate
+    tab.shows("#pinned", "first")
+    other = opened("#" + page.url.partition("#")[2])
+    assert other.yaml == tab.yaml and other.page.inner_text("#rate") == rate
+    other.type("8Ki", "4Ki").says("sequence: 4Ki").fresh()
+    assert "sequence: 8Ki" in tab.yaml and page.inner_text("#rate") == rate
+    assert other.name != tab.name
+    other.page.context.close()
+
+
+def test_pins_stand_side_by_side_and_a_number_slides(tab: Tab) -> None:
+    page = tab.page
+    page.click("#what-if summary")
+    page.select_option("#number", "workload/sequence")
+    tab.shows("#slide-name", "workload.sequence: 8Ki")
+    page.wait_for_selector("#curve-graph .js-line", timeout=PATIENCE_MS)
+    page.focus("#slide [role=slider]")
+    page.keyboard.press("ArrowRight")
+    tab.says("sequence: 12Ki").shows("#slide-name", "12Ki").fresh()
+    page.click("#pin")
+    tab.shows("#pinned", "first 2")
+    text = page.inner_text("#pinned")
+    assert "nine times of ten" in text and "×" in text
+    page.click("#pinned summary")
+    tab.shows("#pinned pre", "12Ki")
+    page.click("#answer details.why summary")
+    assert "Nine times of ten" in page.inner_text("#answer details.why[open]")
+
+
+def test_the_keyboard_alone_asks_and_reads(tab: Tab) -> None:
+    page = tab.page
+    page.reload()
+    page.wait_for_selector("#rate", timeout=PATIENCE_MS)
+    tab.fresh()
+
+    def reach(told: str, key: str = "Tab") -> None:
+        for _ in range(120):
+            page.keyboard.press(key)
+            if page.evaluate(f"() => (({told})(document.activeElement))"):
+                return
+        raise AssertionError(f"the keyboard does not reach {told}")
+
+    reach("each => each.id === 'skip'")
+    reach("each => each.id.includes('workload/sequence')")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("20Ki")
+    tab.says("sequence: 20Ki").fresh()
+    reach("each => each.id.includes('\"plans/0\"') && each.className === 'open'")
+    page.keyboard.press("Enter")
+    tab.shows("#level-title", "TP8")
+    reach("each => each.id === 'yaml'")
+    reach("each => each.tagName === 'SUMMARY' && each.textContent === 'why?'")
+    page.keyboard.press("Enter")
+    assert page.query_selector("#answer details.why[open]") is not None
+    reach("each => each.id === 'pin'", "Shift+Tab")
+    page.keyboard.press("Space")
+    tab.shows("#pinned", "first 3")
+
+
+def test_nobody_is_kept_out_wide_or_narrow_light_or_dark(tab: Tab, opened: Open) -> None:
+    page = tab.page
+    page.evaluate("() => document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert serious(page) == []
+    small = opened("#" + page.url.partition("#")[2], width=390, scheme="dark").page
+    assert small.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+    ground = small.evaluate("() => getComputedStyle(document.body).backgroundColor")
+    assert sum(map(int, ground[4:-1].split(","))) < 150
+    assert serious(small) == []
+    small.context.close()
+
+
+def test_what_takes_long_is_cancelled_and_what_dies_is_told(tab: Tab, studio: Any) -> None:
+    page, long = tab.page, SERVED.replace("requests: 24", "requests: 200000")
+    before = tab.yaml
+    page.fill("#yaml", long)
+    page.wait_for_selector("#cancel:not([hidden])", timeout=PATIENCE_MS)
+    assert "stale" in page.get_attribute("#answer", "class") and "answering" in page.inner_text("#status")
+    page.click("#cancel")
+    tab.shows("#status", "cancelled")
+    page.click("#again")
+    page.wait_for_selector("#cancel:not([hidden])", timeout=PATIENCE_MS)
+    os.kill(studio.desks.processes()[tab.name]["front"], 9)
+    tab.shows("#problem", "ended from outside (signal 9)")
+    page.fill("#yaml", before)
+    tab.says(before).fresh()
+
+
+def test_own_files_and_shipped_scenarios_begin_a_question(tab: Tab, folder: Path) -> None:
+    page = tab.page
+    (folder / "mine.yaml").write_text(SERVED, encoding="utf-8")
+    page.reload()
+    page.wait_for_selector("#rate", timeout=PATIENCE_MS)
+    page.wait_for_selector("#offered-scenarios option[value='mine.yaml']", state="attached", timeout=PATIENCE_MS)
+    page.fill("#start", "mine.yaml")
+    tab.says("name: served").shows("#load-name", "concurrency 1").fresh()
+    page.focus("#load [role=slider]")
+    page.keyboard.press("End")
+    tab.shows("#load-name", "concurrency 16").shows("#at-load", "first token after")
+    page.fill("#start", "tsp-8x-h100")
+    tab.says("name: tsp-8x-h100").fresh()
+    assert (page.text_content("#command") or "").startswith("tspsim run tsp-8x-h100")
+
+
+@pytest.mark.slow
+def test_a_plan_that_is_found_joins_and_a_purchase_is_a_table(opened: Open) -> None:
+    tab = opened()
+    page = tab.page
+    page.click("#planner summary")
+    page.fill("#budget", "3 s")
+    page.click("#search")
+    page.wait_for_selector(".found li button", timeout=PATIENCE_MS)
+    name = page.inner_text(".found li strong >> nth=0")
+    page.click(".found li button >> nth=0")
+    tab.says(f"name: {name}").fresh()
+    assert name in page.inner_text("#answer table")
+    offers = (
+        "offers:\n  - {name: A, cluster: {device: h100, nodes: 1}}\n  - {name: B, cluster: {device: h200, nodes: 1}}\n"
+    )
+    page.fill("#yaml", tab.yaml + offers)
+    page.wait_for_selector("#purchase:not([hidden])", timeout=PATIENCE_MS)
+    tab.fresh()
+    page.click("#purchase summary")
+    page.click("#compare")
+    tab.shows("#offers", "h200")
+    for row in ("A", "B"):
+        assert page.query_selector(f"#offers tr th:text-is('{row}')") is not None
+    page.click("#keep summary")
+    page.click("#save-pins")
+    tab.shows("#saved", "saved reports/pins.html")
+    page.context.close()
+
+
+@pytest.mark.slow
+def test_a_restart_of_the_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None:
+    with helper.running(tmp_path) as first:
+        port = int(first.address.rstrip("/").rpartition(":")[2])
+        context = chromium.new_context()
+        tab = Tab(context.new_page())
+        tab.page.goto(first.url)
+        tab.page.wait_for_selector("#rate", timeout=PATIENCE_MS)
+        tab.fresh().type("32Ki", "8Ki").says("8Ki").fresh()
+    with helper.running(tmp_path, port=port):
+        tab.type("8Ki", "4Ki").says("4Ki").fresh()
+        tab.page.reload()
+        tab.page.wait_for_selector("#rate", timeout=PATIENCE_MS)
+        assert "4Ki" in tab.fresh().yaml
+        context.close()
+
+
+@pytest.mark.slow
+def test_every_key_of_the_schema_has_its_control_on_the_page(opened: Open) -> None:
+    """The walk is that of tests/studio, along the schema; every section is opened in the browser."""
+    from test_studio_text import SCHEMA, walked
+
+    from tspsim.studio import values
+
+    levels: dict[str, tuple[Any, set[str]]] = {}
+    for path, name, data in walked(SCHEMA, {}, [], ()):
+        kinds = json.dumps(
+            [values.get(data, path[:depth]) for depth in range(len(path) + 1)], default=str, sort_keys=True
+        )
+        begun = values.get(data, path)
+        kind = begun.get("kind", "") if isinstance(begun, dict) else ""
+        told = levels.setdefault(
+            f"{values.path(path)} {kind}" if kind else f"{values.path(path)} {kinds}", (data, set())
+        )
+        told[1].add(values.path([*path, name]))
+    tab = opened()
+    missing = []
+    for number, (place, (data, keys)) in enumerate(levels.items()):
+        path = place.partition(" ")[0]
+        state = link.State(values.dumped({**data, "name": f"walk {number}"}), "walk.yaml", path)
+        tab.page.evaluate("link => { location.hash = link; }", link.made(state))
+        tab.says(f"walk {number}")
+        title = values.parts(path)[-1] if path else "question"
+        tab.page.wait_for_function(
+            "title => document.querySelector('#level-title')?.textContent.length > 0", arg=title, timeout=PATIENCE_MS
+        )
+        shown = set(tab.page.eval_on_selector_all("[data-path]", "rows => rows.map(each => each.dataset.path)"))
+        missing += sorted(keys - shown)
+    assert not missing, missing[:20]
+    tab.page.context.close()

@@ -1,0 +1,180 @@
+"""The studio's question: text that follows a form, links, commands, numbers that slide; its form from the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tspsim
+from tspsim.catalog import parse_yaml
+from tspsim.cli.templates import text_of
+from tspsim.interface import load_text, schema
+from tspsim.studio import kept, link, numbers, values
+from tspsim.studio.fields import Form
+
+FIRST = text_of("first")
+SCHEMA = schema("scenario")
+
+
+@pytest.fixture(scope="module")
+def form() -> Form:
+    return Form(SCHEMA)
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "stays"),
+    [
+        ("workload/sequence", "64Ki", 15),
+        ("workload/batch", 4, 16),
+        ("plans/1/sp", 4, 15),
+        ("plans/3", {"name": "X", "tp": 8}, 16),
+        ("plans/0", values.GONE, 15),
+        ("prices/gpu_hour", "2 USD/h", 16),
+        ("cluster/nodes", values.GONE, 15),
+    ],
+)
+def test_an_edit_changes_its_own_line_and_keeps_every_comment(path: str, value: Any, stays: int) -> None:
+    edited = values.edited(FIRST, values.parts(path), value)
+    before, after = FIRST.splitlines(), edited.splitlines()
+    assert sum(line in after for line in before) >= len(before) - 1
+    assert parse_yaml(edited) == values.put(parse_yaml(FIRST), values.parts(path), value)
+
+
+NAMES = st.sampled_from(["a", "b", "name", "0x", "yes", "x.y", "a/b"])
+SCALARS = st.one_of(
+    st.integers(-9, 9), st.booleans(), st.sampled_from(["32Ki", "1e3", "yes", "#", "a: b", "400 Gb/s", ""])
+)
+TREES = st.recursive(
+    SCALARS, lambda each: st.lists(each, max_size=3) | st.dictionaries(NAMES, each, max_size=3), max_leaves=8
+)
+
+
+@settings(max_examples=60)
+@given(st.dictionaries(NAMES, TREES, min_size=1, max_size=3), st.booleans(), NAMES, SCALARS | st.just(values.GONE))
+def test_an_edited_text_says_what_was_meant(data: dict[str, Any], flow: bool, key: str, value: Any) -> None:
+    text = yaml.safe_dump(data, default_flow_style=flow, sort_keys=False)
+    try:
+        if parse_yaml(text) != data:
+            return  # written by another dialect of YAML
+    except tspsim.errors.InputError:
+        return
+    first = next(iter(data))
+    for of in ([key], [first, key] if isinstance(data[first], dict) else [key]):
+        assert parse_yaml(values.edited(text, of, value)) == values.put(data, of, value)
+
+
+def test_the_line_of_what_is_wrong_is_found() -> None:
+    place = values.place_of(FIRST, "plans.TP4-SP2.exchange")
+    assert place is not None and FIRST.splitlines()[place[0] - 1].lstrip().startswith("- {name: TP4-SP2")
+    assert place[1] == ["plans", "1", "exchange"]
+    assert values.line_told("is not valid YAML: x (line 7, column 3)") == 7
+    assert values.place_of("a: [", "a") is None
+
+
+@given(st.text(max_size=200), st.text(max_size=20), st.text(max_size=20))
+def test_a_link_holds_the_question(text: str, file: str, at: str) -> None:
+    if not text.isprintable() or not file.strip() or file != file.strip():
+        return
+    state = link.State(text, file, at)
+    assert link.read(link.made(state)) == state
+
+
+def test_what_is_no_link_opens_nothing() -> None:
+    bomb = link.made(link.State("x" * 900_000)) + "A" * 40
+    assert [link.read(each) for each in ("", "#", "#q=%%%", "#q=AAAA", None)] == [None] * 5
+    assert link.read(bomb) is None or len(link.read(bomb).text) <= 2**20  # type: ignore[union-attr]
+    assert link.made(link.State("".join(map(chr, range(33, 40_000))))) == ""
+
+
+def test_a_question_as_a_line_of_the_command_asks_the_same() -> None:
+    base = parse_yaml(FIRST)
+    now = values.put(values.put(base, ["workload", "sequence"], "64Ki"), ["plans", "1", "exchange"], "ulysses")
+    told = kept.overrides(base, now)
+    assert told == ["workload.sequence=64Ki", "plans.TP4-SP2.exchange=ulysses"]
+    again = tspsim.load(base, told)
+    assert again.to_dict() == tspsim.load(now).to_dict()
+    assert kept.line("first.yaml", base, now).startswith("tspsim run first.yaml --set workload.sequence=64Ki")
+    assert kept.overrides(now, values.put(now, ["workload", "sequence"], values.GONE)) is None
+    program = kept.script(now)
+    names: dict[str, Any] = {}
+    exec(program.replace("result = ", "asked = question\n#").replace("print(result)", ""), names)
+    assert names["question"] == now
+
+
+def test_text_is_checked_as_the_command_checks_a_file() -> None:
+    with pytest.raises(tspsim.errors.InputError, match=r"mine.yaml: workload.pass: 'forwards' is not allowed"):
+        load_text(FIRST.replace("pass: forward", "pass: forwards"), "mine.yaml")
+    with pytest.raises(tspsim.errors.InputError, match="larger than 1 MiB"):
+        load_text("#" * (2**20 + 1), "mine.yaml")
+    assert load_text(FIRST, "first.yaml").to_dict() == tspsim.load(parse_yaml(FIRST)).to_dict()
+
+
+def test_numbers_that_may_slide_are_those_of_the_question(form: Form) -> None:
+    found = dict(numbers.sliding(form, parse_yaml(FIRST)))
+    assert {"workload/sequence", "cluster/nodes", "plans/0/tp"} <= set(found)
+    assert found["workload/sequence"] == "32Ki" and "name" not in found
+    for text in found.values():
+        assert text in numbers.points(text)
+
+
+# --- the form ---------------------------------------------------------------------------------------------------------
+
+
+def resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "$ref" in node:
+        node = {**SCHEMA["$defs"][node["$ref"].rpartition("/")[2]], **{k: v for k, v in node.items() if k != "$ref"}}
+    return node
+
+
+def walked(
+    node: Mapping[str, Any], data: Any, path: list[str], inside: tuple[str, ...]
+) -> Iterator[tuple[list[str], str, Any]]:
+    """Every key of the schema with a question in which it may stand: path of its section, its name, the question."""
+    reference = node.get("$ref", "")
+    if inside.count(reference) and reference:
+        return
+    inside = (*inside, reference) if reference else inside
+    node = resolved(node)
+    for word in ("anyOf", "oneOf"):
+        for each in node.get(word, ()):
+            yield from walked(each, data, path, inside)
+    if node.get("type") == "array" and isinstance(node.get("items"), Mapping):
+        yield from walked(node["items"], values.put(data, path, [None]), [*path, "0"], inside)
+    if node.get("type") == "object":
+        properties = node.get("properties", {})
+        begun = {"kind": properties["kind"]["const"]} if "const" in properties.get("kind", {}) else {}
+        told = data if not path else values.put(data, path, begun)
+        for name, each in properties.items():
+            if name == "kind" and begun:
+                continue
+            stated = told if begun else values.put(told, [*path, name], None)
+            yield path, name, stated
+            yield from walked(each, stated, [*path, name], inside)
+
+
+def test_every_key_of_the_schema_is_reached(form: Form) -> None:
+    """The walk is the schema's own; nothing is listed here."""
+    missing, seen = [], 0
+    for path, name, data in walked(SCHEMA, {}, [], ()):
+        seen += 1
+        level = form.level(data, values.path(path))
+        if level.path != values.path(path) or name not in [each.key for each in level.fields]:
+            missing.append((path, name))
+    assert seen > 500 and not missing, missing[:20]
+
+
+def test_what_may_be_chosen_is_what_the_checker_takes(form: Form) -> None:
+    fields = {each.path: each for each in form.level(parse_yaml(FIRST), "workload").fields}
+    assert "training" in fields["workload/pass"].choices and fields["workload/model"].catalogs == ("models",)
+    assert fields["workload/sequence"].default == "1" and fields["workload/sequence"].number
+    assert fields["workload/causal"].choices == ("true", "false") and fields["workload/causal"].default == "true"
+    kinds = dict(form.level(parse_yaml(FIRST), "traffic/arrivals").kinds)
+    assert kinds["closed"] == {"kind": "closed"}

@@ -1,0 +1,48 @@
+"""An entry of a catalog in a line or two, read as whoever names it would read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .catalog import Kind
+
+
+def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
+    """What a catalog's file describes, read as whoever names it would read it; raises InputError."""
+    name = str(name_or_path)
+    if kind == "devices":
+        from .hardware import load_device
+        from .units import compact, gib
+
+        device = load_device(name)
+        rates = ", ".join(f"{dtype} {compact(rate, 'FLOP/s')}" for dtype, rate in device.peak_flops_per_s.items())
+        return f"A device with {gib(device.visible_memory_bytes)} of memory to use; dense peak {rates}"
+    if kind == "models":
+        from .model import load_model
+        from .units import compact, gib
+
+        model = load_model(name)
+        note = f"\nnote: {model.note}" if model.note else ""
+        held = f"weights {gib(model.weight_bytes())}, caches {model.cache_bytes_per_token():,.0f} bytes a token"
+        return f"A model of {compact(model.parameters)} parameters in {model.layers} layers; {held} as stated{note}"
+    if kind == "stacks":
+        from .parallel import load_stack
+
+        return f"A stack: {load_stack(name).description}"
+    from .network import build_cluster, load_cluster
+
+    if kind == "fabrics":
+        from .network.load import load_fabric
+        from .units import compact
+
+        fabric = load_fabric(name)
+        return f"A fabric with {compact(fabric.nic.bandwidth.value, 'B/s')} a NIC"
+    if kind == "transports":
+        from .catalog import load
+        from .network.specs import TransportSpec
+
+        factors = load("transports", name, TransportSpec).collectives
+        return f"A transport: latency × {factors.latency:g}, bandwidth × {factors.bandwidth:g}"
+    cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
+    nodes = "A node" if kind == "nodes" else f"{cluster.nodes:,} nodes"
+    return f"{nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {cluster.node.nics} NICs each"

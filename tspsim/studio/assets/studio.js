@@ -1,0 +1,122 @@
+/* Small glue: waits until typing rests, dims what is no longer the answer, copies, says when the tab closes. */
+(function () {
+  const WAIT_MS = 120, PATIENCE_MS = 20000, FORGET_MS = 1500;
+  let waiting = null, number = 0, busy = 0, begun = false, turning = null, same = false, changed = 0, settled = 0;
+  const none = () => window.dash_clientside.no_update;
+  const answer = () => document.getElementById("answer");
+
+  /* What happens is told to the server one by one: while it works out one turn, the next ones wait here. */
+  const queue = [];
+  function push(event) {
+    event.at = Date.now();
+    if (!["go", "find", "file"].includes(event.kind) && answer()) answer().setAttribute("data-changing", "");
+    const last = queue[queue.length - 1];
+    if (last && last.kind === event.kind && event.kind === "field") Object.assign(last.values, event.values);
+    else if (last && last.kind === event.kind && event.kind === "typed") last.value = event.value;
+    else queue.push(event);
+    next();
+  }
+  function next() {
+    if (!queue.length || Date.now() - busy < PATIENCE_MS) return;
+    busy = Date.now();
+    turning = Object.assign(queue.shift(), { n: ++number });
+    window.dash_clientside.set_props("happened", { data: turning });
+    setTimeout(next, PATIENCE_MS + 100);
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, {
+    studio: {
+      happen: function (hash) {
+        const question = arguments[arguments.length - 1];
+        if (!begun) {
+          begun = true;
+          push({ kind: "link", hash: hash || location.hash });
+          return none();
+        }
+        const told = window.dash_clientside.callback_context.triggered;
+        const fields = {};
+        for (const each of told) {
+          const at = each.prop_id.lastIndexOf("."), name = each.prop_id.slice(0, at);
+          const id = name.startsWith("{") ? JSON.parse(name) : { type: name };
+          if (id.type === "field") fields[id.path] = each.value;
+          else if (question && each.value === { link: question.hash, file: question.file }[id.type]) continue;
+          else if (id.type === "link") push({ kind: "link", hash: each.value });
+          else if (id.type === "slid") each.value && push(Object.assign({ kind: "slid" }, each.value));
+          else if (id.type === "yaml") typed(each.value, question);
+          else if (each.value) push(Object.assign({}, id, { kind: id.type, value: each.value }));
+        }
+        /* One at a time is somebody typing; all at once is a form that has just been drawn. */
+        if (Object.keys(fields).length === 1) push({ kind: "field", values: fields });
+        return none();
+      },
+      turned: function (told) {
+        busy = 0;
+        if (told && told.asks) same = false;
+        if (turning && ["field", "typed"].includes(turning.kind)) settled = Math.max(settled, turning.at);
+        next();
+        settle();
+        return none();
+      },
+      fresh: function (question, answered) {
+        same = Boolean(question && answered && question.n === answered.n);
+        settle();
+        document.querySelectorAll(".row").forEach((row) => {
+          const path = (answered && answered.n === question.n && answered.path) || "";
+          const here = row.dataset.path;
+          row.classList.toggle("wrong", Boolean(here && path && (path === here || path.startsWith(here + "/"))));
+        });
+        return same && !answered.refused ? "answer" : "answer stale";
+      },
+    },
+  });
+
+  /* What somebody typed is in the answer once its turn is over and answered; or nothing came of it. */
+  function settle() {
+    const over = settled >= changed || (!busy && !queue.length && Date.now() - changed > FORGET_MS);
+    if (same && over && answer()) answer().removeAttribute("data-changing");
+  }
+  function typed(text, question) {
+    clearTimeout(waiting);
+    if (!question || text === question.text) return;
+    waiting = setTimeout(() => push({ kind: "typed", value: text }), WAIT_MS);
+  }
+
+  document.addEventListener("input", (event) => {
+    const from = event.target.closest && event.target.closest(".ask, .editor");
+    if (!from || event.target.id === "find" || !answer()) return;
+    changed = Date.now();
+    answer().setAttribute("data-changing", "");
+    setTimeout(settle, FORGET_MS + 50);
+  });
+  /* What is typed into a field that offers entries replaces the one that it names. */
+  document.addEventListener("focusin", (event) => {
+    if (event.target.matches("input[list]")) event.target.select();
+  });
+  document.addEventListener("click", (event) => {
+    const name = event.target.dataset && event.target.dataset.copy;
+    if (!name) return;
+    navigator.clipboard.writeText(document.getElementById(name).textContent).then(() => {
+      event.target.textContent = "Copied";
+      setTimeout(() => (event.target.textContent = "Copy"), 1500);
+    });
+  });
+  window.addEventListener("pagehide", () => {
+    const page = document.querySelector("[data-tab]");
+    if (page) navigator.sendBeacon("/leave/" + page.dataset.tab);
+  });
+  /* Who goes to another place of the form by keyboard stays there. */
+  let title = "";
+  new MutationObserver(() => {
+    /* A slider of Dash has no name of its own. */
+    document.querySelectorAll("[role=slider]:not([aria-labelledby])").forEach((each) => {
+      const of = each.closest("[id]");
+      if (of) each.setAttribute("aria-labelledby", of.id.replace(/-.*/, "") + "-name");
+    });
+    const now = document.getElementById("level-title");
+    if (!now || now.textContent === title) return;
+    const first = title === "";
+    title = now.textContent;
+    if (!first && (!document.activeElement || document.activeElement === document.body)) now.focus();
+  }).observe(document.documentElement, { childList: true, subtree: true, characterData: true });
+  document.documentElement.lang = "en";
+})();

@@ -1,0 +1,276 @@
+"""A tab's processes: one that answers the question, one that lists files, one that writes them, one that draws
+curves, one that searches.
+
+A :class:`Job` is what was asked of a process, a :class:`Worker` the process, a :class:`Desk` those of a tab, and
+:class:`Desks` all tabs. What a tab asks anew replaces what it asked before: a job that is still under way a moment
+later is killed with its process, and the next begins in a new one. A process is made of another that has everything
+imported, which takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from . import confine, work
+
+#: Seconds that a job which is no longer wanted may take to end by itself.
+GRACE_S = 0.15
+#: Seconds without a word from its tab after which a desk is cleared; a page that is open says something more often.
+IDLE_S = 900.0
+#: So many tabs have processes; the one that was silent longest gives way.
+MOST_DESKS = 12
+#: What a tab's processes are for, and how far each gives way to others of the machine.
+LANES = {"front": 0, "list": 0, "file": 0, "curve": 3, "back": 3}
+
+
+@dataclass
+class Job:
+    """Something asked of a worker; it is over once ``value`` or ``line`` is there."""
+
+    number: int
+    words: str = ""
+    share: float = 0.0
+    #: Pieces that came so far.
+    parts: list[Any] = field(default_factory=list)
+    value: Any = None
+    #: Why there is no answer, in one line; and of which key.
+    line: str = ""
+    key: str | None = None
+    code: int = 0
+    over: bool = False
+    cancelled: bool = False
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait(self, seconds: float) -> bool:
+        """Until it is over, or so many seconds; returns whether it is over."""
+        with self._news:
+            self._news.wait_for(lambda: self.over, seconds)
+        return self.over
+
+    def tell(self, words: str, share: float, part: Any) -> None:
+        with self._news:
+            self.words, self.share = words, share
+            if part is not None:
+                self.parts.append(part)
+
+    def end(self, value: Any = None, line: str = "", key: str | None = None, code: int = 0) -> None:
+        """The answer, or why there is none; a second end says nothing."""
+        with self._news:
+            if not self.over:
+                self.value, self.line, self.key, self.code, self.over = value, line, key, code, True
+            self._news.notify_all()
+
+
+_numbers = itertools.count(1)
+
+
+def context() -> Any:
+    """How processes are made: of one that is warm, where the system can."""
+    if sys.platform == "win32":
+        return multiprocessing.get_context("spawn")
+    made = multiprocessing.get_context("forkserver")
+    made.set_forkserver_preload(["tspsim.studio.warm"])
+    return made
+
+
+class Worker:
+    """A process that answers one job after another, until it is killed."""
+
+    def __init__(self, folder: Path, nice: int) -> None:
+        made = context()
+        self.connection: Connection
+        self.connection, there = made.Pipe()
+        self.process = made.Process(target=work.main, args=(there, str(folder), nice), daemon=True)
+        self.process.start()
+        there.close()
+        self.job: Job | None = None
+        self._lock = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int | None:
+        number: int | None = self.process.pid
+        return number
+
+    @property
+    def alive(self) -> bool:
+        return bool(self.process.is_alive())
+
+    @property
+    def busy(self) -> bool:
+        return self.job is not None and not self.job.over
+
+    def ask(self, name: str, arguments: tuple[Any, ...]) -> Job:
+        """A job for this process, which has none."""
+        job = self.job = Job(next(_numbers))
+        try:
+            with self._lock:
+                self.connection.send((job.number, name, arguments))
+        except (OSError, ValueError):
+            job.end(line=self._died(), code=1)
+        return job
+
+    def kill(self, line: str = "cancelled") -> None:
+        """End it now; what was asked is over without an answer."""
+        if self.job is not None and not self.job.over:
+            self.job.cancelled = True
+            self.job.end(line=line, code=1)
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self.process.kill()
+        with contextlib.suppress(OSError):
+            self.connection.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                kind, number, *rest = self.connection.recv()
+            except (EOFError, OSError, TypeError):
+                break
+            job = self.job
+            if job is None or job.number != number:
+                continue
+            if kind == "told":
+                job.tell(*rest)
+            elif kind == "done":
+                job.end(rest[0])
+            else:
+                job.end(line=rest[0], key=rest[1], code=rest[2])
+        if self.job is not None and not self.job.over:
+            self.job.end(line=self._died(), code=1)
+
+    def _died(self) -> str:
+        """Why the process is gone."""
+        self.process.join(2.0)
+        code = self.process.exitcode
+        if code == -getattr(signal, "SIGXCPU", 24):
+            most = f"{confine.PROCESSOR_S} s of a processor"
+            return f"took more than {most}, the most that the studio gives; ask the command line"
+        how = f" (signal {-code})" if code is not None and code < 0 else ""
+        return f"the process that answered was ended from outside{how}; ask again"
+
+
+class Desk:
+    """The processes of one tab."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lanes: dict[str, Worker] = {}
+        self.heard_s = time.monotonic()
+        self._lock = threading.Lock()
+        #: Number of the question that was asked last, what answers it, and the last answer: its JSON, and all of it.
+        self.asked = 0
+        self.answering: Job | None = None
+        self.document: dict[str, Any] | None = None
+        self.value: dict[str, Any] | None = None
+        #: What the curve that was asked for last is of, and the jobs beside the answer.
+        self.drawn = ""
+        self.drawing: Job | None = None
+        self.searching: Job | None = None
+        self.deciding: Job | None = None
+        self.writing: Job | None = None
+        #: What can be named, by kind; None: it is to be looked at.
+        self.offered: dict[str, list[tuple[str, str]]] | None = None
+        self.listing = threading.Lock()
+
+    def ask(self, lane: str, name: str, *arguments: Any) -> Job:
+        """A job in place of what the lane does now."""
+        with self._lock:
+            self.heard_s = time.monotonic()
+            worker = self.lanes.get(lane)
+            if worker is not None and worker.busy and not (worker.job and worker.job.wait(GRACE_S)):
+                worker.kill("another question was asked")
+            if worker is None or worker.busy or not worker.alive or (worker.job is not None and worker.job.cancelled):
+                worker = self.lanes[lane] = Worker(self.folder, LANES[lane])
+            return worker.ask(name, arguments)
+
+    def done(self, lane: str, name: str, *arguments: Any, seconds: float = 60.0) -> Any:
+        """What a short job gives back.
+
+        Raises
+        ------
+        InputError
+            It was refused, with the line that says why.
+        """
+        job = self.ask(lane, name, *arguments)
+        if not job.wait(seconds):
+            self.cancel(lane)
+        if job.line:
+            raise InputError(job.line)
+        return job.value
+
+    def job(self, lane: str) -> Job | None:
+        """What was asked last."""
+        self.heard_s = time.monotonic()
+        worker = self.lanes.get(lane)
+        return worker.job if worker is not None else None
+
+    def cancel(self, lane: str) -> None:
+        """End what a lane does."""
+        with self._lock:
+            worker = self.lanes.get(lane)
+            if worker is not None and worker.busy:
+                worker.kill()
+
+    def clear(self) -> None:
+        """End all of them."""
+        with self._lock:
+            for worker in self.lanes.values():
+                worker.kill()
+            self.lanes.clear()
+
+
+class Desks:
+    """All tabs, by the name that each gave itself."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._desks: dict[str, Desk] = {}
+        self._lock = threading.Lock()
+
+    def of(self, tab: str) -> Desk:
+        """The desk of a tab, laid when it is first asked for; desks of tabs that fell silent are cleared."""
+        cleared: list[Desk] = []
+        with self._lock:
+            now = time.monotonic()
+            desk = self._desks.get(tab)
+            if desk is None:
+                silent = [name for name, each in self._desks.items() if now - each.heard_s > IDLE_S]
+                by_silence = sorted(self._desks, key=lambda name: self._desks[name].heard_s)
+                silent += by_silence[: max(0, len(self._desks) - MOST_DESKS + 1)]
+                cleared = [self._desks.pop(name) for name in dict.fromkeys(silent)]
+                desk = self._desks[tab] = Desk(self.folder)
+            desk.heard_s = now
+        for each in cleared:
+            each.clear()
+        return desk
+
+    def leave(self, tab: str) -> None:
+        """A tab was closed."""
+        with self._lock:
+            desk = self._desks.pop(tab, None)
+        if desk is not None:
+            desk.clear()
+
+    def close(self) -> None:
+        """Every process ends."""
+        with self._lock:
+            desks, self._desks = list(self._desks.values()), {}
+        for desk in desks:
+            desk.clear()
+
+    def processes(self) -> dict[str, dict[str, int | None]]:
+        """Tab → lane → number of its process."""
+        with self._lock:
+            return {tab: {lane: each.pid for lane, each in desk.lanes.items()} for tab, desk in self._desks.items()}

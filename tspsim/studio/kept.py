@@ -1,0 +1,67 @@
+"""A question as what others can run: a command, a script."""
+
+from __future__ import annotations
+
+import pprint
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import values
+
+
+def command(text: str, file: str) -> str:
+    """Lines for a shell that write the file and run it."""
+    end = "YAML"
+    while end in text.splitlines():
+        end += "_"
+    quoted = shlex.quote(file)
+    return f"cat > {quoted} <<'{end}'\n{text.rstrip()}\n{end}\ntspsim run {quoted}\n"
+
+
+def overrides(base: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
+    """What ``--set`` makes of one question to get another; None where it cannot.
+
+    >>> overrides({"a": {"b": 1}, "p": [{"name": "T", "tp": 8}]}, {"a": {"b": "2Ki"}, "p": [{"name": "T", "tp": 4}]})
+    ['a.b=2Ki', 'p.T.tp=4']
+    """
+    found = list(_differing(base, now, ""))
+    return None if None in found else [each for each in found if each is not None]
+
+
+def _differing(base: Any, now: Any, path: str) -> Iterator[str | None]:
+    if base == now:
+        return
+    if isinstance(base, Mapping) and isinstance(now, Mapping):
+        if set(base) - set(now) or any("." in str(key) for key in now):
+            yield None
+            return
+        for key in now:
+            yield from _differing(base.get(key), now[key], f"{path}.{key}" if path else str(key))
+    elif isinstance(base, list) and isinstance(now, list) and path and len(base) == len(now):
+        for index, (before, after) in enumerate(zip(base, now, strict=True)):
+            named = after.get("name") if isinstance(after, Mapping) else None
+            same = named is not None and isinstance(before, Mapping) and before.get("name") == named
+            yield from _differing(before, after, f"{path}.{named if same else index}")
+    elif not path:
+        yield None
+    else:
+        yield f"{path}={values.shown(now)}"
+
+
+def line(start: str, base: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
+    """The one line that asks the same of what the question began as; empty where no line can."""
+    told = overrides(base, now) if base is not None else None
+    if told is None or not start:
+        return ""
+    return " ".join(["tspsim run", shlex.quote(start), *(f"--set {shlex.quote(each)}" for each in told)])
+
+
+def script(data: Any) -> str:
+    """A Python program that asks the same."""
+    return (
+        "import tspsim\n\n"
+        f"question = {pprint.pformat(data, sort_dicts=False, width=100)}\n"
+        "result = tspsim.simulate(question)\n"
+        "print(result)\n"
+    )

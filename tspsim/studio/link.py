@@ -1,0 +1,60 @@
+"""A question in a link: what stands behind ``#`` in the page's address, which no server is sent.
+
+The text is packed and written in letters that addresses may have, so that the link alone opens the same state, on
+another machine too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlencode
+
+#: Longest text that is unpacked, as of files.
+LARGEST_BYTES = 2**20
+#: Longest link that is made; some programs cut longer ones off.
+LONGEST = 30_000
+
+
+@dataclass(frozen=True)
+class State:
+    """A question: its text, the file it is saved as, and the place of it that the form shows."""
+
+    text: str
+    file: str = "question.yaml"
+    at: str = ""
+
+
+def made(state: State) -> str:
+    """The part of the address behind the page's; empty where it would be too long.
+
+    >>> read(made(State("name: a", "a.yaml", "plans/0"))) == State("name: a", "a.yaml", "plans/0")
+    True
+    """
+    packed = base64.urlsafe_b64encode(zlib.compress(state.text.encode("utf-8", "replace"), 9)).decode("ascii")
+    told = {"q": packed.rstrip("="), "f": state.file} | ({"at": state.at} if state.at else {})
+    link = "#" + urlencode(told)
+    return link if len(link) <= LONGEST else ""
+
+
+def read(link: str | None) -> State | None:
+    """The question of a link; None where it holds none.
+
+    >>> read("#q=nonsense") is None
+    True
+    """
+    told = parse_qs((link or "").removeprefix("#"))
+    packed = told.get("q", [""])[0]
+    if not packed:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(raw, LARGEST_BYTES)
+        if not unpacking.eof or unpacking.unconsumed_tail:
+            return None
+        return State(text.decode("utf-8"), told.get("f", ["question.yaml"])[0], told.get("at", [""])[0])
+    except (binascii.Error, zlib.error, ValueError):
+        return None

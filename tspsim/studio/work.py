@@ -1,0 +1,271 @@
+"""What processes of the studio do: read questions, answer them, draw curves, search plans, save files.
+
+:func:`main` is such a process. It takes ``(number, job, arguments)`` from a pipe and sends ``("told", number, words,
+share, part)`` while it works and ``("done", number, value)`` or ``("refused", number, line, key, code)`` at the end. It
+ends when the pipe does. Only plain data goes over the pipe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+from .. import interface
+from ..errors import InputError, TspsimError, printable, shorten
+from . import confine, figures, values
+
+#: Called with what is under way, the share that is done, and a piece of the answer (or None).
+Tell = Callable[[str, float, Any], None]
+
+#: Files of the folder that are looked at for questions of one's own.
+MOST_FILES = 400
+DEEPEST_FOLDER = 3
+_YAML = (".yaml", ".yml")
+
+
+def main(connection: Connection, folder: str, nice: int) -> None:
+    """Answer jobs until the pipe ends; confined to ``folder``."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which lets this process go
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(nice)
+    os.chdir(folder)
+    confine.keep_to(Path(folder))
+    confine.limit_memory()
+    jobs: queue.SimpleQueue[tuple[int, str, tuple[Any, ...]]] = queue.SimpleQueue()
+    threading.Thread(target=_take, args=(connection, jobs), daemon=True).start()
+    while True:
+        number, name, arguments = jobs.get()
+        confine.limit_time()
+        connection.send(_answered(connection, number, name, arguments))
+
+
+def _take(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:
+    """What comes through the pipe goes to the queue; without a server there is nobody to answer."""
+    while True:
+        try:
+            jobs.put(connection.recv())
+        except (EOFError, OSError):
+            os._exit(0)
+
+
+def _answered(connection: Connection, number: int, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    def tell(words: str, share: float, part: Any = None) -> None:
+        connection.send(("told", number, words, share, part))
+
+    try:
+        return ("done", number, JOBS[name](*arguments, tell))
+    except InputError as error:
+        return ("refused", number, one_line(str(error)), error.key, error.exit_code)
+    except TspsimError as error:
+        return ("refused", number, one_line(str(error)), None, error.exit_code)
+    except MemoryError:
+        gib = confine.MEMORY_BYTES / 2**30
+        line = f"needs more than {gib:.0f} GiB of memory, the most that the studio gives; ask the command line"
+        return ("refused", number, line, None, 1)
+    except OSError as error:
+        line = f"{error.filename or 'a file'}: {error.strerror or type(error).__name__}"
+        return ("refused", number, one_line(line), None, 2)
+    except Exception as error:
+        line = f"bug: {type(error).__name__}: {shorten(error, 200)}; please report"
+        return ("refused", number, one_line(line), None, 1)
+
+
+def one_line(text: str) -> str:
+    """As the command line prints it."""
+    return printable(" ".join(text.split()))
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
+    """The answer of a question: what ``tspsim run`` says of it, its JSON to the byte, and what else a page shows."""
+    question = interface.load_text(text, file)
+    with interface.placed(question):
+        question, searched = interface.best_stated(question, lambda words, share: tell(words, share, None))
+        result = interface.simulate(question, progress=lambda words, share: tell(words, share, None))
+        result = interface.beside_the_ceiling(question, result)
+    refused = ""
+    if not any(plan.ran for plan in result.plans):
+        refused = one_line(str(interface.nothing_runs(result.plans)))
+    return {
+        "json": result.dumps() + "\n",
+        "searched": searched,
+        "refused": refused,
+        "best": result.best.name if result.best is not None else None,
+        "doubts": {plan.name: interface.doubts(result, plan) for plan in result.plans if plan.ran},
+        "facts": _facts(question),
+        "offers": bool(question.offers),
+    }
+
+
+def _facts(question: Any) -> list[tuple[str, str, str]]:
+    """``(key, name, what it is)`` of the catalog's entries that a question names."""
+    named: list[tuple[str, interface.Kind, str | None]] = [
+        ("workload.model", "models", question.workload.model),
+        ("workload.stack", "stacks", question.workload.stack),
+    ]
+    cluster = question.cluster
+    if isinstance(cluster, str):
+        kind: interface.Kind = "nodes" if cluster in interface.entries("nodes") else "clusters"
+        named.append(("cluster", kind, cluster))
+    else:
+        named += [
+            ("cluster.device", "devices", cluster.device),
+            ("cluster.fabric", "fabrics", cluster.fabric),
+            ("cluster.node", "nodes", cluster.node),
+        ]
+    told = []
+    for key, kind, name in named:
+        if name is not None:
+            with contextlib.suppress(TspsimError):
+                told.append((key, name, interface.entry_in_words(kind, name)))
+    return told
+
+
+def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) -> dict[str, Any]:
+    """The figures of every plan with a key at each of several values; points come as they are answered."""
+    data = interface.mapping_of(text, Path(file))
+    told: list[dict[str, Any]] = []
+    for number, point in enumerate(points):
+        value = interface.parse_yaml(point)
+        try:
+            question = interface.load_text(values.dumped(values.put(data, values.parts(path), value)), file)
+            with interface.placed(question):
+                question, _ = interface.best_stated(question)
+                result = interface.simulate(question)
+            plans = {plan["name"]: figures.curve_figures(plan) for plan in result.to_json()["plans"]}
+            told.append({"at": point, "plans": plans})
+        except TspsimError as error:
+            told.append({"at": point, "plans": {}, "error": one_line(str(error))})
+        tell(f"{number + 1} of {len(points)} points", (number + 1) / len(points), told[-1])
+    return {"path": path, "points": told}
+
+
+def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) -> dict[str, Any]:
+    """What the planner finds, each plan with the keys that join it to the question."""
+    question = interface.load_text(text, file)
+    with interface.placed(question):
+        found = interface.plan(
+            question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None)
+        )
+    several: Any = found.found if hasattr(found, "found") else [(question, found)]
+    rows = []
+    for scenario, each in several:
+        for one in each.best:
+            asked = interface.mapping_of(interface.scenario_text(one.asked), Path("found.yaml"))
+            batch = asked["workload"].get("global_batch")
+            machine = scenario.name if len(several) > 1 else ""
+            result: Any = getattr(one, "result", one)
+            rows.append({"machine": machine, "plan": asked["plans"][0], "batch": batch, "line": result.in_a_line()})
+    return {"rows": rows, "told": repr(found).splitlines()[0].strip("<>")}
+
+
+def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
+    """The offers of a question side by side, as ``tspsim compare`` decides them."""
+    question = interface.load_text(text, file)
+    with interface.placed(question):
+        compared = interface.compare(question, jobs=1, progress=lambda words, share: tell(words, share, None))
+        decision = compared.verdict
+    if decision is None:
+        raise InputError("has no offers to compare; state some", file=file, key="offers")
+    return {"document": decision.to_json(), "told": list(decision.in_words())}
+
+
+def folder(tell: Tell) -> dict[str, Any]:
+    """What can be named: entries of every catalog with what they are, files of this folder by what they describe."""
+    kinds = [cast("interface.Kind", kind) for kind in interface.FOLDERS]
+    catalogs = {
+        kind: [(name, interface.describe_entry(kind, name)) for name in interface.entries(kind)] for kind in kinds
+    }
+    own: dict[str, list[str]] = {kind: [] for kind in interface.FOLDERS}
+    for path in _files(Path()):
+        with contextlib.suppress(TspsimError):
+            kind = interface.kind_of(path, interface.mapping_of(path.read_text(encoding="utf-8-sig"), path))
+            if kind is not None:
+                own[kind].append(path.as_posix())
+    return {"catalogs": catalogs, "own": own}
+
+
+def _files(root: Path) -> list[Path]:
+    """YAML and JSON below a folder, not too deep and not too many; hidden folders are left out."""
+    found: list[Path] = []
+    for place, names, files in os.walk(root):
+        here = Path(place)
+        names[:] = sorted(name for name in names if not name.startswith((".", "_")) and name != "node_modules")
+        if len(here.parts) >= DEEPEST_FOLDER:
+            names.clear()
+        found += [here / name for name in sorted(files) if name.endswith((*_YAML, ".json"))]
+        if len(found) > MOST_FILES:
+            break
+    return [path for path in found[:MOST_FILES] if path.is_file() and path.stat().st_size <= 2**20]
+
+
+def opened(name: str, tell: Tell) -> dict[str, str]:
+    """The text of a scenario of the catalog, or of a file of this folder, and the name that it is saved under."""
+    path = interface.locate_entry("scenarios", name)
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(2**20 + 1).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=name) from None
+    except UnicodeDecodeError:
+        raise InputError("is not UTF-8 text", file=name) from None
+    interface.mapping_of(text, Path(name))
+    own = not path.is_absolute() and path.resolve().is_relative_to(Path.cwd())
+    return {"text": text, "file": path.as_posix() if own else f"{path.stem}.yaml"}
+
+
+def save(file: str, text: str, replace: bool, suffixes: Sequence[str], tell: Tell) -> dict[str, Any]:
+    """Write a text below this folder, whole or not at all; a file that is there only where ``replace`` says so."""
+    path = _mine(file, suffixes)
+    if path.exists() and not replace:
+        return {"exists": path.as_posix()}
+    interface.atomic_write(path, text)
+    return {"saved": path.as_posix()}
+
+
+def _mine(file: str, suffixes: Sequence[str]) -> Path:
+    """A path below this folder with one of the endings; raises InputError."""
+    path = Path(file.strip())
+    if not file.strip() or path.suffix not in suffixes:
+        raise InputError(f"is no name for this; end it with {' or '.join(suffixes)}", file=file or "''")
+    if not Path(os.path.realpath(path)).is_relative_to(Path(os.path.realpath(Path.cwd()))):
+        raise InputError(confine.OUTSIDE, file=file)
+    return Path(os.path.relpath(os.path.realpath(path)))
+
+
+def report(texts: Sequence[tuple[str, str]], file: str, replace: bool, tell: Tell) -> dict[str, Any]:
+    """The report of one question, or of several the page with all of them, written below this folder."""
+    path = _mine(file, (".html",))
+    if path.exists() and not replace:
+        return {"exists": path.as_posix()}
+    questions = [interface.load_text(text, name) for text, name in texts]
+    answer: Any
+    if len(questions) == 1 and not questions[0].offers:
+        stated, _ = interface.best_stated(questions[0])
+        answer = interface.simulate(stated, progress=lambda words, share: tell(words, share, None))
+        answer = interface.beside_the_ceiling(stated, answer)
+    else:
+        answer = interface.compare(*questions, jobs=1, progress=lambda words, share: tell(words, share, None))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    answer.to_html(path)
+    return {"saved": path.as_posix()}
+
+
+def rest(seconds: float, tell: Tell) -> str:
+    """Does nothing for a while, for tests of what waits and is cancelled."""
+    threading.Event().wait(seconds)
+    return "rested"
+
+
+JOBS: dict[str, Callable[..., Any]] = {
+    each.__name__: each for each in (answer, curve, plans, purchase, folder, opened, save, report, rest)
+}
