@@ -17,7 +17,7 @@ from .candidate import Candidate
 from .clock import Deadline
 from .found import Found
 from .frontier import Tally
-from .portfolio import USUAL, portfolio
+from .portfolio import USUAL, in_turn, portfolio
 from .sets import Sets
 from .shapes import Line, Shapes, distance
 
@@ -82,10 +82,13 @@ class Climb:
         self.below_s, self.deadline = below_s, deadline
 
     def begin(self) -> None:
-        """Simulate the most promising of the first portfolio."""
-        batch = self._promising(self.first(), self._limit_s(self._best()))
-        if batch:
-            self._simulated(batch, self._best())
+        """Simulate the most promising of the first portfolio, and apart those of the pipelines whose micro-batches take
+        turns, whose bounds are further from what they take."""
+        for lines in (portfolio, in_turn):
+            first = self.first(lines(self.shapes, self.room_bytes, self.admit))
+            batch = self._promising(first, self._limit_s(self._best()))
+            if batch:
+                self._simulated(batch, self._best())
 
     def up(self) -> None:
         """From the best to what differs from it in one thing, as long as that is faster; in the end also what is
@@ -144,9 +147,8 @@ class Climb:
         like = min(alike, key=lambda each: distance(each.candidate.plan, candidate.plan))
         return like.step_s / like.bound_s
 
-    def first(self) -> list[tuple[float, Candidate]]:
-        """The most promising of the portfolio, and of these with more sequences a micro-batch, lowest bound first."""
-        lines = list(portfolio(self.shapes, self.room_bytes, self.admit))
+    def first(self, lines: Iterable[Line]) -> list[tuple[float, Candidate]]:
+        """The most promising of a portfolio, and of these with more sequences a micro-batch, lowest bound first."""
         best = self.bounded(lines, math.inf, PROMISING)
         limit_s = best[-1][0] if len(best) >= PROMISING else math.inf
         further: list[Candidate] = []

@@ -47,17 +47,21 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
             yield from (each for each in found if each is not None)
             if found[0] is not None and found[0].candidate.plan.recomputation == KEPT:
                 break
-    if experts is not None and trains:
-        yield from _in_turn(shapes, [each for every in stages.values() for each in every], room_bytes)
 
 
-def _in_turn(shapes: Shapes, spreads: list[Job], room_bytes: float) -> Iterator[Line]:
+def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[Line]:
     """Pipelines whose micro-batches hide each other's exchanges with experts, in the orders that are made for it and in
     the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
+    space = shapes.sets.space
+    near, experts = space.cluster.gpus_per_node, space.model.experts
+    if experts is None or not space.work.step.trains:
+        return
+    over = {experts.count, *(near * nodes for nodes in EXPERT_NODES)}
     orders = (Plan.schedule, *(each.name for each in ORDERS.values() if each.searched and each.for_experts))
-    for spread in spreads:
+    for spread in shapes.spreads:
         plan = spread.plan
-        if plan.ep == 1 or plan.pp == 1 or plan.token_shards > 1 or plan.tp > BESIDE:
+        alike = plan.micro_batch == 1 and plan.token_shards == 1 and plan.tp <= BESIDE
+        if not alike or plan.pp == 1 or plan.pp not in STAGES or plan.ep not in over or not admit(spread):
             continue
         for hiding in (each.name for each in OVERLAPS.values() if each.micro_batches):
             for schedule in orders:
