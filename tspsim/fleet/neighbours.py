@@ -14,7 +14,7 @@ bytes over a step, and the share of the step in which it moves them. Two rules f
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ from .question import FleetQuestion
 #: Steps of a window in which jobs are launched together, and how many of them lie before it.
 WINDOW_STEPS, FIRST_STEPS = 6, 1
 #: Slower jobs than this share links that are busy most of the time (docs/fleet.md says how far off that was).
-ROUGH_BELOW = 0.93
+ROUGH_BELOW = 0.95
 #: Sets of jobs that the JSON lists.
 MOST_TOLD = 100
 #: Less of a link's time is nobody's burden.
@@ -219,7 +219,9 @@ def rates(every: Sequence[Loads]) -> list[float]:
         for link in each.mean:
             users.setdefault(link, []).append(number)
     shared = {link: numbers for link, numbers in users.items() if len(numbers) > 1}
-    loaded = [{link: each.mean[link] for link in each.mean if link in shared} for each in every]
+    loaded: list[Mapping[Hashable, float]] = [
+        {link: each.mean[link] for link in each.mean if link in shared} for each in every
+    ]
     # Flows on a full link get equal bytes/s: who needs least is held up least.
     in_the_mean = shares(loaded, [1.0 / max(each.values(), default=1.0) for each in loaded])
     return [
