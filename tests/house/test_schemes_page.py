@@ -68,7 +68,9 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
         assert float(now) == pytest.approx(float(was), rel=0.02, abs=0.011), "python docs/generate_schemes.py"
 
 
-@pytest.mark.parametrize("name", ["TokenRing", "Three levels (Frontier)", "Host attention (APEX)"])
+@pytest.mark.parametrize(
+    "name", ["TokenRing", "Three levels (Frontier)", pytest.param("Host attention (APEX)", marks=pytest.mark.slow)]
+)
 def test_gains_on_their_own_hardware_are_what_the_package_says(script: ModuleType, name: str) -> None:
     (text,) = script.pages.block("published").findall(script.PAGE.read_text(encoding="utf-8"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]

@@ -38,8 +38,16 @@ def asked(folder: Path, plan: dict[str, Any], pass_: str) -> dict[str, Any]:
     [
         ({"sp": "auto", "rank_tokens": 1024, "exchange": "ring", "zero": 1}, "training"),
         ({"sp": "auto", "rank_tokens": 1024, "exchange": "all_gather"}, "forward"),
-        ({"sp": 8, "rank_tokens": 2048, "exchange": "ring", "recomputation": "full"}, "training"),
-        ({"sp": "auto", "tp": 2, "rank_tokens": 2048, "zero": 1, "offload_layers": 2}, "training"),
+        pytest.param(
+            {"sp": 8, "rank_tokens": 2048, "exchange": "ring", "recomputation": "full"},
+            "training",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"sp": "auto", "tp": 2, "rank_tokens": 2048, "zero": 1, "offload_layers": 2},
+            "training",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=str,
 )
