@@ -40,7 +40,10 @@ from .why import compare, parts_s
 from .workers import Simulators, scenario_of
 
 #: What a plan may be chosen by.
-OBJECTIVES = ("tokens_per_s", "tokens_per_dollar", "memory_headroom")
+OBJECTIVES = ("tokens_per_s", "tokens_per_dollar", "tokens_per_joule", "memory_headroom")
+#: Those by which every GPU has to earn what it costs, dollars or joules: on one device the same order, for its price
+#: and its power are its own whatever a step does.
+OF_A_GPU = ("tokens_per_dollar", "tokens_per_joule")
 #: Shares of a GPU's memory that plans of the front leave free, at least; and simulations for each at most.
 FREE_SHARES = (0.25, 0.5)
 FREE_ROUNDS = 4
@@ -166,7 +169,7 @@ class Planner:
         one."""
         answer = self.answer
         if not answer.best and answer.next_bound_s == math.inf:
-            dollar = answer.objective == "tokens_per_dollar"
+            dollar = answer.objective in OF_A_GPU
             least = [search.least_s * (nodes if dollar else 1) for nodes, search in self.found.items()]
             answer.next_bound_s = min((each for each in least if each > 0.0), default=math.inf)
 
@@ -327,7 +330,7 @@ class Planner:
         else:
             for nodes in self._node_counts():
                 search = self.search_at(nodes)
-                weight = nodes if answer.objective == "tokens_per_dollar" else 1
+                weight = nodes if answer.objective in OF_A_GPU else 1
                 known = answer.best
                 below_s = self._score(known[answer.top - 1]) / weight if len(known) >= answer.top else math.inf
                 below_s = min(below_s, self.limits.ceiling("step"))
@@ -364,7 +367,7 @@ class Planner:
         """Nodes to look at: all of them, and where a GPU must earn its price also halves of them."""
         nodes = self.question.cluster.nodes
         yield nodes
-        while self.answer.objective == "tokens_per_dollar" and nodes % 2 == 0:
+        while self.answer.objective in OF_A_GPU and nodes % 2 == 0:
             nodes //= 2
             lean = leanest(self.search_at(nodes).space, self.question.device.visible_memory_bytes)
             if lean is None or lean.bytes > self.question.device.visible_memory_bytes:
@@ -376,7 +379,7 @@ class Planner:
 
     def _score(self, found: Found) -> float:
         """Less is better: seconds, or seconds times nodes."""
-        if self.answer.objective == "tokens_per_dollar":
+        if self.answer.objective in OF_A_GPU:
             return found.step_s * found.result.gpus / self.question.cluster.gpus_per_node
         return found.step_s
 

@@ -36,6 +36,7 @@ OBJECTIVES: Mapping[str, Callable[[PlanResult], float]] = {
     "tokens_per_s": lambda result: result.tokens_per_s,
     "tokens_per_s_per_gpu": lambda result: result.tokens_per_s_per_gpu,
     "tokens_per_dollar": lambda result: result.tokens_per_s_per_gpu,
+    "tokens_per_joule": lambda result: result.tokens_per_s_per_gpu,  # one device draws its power whatever a step does
     "time_to_first_token": lambda result: -result.inference.get("time_to_first_token_s", math.inf),
     "time_per_output_token": lambda result: -result.inference.get("time_per_output_token_s", math.inf),
     "memory_headroom": lambda result: result.memory.capacity_bytes - result.memory.peak_bytes,
