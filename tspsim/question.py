@@ -249,6 +249,9 @@ def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookup
     )
     if alone.faults != Faults():
         raise InputError("pools are not looked at on clusters with faults", key=f"{key}.pools")
+    if isinstance(alone.cluster, ClusterInline) and alone.cluster.topology is not None:
+        told = "pools are not looked at on a graph of one's own; leave cluster.topology out"
+        raise InputError(told, key=f"{key}.pools")
     whole = cluster_of(alone, lookups)
     try:
         part = replica_of(whole, pool.ranks)

@@ -29,6 +29,7 @@ from tspsim.network import (
 )
 from tspsim.network.clos import Clos
 from tspsim.network.load import load_fabric
+from tspsim.studies.planner.searches import at_nodes
 
 BANDWIDTH = "bandwidth_bytes_per_s"
 RAILS = load_cluster("mi300x-2x8")
@@ -343,6 +344,20 @@ def test_a_scenario_names_the_file_beside_it(tmp_path: Path, monkeypatch: pytest
     own.write_text("{device: mi300x, nodes: 2, fabric: rails-400g, topology: cut.graphml}")
     (tmp_path / "cut.graphml").rename(own.with_name("cut.graphml"))
     assert load_cluster(str(own)).factors == with_graph(RAILS, graph).factors
+
+
+def test_a_graph_is_of_as_many_nodes_as_it_is(tmp_path: Path) -> None:
+    nx.write_graphml(RAILS.graph, tmp_path / "own.graphml")
+    scenario = tspsim.load(asked(topology=str(tmp_path / "own.graphml")))
+    with pytest.raises(InputError, match=r"cluster.topology: the file has 2 nodes, not 4"):
+        at_nodes(scenario, RAILS, 4)
+    pools = {"name": "PD", "pools": {"prefill": {"replicas": 1, "tp": 8}, "decode": {"replicas": 1, "tp": 8}}}
+    served = asked(topology=str(tmp_path / "own.graphml")) | {
+        "workload": {"model": "llama-3.1-8b", "stack": "vllm"}, "plans": [pools],
+        "traffic": {"arrivals": {"kind": "at_once"}, "prompt": 60, "output": 4, "requests": 3},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="pools are not looked at on a graph of one's own"):
+        tspsim.simulate(served)
 
 
 def test_no_graphml_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -497,5 +497,9 @@ class Planner:
             deadline = self._deadline(WHOLE_SHARE)
             if self._deadline(DETAIL_SHARE).passed:
                 return
+            try:
+                self.searches.resized(place.nodes)
+            except InputError:  # a graph, or what was measured, is of as many nodes as it is
+                continue
             search = self.searches.search(place.nodes, place.batch, place.sequence, deadline=deadline)
             answer.sensitivity += (ranked((*answer.best, *answer.front), place, search, self._gap),)

@@ -21,13 +21,15 @@ from .space import Space
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, nodes: int) -> Scenario:
-    """The scenario on another number of the same nodes."""
+    """The scenario on another number of the same nodes; raises InputError where they are not known."""
     if isinstance(scenario.cluster, ClusterInline):
         inline, measured = scenario.cluster.model_copy(update={"nodes": nodes}), scenario.cluster.measured
         if measured is not None:
             if nodes > len(measured.rows):
                 raise InputError(f"{len(measured.rows)} nodes were measured, not {nodes}", key="cluster.measured")
             inline = inline.model_copy(update={"measured": measured.of_nodes(nodes) if nodes > 1 else None})
+        if inline.topology is not None:
+            raise InputError(f"the file has {cluster.nodes} nodes, not {nodes}", key="cluster.topology")
         if inline.islands:
             inline = inline.model_copy(update={"islands": of_nodes(inline.islands, nodes)})
     else:
