@@ -62,6 +62,26 @@ SYSTEMS = (
     System("HybridFlow", WORKS, run("rlhf-70b-mi300x"), "loop"),
     System("Agents over unlike machines", WORKS, run("agents-b200-reads-mi355x-writes"), "serving"),
     System("ParScale, ParaThinker, Hogwild!", WORKS, "`workload.streams`", "simulation/test_streams_and_bits.py"),
+    System(
+        "Sparse attention on shared contexts (vLLM, ATOM, SGLang)", WORKS,
+        "plan `{tp: 8, dcp: 8, index_exchange: exact}`",
+        "parallel/test_sparse_contexts.py",
+    ),
+    System(
+        "Prefill context parallelism of sparse attention (SGLang)", WORKS,
+        "plan `{sp: 8, ep: 8}`, or `{tsp: 8, ep: 8}`",
+        "parallel/test_sparse_contexts.py",
+    ),
+    System(
+        "Context parallelism of linear attention (FLA, SGLang)", WORKS,
+        "plan `{sp: 8, ep: 8}` of Kimi-Linear",
+        "parallel/test_carried_states.py",
+    ),
+    System(
+        "Draft models, SpecInfer's and EAGLE's trees, DFlash", WORKS,
+        "`workload.speculation: {draft: model}`, `{tree: [4, 4]}`, `{draft: dflash}`",
+        "parallel/test_drafters.py",
+    ),
     System("Tilus", WORKS, "`workload.precision: {weights: int4}`", "simulation/test_streams_and_bits.py"),
     System("ZAYA1's cluster", FORMULA, "fabric `rails-400g`: its shape; its curves are published nowhere", "network"),
 )  # fmt: skip
