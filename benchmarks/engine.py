@@ -5,13 +5,16 @@ and, in the same process and turn by turn, a SimPy loop with nothing but the sam
 joins:
 
     processes   one a stream of every rank
-    timeouts    one a kernel of every rank, one a transfer
+    timeouts    one a kernel of every rank, one a transfer and one for its latency, one each time an end moves
     joins       one each time an instruction waits, for a rendezvous and its transfer or for another stream
 
-A join of the bare loop is the cheapest SimPy knows: a plain event that is triggered and yielded. Medians of the
-repeats are printed, of the wall's clock and of the processor's; the ratio is of the processor's, which a busy machine
-disturbs less, and each is taken between an engine run and the bare run right after it. Beside them: every rank with
-steady iterations written out instead of run, and folded ranks with both.
+An end moves when a rate changes: a kernel beside which data begins or ceases to move, a transfer that gets another
+share. The cheapest that bare SimPy has for it is another timeout (an interrupt costs several). A join of the bare loop
+is the cheapest SimPy knows too: a plain event that is triggered and yielded. Medians of the repeats are printed, of the
+wall's clock and of the processor's; the ratio is of the processor's, which a busy machine disturbs less, and each is
+taken between an engine run and the bare run right after it. Beside it stands the ratio to a loop in which no end ever
+moves and no transfer has a latency. Then: every rank with steady iterations written out instead of run, and folded
+ranks with both.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import simpy
 
 import tspsim
 from tspsim.costs import Costs
 from tspsim.engine.core import Submission
+from tspsim.network.fluid import Calendar
 from tspsim.parallel import Plan, build_mesh
 from tspsim.simulation import Question, look_up, run
 
@@ -47,6 +52,13 @@ class Counts:
     processes: int
     timeouts: int
     joins: int
+    #: Of the timeouts: latencies of transfers, and ends that moved.
+    latencies: int = 0
+    moves: int = 0
+
+    def unmoved(self) -> Counts:
+        """The same without moved ends and latencies."""
+        return Counts(self.processes, self.timeouts - self.latencies - self.moves, self.joins)
 
 
 class Seconds(NamedTuple):
@@ -66,6 +78,7 @@ class Measurement:
     engine_s: Seconds
     bare_s: Seconds
     ratio: float
+    unmoved_ratio: float
     steady_s: Seconds
     first_folded_s: Seconds
     folded_s: Seconds
@@ -75,11 +88,11 @@ class Measurement:
         return "\n".join(
             [
                 f"{self.plan}: {self.instructions:,} instructions; {counts.processes:,} processes, "
-                f"{counts.timeouts:,} timeouts, {counts.joins:,} joins",
+                f"{counts.timeouts:,} timeouts (of which {counts.moves:,} moved ends), {counts.joins:,} joins",
                 f"  every rank  {self.engine_s.wall:7.3f} s  (processor {self.engine_s.processor:.3f} s, "
                 f"{self.instructions / self.engine_s.processor / 1e3:.0f} thousand instructions/s)",
                 f"  bare SimPy  {self.bare_s.wall:7.3f} s  (processor {self.bare_s.processor:.3f} s)",
-                f"  ratio       {self.ratio:7.2f}",
+                f"  ratio       {self.ratio:7.2f}  ({self.unmoved_ratio:.2f} to a loop in which no end moves)",
                 f"  every rank, steady iterations written out  {self.steady_s.processor:.3f} s of processor",
                 f"  folded too  {self.folded_s.processor:7.3f} s of processor  (the first time "
                 f"{self.first_folded_s.processor:.3f} s)",
@@ -122,6 +135,19 @@ def count(submission: Submission) -> Counts:
 def transfers(submission: Submission) -> int:
     """How many transfers a run with every rank made."""
     return sum(submission.system.uses().values())
+
+
+def moved_ends(question: Question, plan: Plan) -> int:
+    """How often an end moved in a run with every rank."""
+    moved, move = [0], Calendar.move
+
+    def counted(*arguments: Any) -> None:
+        moved[0] += 1
+        move(*arguments)
+
+    with patch.object(Calendar, "move", counted):
+        simulate(question, plan, every_rank=True, every_iteration=True)
+    return moved[0]
 
 
 def bare(counts: Counts) -> None:
@@ -174,15 +200,20 @@ def measure(question: Question, plan: Plan, repeats: int) -> Measurement:
     steady = [timed(lambda: simulate(question, plan, every_rank=True)) for _ in range(repeats)]
     submission = simulate(question, plan, every_rank=True)
     instructions = len(submission.timeline)
-    counts = replace(counts, timeouts=counts.timeouts + transfers(submission))
+    latencies, moves = transfers(submission), moved_ends(question, plan)
+    counts = replace(counts, timeouts=counts.timeouts + 2 * latencies + moves, latencies=latencies, moves=moves)
     del submission
-    engine, loop = [], []
+    engine, loop, unmoved = [], [], []
     for _ in range(repeats):
         engine.append(timed(lambda: simulate(question, plan, every_rank=True, every_iteration=True)))
         loop.append(timed(lambda: bare(counts)))
-    ratio = statistics.median(b.processor / e.processor for b, e in zip(loop, engine, strict=True))
+        unmoved.append(timed(lambda: bare(counts.unmoved())))
+    ratios = [
+        statistics.median(bare.processor / own.processor for bare, own in zip(loops, engine, strict=True))
+        for loops in (loop, unmoved)
+    ]
     rest = (median(steady), first, median(folded))
-    return Measurement(plan.name, instructions, counts, median(engine), median(loop), ratio, *rest)
+    return Measurement(plan.name, instructions, counts, median(engine), median(loop), *ratios, *rest)
 
 
 def main() -> None:

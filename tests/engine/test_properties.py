@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
+import simpy
 from helpers.engine import grid, play
 from helpers.processes import said_in_any_process
 from helpers.strategies import CLUSTERS, FLAWED, INTERFERENCE, machines, programs
@@ -29,8 +30,8 @@ def watched() -> Iterator[list[tuple[float, list[tuple[int, float]]]]]:
     seen: list[tuple[float, list[tuple[int, float]]]] = []
     settle = Fluid._settle
 
-    def settle_and_look(self: Fluid) -> None:
-        settle(self)
+    def settle_and_look(self: Fluid, event: simpy.Event) -> None:
+        settle(self, event)
         moving = [transfer for active in self._active.values() for transfer in active]
         seen.append((self.env.now, [(transfer.channel.number, transfer.rate) for transfer in moving]))
 

@@ -13,7 +13,7 @@ from tspsim.engine.core import DeadlockError, Engine, Interference, Submission
 from tspsim.errors import TspsimError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
-from tspsim.network.fluid import Calendar
+from tspsim.network.fluid import Calendar, Instant
 from tspsim.program import COLLECTIVE_KINDS, Collective, Repeat, SendReceive
 
 MIB, GIB = 2**20, 2**30
@@ -277,18 +277,20 @@ def test_an_end_that_moves_away_and_back_comes_once() -> None:
     """A transfer slowed and sped up again so that it ends when it first would have: two entries, one end."""
 
     class Counting:
-        due_s = 0.0
+        instant: Instant
+        place: int
         ends = 0
 
-        def finish(self) -> None:
+        def end(self, _instant: simpy.Event) -> None:
             self.ends += 1
             if self.ends == 1:
-                calendar.enter(self, 0.0)
+                calendar.enter(self, calendar.at(env.now, 0.0), self.end)
 
     env = simpy.Environment()
     calendar, activity = Calendar(env), Counting()
-    for delay_s in (2.0, 3.0, 2.0, 2.0):
-        calendar.enter(activity, delay_s)
+    calendar.enter(activity, calendar.at(env.now, 2.0), activity.end)
+    for delay_s in (3.0, 2.0, 2.0):
+        calendar.move(activity, calendar.at(env.now, delay_s))
     env.run()
     # Its first end enters one more at the same instant, as a transfer does whose latency is lost in rounding.
     assert activity.ends == 2 and env.now == 3.0

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from .._collector import no_collection
 from ..errors import TspsimError
 from ..network import Cluster
-from ..network.environment import Environment
 from .assignment import Assignment, Cost
 from .ranks import Machine
+from .streams import process_of
 from .system import Partition, Prepared, SimulatedRank, System
 from .timeline import Label, Labels, Timeline
 
@@ -57,7 +57,7 @@ class Engine:
         #: Run every rank instead of one a class of equal ones.
         self.every_rank = every_rank
         #: The clock, where other SimPy processes may live too.
-        self.env = Environment()
+        self.env = simpy.Environment()
         self.machine = Machine(
             self.env, compute_slowdown=interference.compute, communication_slowdown=interference.communication
         )
@@ -126,7 +126,8 @@ class Submission:
         self.system = replace(system, ranks=ranks)
         #: A SimPy event that happens when the last instruction has ended.
         self.done = env.event()
-        self._streams = sum(len(each.role.streams) for each in ranks)
+        #: One a stream of every simulated rank, once it has been started.
+        self.processes: Sequence[simpy.Process] = ()
         self._timeline: Timeline | None = None
 
     @property
@@ -173,17 +174,11 @@ class Submission:
         return float(columns["end_s"].max()) - float(columns["start_s"].min())
 
     def start(self, machine: Machine) -> None:
-        """Put every stream of every rank to work."""
-        for simulated in self.ranks:
-            for stream in simulated.role.streams.values():
-                machine.add_stream(simulated.rank, stream, self._stream_ended)
-        if not self._streams:
-            self.done.succeed()
-
-    def _stream_ended(self) -> None:
-        self._streams -= 1
-        if not self._streams:
-            self.done.succeed()
+        """Register a process for every stream of every rank, those of kernels first."""
+        streams = [(each.rank, stream) for each in self.ranks for stream in each.role.streams.values()]
+        streams.sort(key=lambda entry: not entry[1][0].is_compute)
+        self.processes = [machine.env.process(process_of(machine, rank, stream)) for rank, stream in streams]
+        machine.env.all_of(self.processes).callbacks.append(self.done.trigger)
 
     def replaced(self, ranks: Sequence[SimulatedRank], times: Sequence[tuple[Floats, Floats]]) -> None:
         """Let the submission stand for the programs of ``ranks``, whose every instruction ran at ``times``."""

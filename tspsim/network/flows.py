@@ -90,7 +90,7 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
             alone = float(bandwidth.min())
             usage = dict(zip(route.tolist(), (alone / bandwidth).tolist(), strict=True))
             way = Channel(index, latency_s, flow.size_bytes / alone, usage, 1.0 / alone, (), "", parties=1)
-            fluid.calendar.enter(_Start(fluid, way, finish_s), flow.start_s - env.now)
+            fluid.calendar.at(env.now, flow.start_s - env.now).callbacks.append(_Start(fluid, way, finish_s).begin)
     env.run()
     return finish_s
 
@@ -98,14 +98,12 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 class _Start:
     """A flow that is not under way yet."""
 
-    due_s: float
-
     def __init__(self, fluid: Fluid, way: Channel, finish_s: list[float]) -> None:
         self.fluid = fluid
         self.way = way
         self.finish_s = finish_s
 
-    def finish(self) -> None:
+    def begin(self, _event: simpy.Event) -> None:
         """It sets off, and notes its end when that has come."""
         self.fluid.arrive(self.way, 0).callbacks.append(self._arrived)
 

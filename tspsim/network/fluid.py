@@ -2,21 +2,20 @@
 
 A *channel* is a place where data moves the same way every time: one collective of one group, or one message between
 two ranks. It takes ``latency_s + fluid_s`` alone and, while it moves, a share ``usage[constraint]`` of every link on
-its way. A *transfer* is one use of a channel. Transfers that meet on links progress at one max-min fair rate; the
-region that changed is solved again, once an instant, after everything that happens at that instant has happened. No
-process is interrupted: an activity whose end moves is entered in the calendar anew, and the old entry, finding that
-the activity ends at another time, does nothing.
+its way. A *transfer* is one use of a channel, and the SimPy event that its ranks' processes wait for. Transfers that
+meet on links progress at one max-min fair rate; the region that changed is solved again, once an instant, after
+everything that happens at that instant has happened. No process is interrupted: all that ends at one time waits for one
+SimPy timeout, and an activity whose end moves waits for another.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import simpy
-from simpy.events import NORMAL, EventPriority
+from simpy.events import NORMAL, PENDING, EventPriority
 
 from .sharing import Sharing, Solutions
 
@@ -27,11 +26,10 @@ FEW = 32
 
 
 class Activity(Protocol):
-    """Something with an end: the calendar calls :meth:`finish` at ``due_s``, unless it has moved."""
+    """Something whose end may move: the timeout that it waits for, and the place of its callback there."""
 
-    due_s: float
-
-    def finish(self) -> None: ...
+    instant: Instant
+    place: int
 
 
 class Device(Protocol):
@@ -40,48 +38,43 @@ class Device(Protocol):
     moving: int
 
     @property
-    def computing(self) -> Sequence[Activity]: ...
+    def computing(self) -> Sequence[object]: ...
 
 
-class Completion(simpy.Event):
-    """An event that happens in place: :meth:`fire` resumes who waits without a trip through SimPy's queue."""
+class Instant(simpy.Timeout):
+    """A time on the clock: one timeout for all that ends then, whose value is the time."""
 
-    __slots__ = ("_ok", "_value", "callbacks", "env")
-
-    def __init__(self, env: simpy.Environment) -> None:
-        # What Event.__init__ does and no more: a million of these are made in a run.
-        self.env = env
-        self.callbacks = []
-
-    def fire(self) -> None:
-        self._ok = True
-        self._value = None
-        callbacks, self.callbacks = self.callbacks, None  # type: ignore[assignment]
-        for callback in callbacks:
-            callback(self)
-
-
-class Due(simpy.Event):
-    """An event that happens after ``delay_s`` and calls ``callback`` then: a timeout with a priority."""
-
-    __slots__ = ("_ok", "_value", "callbacks", "env")
+    __slots__ = ("_delay", "_ok", "_value", "at_s", "callbacks", "env")
 
     def __init__(
-        self,
-        env: simpy.Environment,
-        delay_s: float,
-        callback: Callable[[simpy.Event], None],
-        priority: EventPriority = NORMAL,
+        self, env: simpy.Environment, delay_s: float, at_s: float, begin: Callable[[simpy.Event], None]
     ) -> None:
+        # What Timeout.__init__ does: most events of a run are these.
         self.env = env
-        self.callbacks = [callback]
+        self.callbacks = [begin]
+        self._ok = True
+        self._value = self.at_s = at_s
+        self._delay = delay_s
+        env.schedule(self, NORMAL, delay_s)
+
+
+class Settled(simpy.Event):
+    """After everything else that happens at this instant: ``call`` is called then."""
+
+    def __init__(self, env: simpy.Environment, call: Callable[[simpy.Event], None]) -> None:
+        self.env = env
+        self.callbacks = [call]
         self._ok = True
         self._value = None
-        env.schedule(self, priority, delay_s)
+        env.schedule(self, LAST)
+
+
+def nothing(_event: simpy.Event) -> None:
+    """Stands where the callback of something stood that ends at another time."""
 
 
 class Calendar:
-    """Ends of activities; all that end at one instant share one SimPy event.
+    """Times at which something ends: one SimPy timeout each.
 
     With a tick (a power of two, far below anything measurable) every delay is a whole number of ticks. Sums and
     differences of times are then exact, so that what happens an hour later happens in the same way to the bit: what
@@ -90,53 +83,47 @@ class Calendar:
 
     def __init__(self, env: simpy.Environment) -> None:
         self.env = env
-        self._days: dict[float, list[Activity]] = {}
+        self._instants: dict[float, Instant] = {}
         self._rounding = 0.0
-        self._ending = False
-        self._afterwards: list[Callable[[], None]] = []
 
     def tick(self, tick_s: float) -> None:
         """Make every delay from now on a whole number of ticks."""
         # Adding and taking off this number rounds to whole ticks: a double has 53 bits.
         self._rounding = 1.5 * 2.0**52 * tick_s
 
-    def enter(self, activity: Activity, delay_s: float) -> None:
-        """``activity`` ends ``delay_s`` from now; sets its ``due_s``."""
+    def at(self, now_s: float, delay_s: float) -> Instant:
+        """The timeout that happens ``delay_s`` from now (``now_s`` on the clock), whoever waits for that time."""
         delay_s = (delay_s + self._rounding) - self._rounding
-        env = self.env
-        activity.due_s = due_s = env.now + delay_s
-        day = self._days.get(due_s)
-        if day is None:
-            self._days[due_s] = [activity]
-            Due(env, delay_s, self._end)
-        else:
-            day.append(activity)
+        due_s = now_s + delay_s
+        instant = self._instants.get(due_s)
+        if instant is None:
+            instant = self._instants[due_s] = Instant(self.env, delay_s, due_s, self._begin)
+        return instant
 
-    def when_over(self, call: Callable[[], None]) -> None:
-        """Call after everything else that happens at this instant."""
-        if self._ending:
-            self._afterwards.append(call)
-        else:
-            Due(self.env, 0.0, lambda _event: call(), LAST)
+    def enter(self, activity: Activity, instant: Instant, call: Callable[[simpy.Event], None]) -> None:
+        """``activity`` ends then, unless it is moved; ``call`` is called then."""
+        activity.instant, activity.place = instant, len(instant.callbacks)
+        instant.callbacks.append(call)
 
-    def _end(self, _event: simpy.Event) -> None:
-        now = self.env.now
-        self._ending = True
-        for activity in self._days.pop(now, ()):
-            if activity.due_s == now:
-                # An end that moved away and back stands here twice.
-                activity.due_s = math.inf
-                activity.finish()
-        self._ending = False
-        if self._afterwards:
-            afterwards, self._afterwards = self._afterwards, []
-            # Mostly nothing else happens now, and no event is needed to come after it.
-            over = self.env.peek() > now
-            for call in afterwards:
-                if over:
-                    call()
-                else:
-                    self.when_over(call)
+    def move(self, activity: Activity, instant: Instant) -> None:
+        """``activity`` ends then instead: its callback stands at that timeout."""
+        before = activity.instant
+        if instant is not before:
+            place, callbacks = activity.place, instant.callbacks
+            activity.instant, activity.place = instant, len(callbacks)
+            callbacks.append(before.callbacks[place])
+            before.callbacks[place] = nothing
+
+    def complete(self, event: simpy.Event, delay_s: float) -> None:
+        """``event`` happens ``delay_s`` from now, for certain; its value is that time."""
+        delay_s = (delay_s + self._rounding) - self._rounding
+        event._ok = True
+        event._value = self.env.now + delay_s
+        self.env.schedule(event, NORMAL, delay_s)
+
+    def _begin(self, instant: simpy.Event) -> None:
+        """What is entered from now on for this time waits for another timeout."""
+        del self._instants[cast("Instant", instant).at_s]
 
 
 @dataclass(slots=True, eq=False)
@@ -169,39 +156,39 @@ class Channel:
                 setattr(self, each.name, getattr(other, each.name))
 
 
-class Transfer(Completion):
-    """One use of a channel, and the event of its end.
+class Transfer(simpy.Event):
+    """One use of a channel, and the event of its end, whose value is the time.
 
     It waits until ``missing`` is zero (a rendezvous), moves (``remaining_s`` of its time alone left, at ``rate``), then
-    its latency passes, then it fires. ``start_s`` is when it began to move.
+    its latency passes, then it happens. ``start_s`` is when it began to move.
     """
 
-    __slots__ = ("channel", "due_s", "fluid", "missing", "moving", "rate", "remaining_s", "share", "since_s", "start_s")
+    __slots__ = (
+        "_ok", "_value", "callbacks", "channel", "env", "fluid", "instant", "missing", "place", "rate", "remaining_s",
+        "share", "since_s", "start_s",
+    )  # fmt: skip
 
-    due_s: float
+    instant: Instant
+    place: int
     remaining_s: float
     share: float
     since_s: float
     start_s: float
 
     def __init__(self, fluid: Fluid, channel: Channel) -> None:
+        # What Event.__init__ does and no more: a million of these are made in a run.
         self.env = fluid.env
         self.callbacks = []
+        self._value = PENDING
         self.fluid = fluid
         self.channel = channel
         self.missing = channel.parties
         self.rate = 0.0
-        self.moving = True
 
-    def finish(self) -> None:
-        if self.moving:
-            self.moving = False
-            self.fluid.leave(self)
-            latency_s = self.channel.latency_s
-            if latency_s > 0.0:
-                self.fluid.calendar.enter(self, latency_s)
-                return
-        self.fire()
+    def moved(self, _instant: simpy.Event) -> None:
+        """All bytes are through; the latency is left."""
+        self.fluid.leave(self)
+        self.fluid.calendar.complete(self, self.channel.latency_s)
 
 
 class Fluid:
@@ -306,14 +293,14 @@ class Fluid:
     def settle_later(self) -> None:
         """Ask for a settling at the end of this instant (once)."""
         self.settling = True
-        self.calendar.when_over(self._settle)
+        Settled(self.env, self._settle)
 
-    def _settle(self) -> None:
+    def _settle(self, _event: simpy.Event) -> None:
         self.settling = False
         if self._before_settling is not None:
             self._before_settling()
         changed, self._changed = self._changed, {}
-        now, enter, beside = self.env.now, self.calendar.enter, self._beside_kernels
+        now, calendar, beside = self.env.now, self.calendar, self._beside_kernels
         for region in changed:
             active = self._active[region]
             if len(active) > FEW:
@@ -333,9 +320,14 @@ class Fluid:
                             break
                 if rate != transfer.rate:
                     # It goes on at another rate.
-                    transfer.remaining_s -= (now - transfer.since_s) * transfer.rate
+                    before = transfer.rate
+                    transfer.remaining_s -= (now - transfer.since_s) * before
                     transfer.since_s, transfer.rate = now, rate
-                    enter(transfer, max(0.0, transfer.remaining_s) / rate)
+                    left_s = max(0.0, transfer.remaining_s) / rate
+                    if before:
+                        calendar.move(transfer, calendar.at(now, left_s))
+                    else:
+                        calendar.enter(transfer, calendar.at(now, left_s), transfer.moved)
 
     def _many(self, region: int, active: Sequence[Transfer]) -> Iterable[Transfer]:
         """Share among many, of which an instant touches few; returns those whose rate may be another."""
