@@ -121,7 +121,7 @@ def merged(model: Architecture, tokens: int) -> Fraction:
 
 @pytest.mark.parametrize("plan", DCP, ids=lambda plan: plan["index_exchange"])
 @pytest.mark.parametrize("shape", MODELS)
-@pytest.mark.parametrize("speculation", [0, 3])
+@pytest.mark.parametrize("speculation", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_candidates_and_merges_are_all_that_moves(
     plan: dict[str, Any], shape: str, speculation: int, tmp_path: Path
 ) -> None:
@@ -217,7 +217,7 @@ def every_step(path: str, cluster: str) -> list[Any]:
     return [question(path, plans, pass_=pass_, cluster=cluster, **work) for pass_, work, plans in steps]
 
 
-@pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize("shape", ["dsa", pytest.param("csa", marks=pytest.mark.slow)])
 def test_folded_equals_every_rank_and_no_step_lies_below_its_bound(shape: str, tmp_path: Path) -> None:
     for asked in every_step(model_file(tmp_path, MODELS[shape]), "mi300x-8"):
         ceilings = {each.name: each.tokens_per_s for each in bounds(tspsim.load(asked)).plans}
