@@ -10,11 +10,13 @@ from helpers.engine import architecture, model_file, question
 
 import tspsim
 from tspsim.bound import bounds
+from tspsim.costs import Costs
 from tspsim.errors import InputError
-from tspsim.parallel import Job
-from tspsim.question import look_up
+from tspsim.parallel import Job, build_mesh
+from tspsim.paths import LowerBound
+from tspsim.question import Question, look_up
 from tspsim.serving.speculation import Speculation
-from tspsim.simulation import run_plan
+from tspsim.simulation import run_plan, scheduled
 
 LARGE = architecture(1024, layers=4, heads=16, kv_heads=8, head_dim=64, vocab=32000)
 SMALL = architecture(512, layers=3, heads=8, kv_heads=8, head_dim=64, vocab=32000)
@@ -94,6 +96,8 @@ def test_folded_equals_every_rank_and_no_step_lies_below_its_bound(files: tuple[
         {"tokens": 4, "draft": "model", "model": small},
         {"tokens": 6, "draft": "eagle", "tree": [2, 4]},
         {"tokens": 7, "draft": "dflash"},
+        {"tokens": 3, "draft": "eagle"},
+        {"tokens": 3, "draft": "ngram"},
     ):
         asked = tspsim.load(question(large, [TP8], pass_="verify", speculation=drafts, **WORK))
         (ceiling,), found = bounds(asked).plans, look_up(asked)
@@ -101,6 +105,17 @@ def test_folded_equals_every_rank_and_no_step_lies_below_its_bound(files: tuple[
         assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)
         assert folded.communication_bytes_per_layer == whole.communication_bytes_per_layer
         assert folded.tokens_per_s <= ceiling.tokens_per_s * (1 + 1e-9)
+        assert 0.9 * folded.step_time_s < path_s(found) <= folded.step_time_s * (1 + 1e-9)
+
+
+def path_s(asked: Question) -> float:
+    """The longest path through a step, layers of its draft among them."""
+    plan, device, cluster = asked.plans[0], asked.device, asked.cluster
+    found = scheduled(asked, plan)
+    stack = found.work.stack
+    cost = stack.cost(Costs(device), device, found.capture)
+    bound = LowerBound(cluster, cost, max(device.peak_flops_per_s.values()), stack.slowdown(device))
+    return bound.step_s(found, build_mesh(found.plan, cluster.gpus, cluster.gpus_per_node))
 
 
 def test_an_engine_serves_them_as_their_programs_say() -> None:

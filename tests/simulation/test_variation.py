@@ -61,7 +61,7 @@ def test_what_is_no_share_or_no_step_is_refused() -> None:
             step_s({"tp": 8}, wrong)
     with pytest.raises(InputError, match="of single steps"):
         cluster = {"device": "mi355x", "nodes": 1, "variation": {"gpu": 0.02}}
-        tspsim.load("kimi-k2.6-mi355x-vs-b200", [f"cluster={cluster}", "offers=[]"])
+        tspsim.load("kimi-k2.6-mi355x-vs-b200", ["offers=[]", f"cluster={cluster}"])
 
 
 def test_a_plan_says_how_much_its_kernels_lose() -> None:

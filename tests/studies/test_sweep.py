@@ -128,6 +128,7 @@ OTHER_CLUSTERS: dict[str, Any] = {
     "device": "h100",
     "nodes": 4,
     "fabric": "rails-400g",
+    "topology": "two-nodes.graphml",
     "node": "torus-4x4",
     "gpus_per_node": 4,
     "oversubscription": 4,
@@ -142,7 +143,12 @@ OTHER_CLUSTERS: dict[str, Any] = {
 }
 
 
-def test_the_key_follows_every_key_of_a_cluster(catalog: Path) -> None:
+def test_the_key_follows_every_key_of_a_cluster(catalog: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import networkx as nx
+
+    monkeypatch.chdir(tmp_path)
+    graph = tspsim.load_cluster("mi300x-2x8").graph.copy()
+    nx.write_graphml(graph, "two-nodes.graphml")
     assert OTHER_CLUSTERS.keys() == ClusterInline.model_fields.keys()
     first = {"device": "mi300x", "nodes": 2, "fabric": "fat-tree-400g"}
     faults = [{"links": [{"between": [0, 1], "factor": each}]} for each in (0.25, 0.5)]
@@ -152,6 +158,12 @@ def test_the_key_follows_every_key_of_a_cluster(catalog: Path) -> None:
     others += [*({"faults": each} for each in faults), *({"variation": each} for each in varied)]
     keys = {key_of("cluster=" + json.dumps(first | each)) for each in ({}, *others)}
     assert len(keys) == 1 + len(others)
+    # A graph is what its file holds, not what the file is called.
+    own = "cluster=" + json.dumps(first | {"topology": "two-nodes.graphml"})
+    before = key_of(own)
+    graph.edges[0, 1]["bandwidth_bytes_per_s"] /= 2
+    nx.write_graphml(graph, "two-nodes.graphml")
+    assert before in keys and key_of(own) not in keys
 
 
 def test_the_key_follows_the_catalog_and_the_version(catalog: Path, monkeypatch: pytest.MonkeyPatch) -> None:

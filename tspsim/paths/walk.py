@@ -53,7 +53,10 @@ class TimedTask:
     items: tuple[TimedInstruction | Layers, ...]
 
     def with_layers(self, layers: int) -> TimedTask:
-        """This task of one layer with more of it; what stood behind the layer waits for the last."""
+        """This task of one layer with more of it; what stood behind the layer waits for the last.
+
+        Further layers, those of a draft, stay as many as they are.
+        """
         first, length = next(
             ((place, len(item.steps)) for place, item in enumerate(self.items) if isinstance(item, Layers)),
             (len(self.items), 0),
@@ -65,7 +68,7 @@ class TimedTask:
 
         before, behind = self.items[:first], self.items[first + 1 :]
         repeated = [replace(item, times=layers) for item in self.items[first : first + 1] if isinstance(item, Layers)]
-        return TimedTask((*before, *repeated, *[moved(step) for step in behind if isinstance(step, TimedInstruction)]))
+        return TimedTask((*before, *repeated, *[item if isinstance(item, Layers) else moved(item) for item in behind]))
 
 
 @dataclass(frozen=True)
