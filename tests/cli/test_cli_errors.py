@@ -99,7 +99,7 @@ GALLERY: list[tuple[list[str], str]] = [
     (["run", "small.yaml", "--set", "tp=8"], "--set: tp: unknown key (did you mean 'plans.NAME.tp'?)"),
     (
         ["run", "small.yaml", "--set", "cluster.device=mygpu"],
-        "--set: cluster.device: no node in the catalog holds 'mygpu' GPUs; name one with cluster.node, or describe one",
+        "--set: cluster.device: no node in the catalog holds 'mygpu' GPUs; name one with cluster.node, say in its file",
     ),
     (["run", "small.yaml", "--set", "workload={}"], "--set: workload: model and pass are required"),
     # parts of a node

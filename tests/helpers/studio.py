@@ -11,7 +11,7 @@ from typing import Any
 #: What is shown is the answer of what stands in the form.
 FRESH = """() => { const answer = document.querySelector('#answer');
     return answer && answer.className === 'answer' && !answer.hasAttribute('data-changing'); }"""
-PATIENCE_MS = 40_000
+PATIENCE_MS = 90_000
 
 
 class Tab:

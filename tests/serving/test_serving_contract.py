@@ -53,6 +53,10 @@ EXAMPLES: dict[str, dict[str, dict[str, Any]]] = {
     "prefix": {
         "share": {"share": 0.5, "groups": 2},
         "agents": {"turns": 2, "tool": "100 ms", "workers": 2},
+        "research": {"breadth": 2, "tool": "100 ms", "workers": 2},
+        "debate": {"debaters": 2, "rounds": 2},
+        "retrieval": {"levels": 1, "breadth": 2},
+        "calls": {"calls": [{"name": "ask"}, {"name": "read", "after": ["ask"], "times": 2}]},
         "hash_ids": {},
         "turns": {"turns": 3, "think": "50 ms"},
         "first": {"tokens": 128},

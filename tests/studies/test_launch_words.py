@@ -145,11 +145,13 @@ def test_every_flag_and_value_is_one_of_the_command_s_own(engine: str, device: s
     plans += [{**MINE, "expert_overlap": "shared_experts"}]
     plans += [{**MINE, "expert_balance": {"policy": "eplb"}}, {"tp": 4, "ep": 4, "router": "prefix_aware"}]
     drafts = {"tokens": 2, "positions": [0.5, 0.5]}
-    plans += [{**MINE, "speculation": {**drafts, "draft": draft}} for draft in DRAFTS.names()]
+    # A draft model has the tokens of what it drafts for, and no experts: a smaller one of the same family.
+    plans += [{**MINE, "speculation": {**drafts, "draft": each}} for each in DRAFTS.names() if each != "model"]
     found = sum(held(text(plan, engine, **stack), engine) for plan in plans)
     pools = {part: {**POOLS[part], "expert_dispatch": "low_latency"} for part in POOLS}
     found += held(text({"pools": pools}, engine, nodes=2, **stack), engine)
-    assert found > 60
+    dense = {"tp": 8, "speculation": {**drafts, "draft": "model", "model": "llama-3.1-8b"}}
+    assert found > 60 and held(text(dense, engine, **stack, model="llama-3.1-70b"), engine) > 0
 
 
 def test_a_word_that_no_command_knows_is_found():

@@ -34,7 +34,6 @@ from .libraries import maker_of, version_of
 from .limits import DeviceLimits, Estimate, minimum
 from .pricers import price
 from .shapes import read_shape
-from .specification import IDLE_WATTS, Sourced
 
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit
@@ -90,6 +89,9 @@ class Device(DeviceFacts):
     def limited_to(self, watts: float) -> Device:
         """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""
         if watts not in self._limited:
+            # Here, so that importing this room does not load pydantic.
+            from .specification import IDLE_WATTS, Sourced
+
             if not IDLE_WATTS < watts <= self.tdp_watts:
                 told = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
                 raise InputError(told)

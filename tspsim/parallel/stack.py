@@ -147,7 +147,8 @@ class Stack:
         engine = self.engine
         finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
-        pace = engine.pace(device.name)
+        # A device that was calibrated on whole steps has the pace of its kernels in what it was fitted to.
+        pace = 1.0 if device.spec.in_steps else engine.pace(device.name)
         if captured is Captured.NOTHING or not engine.saves:
             return lambda operator: pace * self.seconds(operator, priced(operator))
         saving = Saving(engine, device)
