@@ -35,7 +35,9 @@ from tspsim.traffic import ARRIVALS, LENGTHS, Arrivals, Lengths
 def registries() -> dict[str, Registry[Any]]:
     """All of the package, by their groups."""
     names = [each.name for each in pkgutil.walk_packages(tspsim.__path__, "tspsim.")]
-    modules = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
+    # The studio needs packages of its own extra, and registers nothing.
+    names = [name for name in names if not name.endswith("__main__") and not name.startswith("tspsim.studio")]
+    modules = [importlib.import_module(name) for name in names]
     found = [each for module in modules for each in vars(module).values() if isinstance(each, Registry)]
     return {each.group: each for each in found}
 
