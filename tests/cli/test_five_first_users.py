@@ -72,6 +72,7 @@ def winner(rates: list[tuple[float, float, float]]) -> int | None:
     return None if tied(rates[first], rates[second]) else first
 
 
+@pytest.mark.slow
 def test_a_serving_engineer_gets_the_same_verdict_of_a_longer_run(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -284,8 +284,8 @@ def peak_of(asked: Question, operator: Operator) -> float:
     return asked.device.peak_flops_per_s[getattr(operator, "dtype", "") or asked.work.precision]
 
 
-#: Twenty plans of sixteen micro-batches each: only with -m slow.
-LONG = {"tsp-figures-micro-batch"}
+#: Twenty plans of sixteen micro-batches each, and pipelines of thousands of GPUs: only with -m slow.
+LONG = {"tsp-figures-micro-batch", "deepseek-v3-2048-h100"}
 
 
 @pytest.mark.parametrize(

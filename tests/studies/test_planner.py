@@ -530,6 +530,7 @@ def test_a_verdict_is_proven_where_nothing_left_can_turn_it() -> None:
     assert not Cell(8192, 8, 4, wins, None, sure=False).proven
 
 
+@pytest.mark.slow
 def test_a_map_is_the_same_for_any_number_of_processes_and_no_side_is_better_than_it_says(model: str) -> None:
     few = scenario(model, gpus_per_node=2)
     few["plans"] = [{"name": "any"}]

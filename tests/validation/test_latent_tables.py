@@ -134,7 +134,7 @@ def left_out() -> pd.DataFrame:
     ("table", "rows", "median", "mean"),
     [
         pytest.param("mla_prefill", 4000, 0.06, 0.09, marks=pytest.mark.slow),
-        ("mla_decode", 3000, 0.07, 0.11),
+        pytest.param("mla_decode", 3000, 0.07, 0.11, marks=pytest.mark.slow),
         ("mla_bmm", 500, 0.08, 0.11),
     ],
 )
