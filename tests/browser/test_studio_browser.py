@@ -111,6 +111,7 @@ def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(tab: Tab) -
     tab.type("pass: [", "pass: forward").fresh()
 
 
+@pytest.mark.slow
 def test_back_forward_reload_and_the_link_open_the_same_question(tab: Tab, opened: Open) -> None:
     page = tab.page
     tab.type("16Ki", "8Ki").says("8Ki").fresh()
@@ -211,6 +212,7 @@ def test_what_takes_long_is_cancelled_and_what_dies_is_told(tab: Tab, studio: An
     tab.says(before).fresh()
 
 
+@pytest.mark.slow
 def test_own_files_and_shipped_scenarios_begin_a_question(tab: Tab, folder: Path) -> None:
     page = tab.page
     (folder / "mine.yaml").write_text(SERVED, encoding="utf-8")

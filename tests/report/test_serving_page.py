@@ -350,6 +350,7 @@ def long_run(engines_count: int, count: int) -> Run:
     return Run(64.0, found, {}, requests, tuple(Engine(f"replica {n}", steps, 4096.0) for n in range(engines_count)))
 
 
+@pytest.mark.slow
 def test_a_run_of_any_length_stays_within_two_megabytes() -> None:
     run = long_run(8, 200_000)
     plans_ = tuple(Served(made.plan(f"P{n}"), (replace(run, load=1.0), run), made.shares()) for n in range(6))

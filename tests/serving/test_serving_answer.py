@@ -210,6 +210,7 @@ def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:
     assert "requests come at 400/s, and it serves about" in plan.error
 
 
+@pytest.mark.slow
 def test_the_rate_that_is_served_at_most_does_not_depend_on_how_few_were_sent() -> None:
     """A burst of 100 prompts is read before their answers weigh: they looked served 1.6 times as fast as 20,000."""
     told = []

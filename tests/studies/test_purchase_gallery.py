@@ -29,6 +29,7 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_scenarios_give_the_same_bytes(gallery: Path, tmp_path: Path) -> None:
     write_gallery(tmp_path, FEW)
     assert files(tmp_path) == files(gallery)

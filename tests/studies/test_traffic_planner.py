@@ -198,6 +198,7 @@ def usual() -> list[Any]:
     return list(space().usual())
 
 
+@pytest.mark.slow
 def test_closed_forms_grow_with_load_up_to_what_prompts_leave(usual: list[Any]):
     expected = next(each for each in usual if each.keys == {"tp": 4}).expected
     rates, waits = [e.requests_per_s for e in expected], [e.tpot_s for e in expected]
