@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import importlib.util
 import os
 import shutil
 import sys
@@ -18,6 +19,20 @@ from hypothesis import HealthCheck, settings
 # How long an example takes depends on what else the machine does; no claim of these tests is about that.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+class WithoutStudio:
+    """The studio's modules hold no doctests that could be read without its extra; every other module has to import."""
+
+    @staticmethod
+    def pytest_ignore_collect(collection_path: Path) -> bool | None:
+        return True if collection_path.parts[-2:] == ("tspsim", "studio") else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A plugin of its own: what stands in this file is asked of tests alone, not of the package."""
+    if importlib.util.find_spec("dash") is None:
+        config.pluginmanager.register(WithoutStudio())
 
 
 @pytest.hookimpl(tryfirst=True)
