@@ -88,6 +88,7 @@ def test_no_node_has_two_jobs_and_no_work_is_lost(
 
 @given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500))
 @example([(0, 5, 2, 1), (0, 8, 1, 1), (1, 1, 1, 0)], 0, 7, 2)
+@example([(0, 1, 2, 0), (0, 4, 2, 0), (0, 1, 2, 0), (1, 8, 1, 1)], 0, 3, 2)
 @settings(max_examples=25, deadline=None)
 def test_a_job_of_no_priority_delays_no_other_under_preemption(
     drawn: list[tuple[int, int, int, int]], at: int, wide: int, runs: int

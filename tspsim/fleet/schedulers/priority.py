@@ -75,8 +75,8 @@ def chosen_whole(desk: Desk, job: Job, lower: list[Running]) -> list[Running]:
             free += len(each.nodes)
         chosen.append(each)
         if free >= job.nodes:
-            # Whoever is not needed after all goes on.
-            for earlier in list(chosen):
+            # Whoever is not needed after all goes on, the most important first.
+            for earlier in chosen[::-1]:
                 if not earlier.job.gpus and free - len(earlier.nodes) >= job.nodes:
                     chosen.remove(earlier)
                     free -= len(earlier.nodes)
