@@ -127,14 +127,18 @@ class Failing:
         yield env.timeout(repair_s)
         fleet.account()
         for node in nodes:
-            self._reasons[node] -= 1
-            fleet.desk.back_s.pop(node, None)
-            if not self._reasons[node]:
-                fleet.nodes.mend(node)
+            self._back(node)
             if node in idle or node in replaced:
                 self._hold_again(node)
         fleet.repairs -= 1
         fleet.changed()
+
+    def _back(self, node: int) -> None:
+        """One reason to be out is over; without another the node is there again."""
+        self._reasons[node] -= 1
+        self.fleet.desk.back_s.pop(node, None)
+        if not self._reasons[node]:
+            self.fleet.nodes.mend(node)
 
     def _hold_again(self, node: int) -> None:
         """A repaired node becomes a spare, instead of the one that stood in for it; one that is still out, for another
@@ -155,7 +159,6 @@ class Failing:
         self.fleet.account()
         self.fleet.nodes.give(spares)
         self.fleet.changed()
-        yield self.fleet.env.timeout(0.0)
 
     def _maintain(self, window: Maintenance) -> Generator[simpy.Event, Any, None]:
         fleet, env = self.fleet, self.fleet.env
@@ -174,10 +177,7 @@ class Failing:
             yield env.timeout(window.takes)
             fleet.account()
             for node in block:
-                self._reasons[node] -= 1
-                fleet.desk.back_s.pop(node, None)
-                if not self._reasons[node]:
-                    fleet.nodes.mend(node)
+                self._back(node)
             fleet.repairs -= 1
             fleet.changed()
             yield env.timeout(max(0.0, began_s + window.every - env.now))
