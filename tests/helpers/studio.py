@@ -51,6 +51,21 @@ class Tab:
         self.page.fill("#yaml", self.yaml.replace(before, after))
         return self
 
+    def set(self, path: str, value: str) -> Tab:
+        """Write a key in its control and wait for the answer."""
+        self.page.fill(self.field(path), value)
+        return self.says(f"{path.rpartition('/')[2]}: {value}").fresh()
+
+    def pins(self) -> int:
+        """How many answers are pinned."""
+        return int(self.page.locator("#pinned [id*='\"unpin\"']").count())
+
+    def pinned(self, count: int) -> Tab:
+        """Wait until so many answers are pinned."""
+        told = "count => document.querySelectorAll('#pinned [id*=\"unpin\"]').length === count"
+        self.page.wait_for_function(told, arg=count, timeout=PATIENCE_MS)
+        return self
+
     def field(self, path: str) -> str:
         """The selector of a key's control."""
         return f'[id=\'{{"path":"{path}","type":"field"}}\']'
