@@ -3,7 +3,7 @@
     python docs/generate_mi355x_vs_b200.py [--table] [--only SCENARIO]
 
 Writes ``mi355x-vs-b200.json``, and the tables of the page between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``;
-``--table`` writes only these, ``--only`` simulates one scenario anew. A quarter of an hour of one core.
+``--table`` writes only these, ``--only`` simulates one scenario anew, or the three columns. Five minutes of one core.
 ``tests/house/test_mi355x_vs_b200.py`` holds the tables against the numbers, and some numbers against the package.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,12 @@ class Numbers:
         (found,) = [row for row in self.data["points"] if where.items() <= row.items()]
         return found
 
+    def cell(self, model: str, column: str, context: int) -> list[float]:
+        """Milliseconds a token of a column, by clients; 0: they do not fit."""
+        where = {"model": model, "column": column, "context": context}
+        (found,) = [row for row in self.data["grid"] if where.items() <= row.items()]
+        return [each or 0.0 for each in found["ms"]]
+
     def plans(self, model: str) -> list[str]:
         return list(dict.fromkeys(row["plan"] for row in self.data["points"] if row["model"] == model))
 
@@ -276,6 +283,8 @@ def simulate(only: str | None) -> None:
                     [row for row in data[key] if row["model"] != model] + rows,
                     key=lambda row: list(MODELS).index(row["model"]),
                 )
+    if only in (None, "three"):
+        data |= {"grid": grid(), "worth": worth()}
     if only in (None, "kimi-residency"):
         data["residency"] = [row for clients in KEEPERS for row in kept(clients)]
     lines = {key: ",\n".join(f"  {json.dumps(rounded(row), ensure_ascii=False)}" for row in data[key]) for key in data}
@@ -283,59 +292,200 @@ def simulate(only: str | None) -> None:
     NUMBERS.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
 
 
-#: A tuned engine as a stack of what is stated of it, each step with those before it: stack and types of weights.
-STACKED: tuple[tuple[str, str, str, Mapping[str, str]], ...] = (
-    ("MI355X, vLLM", "mi355x", "vllm", {}),
-    ("its host and kernels (ATOM)", "mi355x", "atom", {}),
-    ("and weights in four bits", "mi355x", "atom", {"weights": "mxfp4"}),
-    ("B200, vLLM", "b200", "vllm", {}),
-)
-CONTEXTS = (1024, 16 * 1024, 127 * 1024)
+# --- three columns ------------------------------------------------------------------------------------------
+
+#: What a tuned engine may have over the open baseline: a name, what switches it, and that as keys of the question.
+#: ``stack`` is a catalog's, ``engine`` what is changed in its file, ``drafts`` of the model's own kind.
+Switch = Mapping[str, Any]
+BASELINE: Switch = {"stack": "vllm"}
+IMPROVEMENTS: dict[str, tuple[str, Switch, Switch]] = {
+    "graphs (both columns have them)": ("no `engine.graphs` in the stack", BASELINE, {"engine": {"graphs": None}}),
+    "kernels and host of ATOM": ("`stack: atom`", {"stack": "atom"}, BASELINE),
+    "overlap: the host beside the device, whole": (
+        "`engine.hidden: 1` in the stack", {"engine": {"hidden": {"value": 1.0, "source": "assumed"}}}, BASELINE,
+    ),
+    "quantisation: caches in eight bits (both columns)": ("`precision: {kv: bf16}`", BASELINE, {"kv": "bf16"}),
+    "quantisation: weights in four bits": ("`precision: {weights: mxfp4}`", {"weights": "mxfp4"}, BASELINE),
+    "drafts, three": ("`speculation: {tokens: 3}`", {"drafts": 3}, BASELINE),
+}  # fmt: skip
+TUNED: Switch = {"stack": "atom", "weights": "mxfp4"} | IMPROVEMENTS["overlap: the host beside the device, whole"][1]
+DRAFTED: Switch = {"drafts": 3}
+COLUMNS: dict[str, tuple[str, Switch]] = {
+    "MI355X, open": ("mi355x", BASELINE),
+    "MI355X, tuned": ("mi355x", TUNED),
+    "B200": ("b200", BASELINE),
+    "MI355X, open, drafts": ("mi355x", BASELINE | DRAFTED),
+    "MI355X, tuned, drafts": ("mi355x", TUNED | DRAFTED),
+    "B200, drafts": ("b200", BASELINE | DRAFTED),
+}
+CONTEXTS = (1024, 16 * 1024, 64 * 1024, 127 * 1024)
+#: Of what improvements are worth: sequences that decode, and their context.
+WORTH = ((ONE, 16 * 1024), (64, 16 * 1024), (ONE, 127 * 1024))
 
 
-def token_ms(model: str, device: str, stack: str, types: Mapping[str, str], context: int) -> float | None:
-    """Milliseconds of a decoding step of one client, TP8; None where it does not fit or has no such kernels."""
-    workload = tspsim.load(MODELS[model]).to_dict()["workload"]
-    stated = dict(workload["precision"])
-    asked = {
-        "model": workload["model"], "pass": "decode", "batch": 1, "context": context, "stack": stack,
-        "precision": stated | types,
-    }  # fmt: skip
-    question = {
-        "name": "three", "cluster": {"device": device, "nodes": 1}, "workload": asked,
-        "plans": [{"name": "P", "tp": 8}],
-    }  # fmt: skip
-    try:
-        (plan,) = tspsim.simulate(question).plans
-    except InputError:
-        return None
-    return plan.step_time_s * 1e3 if plan.ran else None
+def stack_of(switch: Switch, folder: Path) -> str:
+    """A stack of the catalog, or one with parts of its engine changed (None: without), written beside."""
+    name = switch.get("stack", "vllm")
+    changes = switch.get("engine")
+    if not changes:
+        return str(name)
+    import yaml
+
+    stated = yaml.safe_load((DOCS.parent / f"workloads/stacks/{name}.yaml").read_text(encoding="utf-8"))
+    engine = {**stated["engine"], **changes}
+    stated = {key: value for key, value in stated.items() if key != "versions"}
+    stated |= {"name": "changed", "engine": {key: value for key, value in engine.items() if value is not None}}
+    path = folder / f"{name}-{'-'.join(changes)}.yaml"
+    path.write_text(yaml.safe_dump(stated), encoding="utf-8")
+    return str(path)
 
 
-def three() -> str:
-    """The open baseline, the tuned engine step by step, and the rival: one client, by context."""
-    head = ["one client, ms a token", *(title for title, *_ in STACKED), "B200 over the baseline", "over the tuned"]
-    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+def token_ms(model: str, device: str, switch: Switch, context: int, clients: int) -> float | None:
+    """Milliseconds a token of sequences that decode, TP8; None where they do not fit."""
+    scenario = tspsim.load(MODELS[model]).to_dict()
+    workload = scenario["workload"]
+    precision = dict(workload["precision"]) | {key: switch[key] for key in ("weights", "kv") if key in switch}
+    with tempfile.TemporaryDirectory() as folder:
+        asked = {
+            "model": workload["model"], "pass": "decode", "batch": clients, "context": context,
+            "stack": stack_of(switch, Path(folder)), "precision": precision,
+        }  # fmt: skip
+        if "drafts" in switch:
+            (drafted,) = (plan["speculation"] for plan in scenario["plans"] if plan.get("speculation"))
+            asked |= {"pass": "verify", "speculation": drafted | {"tokens": switch["drafts"]}}
+        question = {
+            "name": "three", "cluster": {"device": device, "nodes": 1}, "workload": asked,
+            "plans": [{"name": "P", "tp": 8}],
+        }  # fmt: skip
+        try:
+            (plan,) = tspsim.simulate(question).plans
+        except InputError:
+            return None
+    return plan.inference["time_per_output_token_s"] * 1e3 if plan.ran else None
+
+
+def grid() -> list[Row]:
+    """Every column at every context and number of clients."""
+    return [
+        {
+            "model": model, "column": column, "context": context,
+            "ms": [token_ms(model, device, switch, context, clients) for clients in CLIENTS],
+        }
+        for model in MODELS
+        for context in CONTEXTS
+        for column, (device, switch) in COLUMNS.items()
+    ]  # fmt: skip
+
+
+def worth() -> list[Row]:
+    """How many times faster each improvement makes the open baseline, alone, and all of them together."""
+    pairs = {name: (having, without) for name, (_, having, without) in IMPROVEMENTS.items()}
+    pairs |= {"the tuned column": (TUNED, BASELINE), "the same, with drafts": (TUNED | DRAFTED, BASELINE)}
+    rows = []
+    for name, (having, without) in pairs.items():
+        gains = []
+        for model in MODELS:
+            for clients, context in WORTH:
+                fast, slow = (token_ms(model, "mi355x", each, context, clients) for each in (having, without))
+                gains.append(slow / fast if fast and slow else None)
+        rows.append({"improvement": name, "gains": gains})
+    return rows
+
+
+def ratio(found: Numbers, model: str, column: str, context: int, rival: str = "B200") -> float:
+    """Of one client's milliseconds a token: above 1 the rival is ahead."""
+    return found.cell(model, column, context)[0] / found.cell(model, rival, context)[0]
+
+
+def three(found: Numbers) -> str:
+    """The columns side by side, by clients."""
+    rows = []
     for model in MODELS:
         for context in CONTEXTS:
-            every = [token_ms(model, *step, context) for _, *step in STACKED]
-            cells = [f"{each:.1f}" if each else "–" for each in every]
-            rival, tuned = every[-1], min((each for each in every[1:-1] if each), default=None)
-            gains = [f"{one / rival:.2f}" if one and rival else "–" for one in (every[0], tuned)]
-            lines.append(f"| {model}, {context // 1024}Ki | {' | '.join([*cells, *gains])} |")
-    return "\n".join(lines)
+            for titles in (list(COLUMNS)[:3], list(COLUMNS)[3:]):
+                columns = [found.cell(model, title, context) for title in titles]
+                cells = [" · ".join(f"{each:.1f}" if each else "–" for each in at) for at in zip(*columns, strict=True)]
+                rows.append([f"{model}, {context // 1024}Ki{', drafts' if 'drafts' in titles[0] else ''}", *cells])
+    return table(["ms a token: open · tuned · B200, by clients", *map(str, CLIENTS)], rows)
+
+
+def improvements(found: Numbers) -> str:
+    """What each is worth."""
+    switches = {name: switch for name, (switch, *_) in IMPROVEMENTS.items()}
+    rows = [
+        [
+            row["improvement"], switches.get(row["improvement"], ""),
+            *(f"{gain:.2f}" if gain else "–" for gain in row["gains"]),
+        ]
+        for row in found.data["worth"]
+    ]  # fmt: skip
+    head = [f"{model}, {clients} × {context // 1024}Ki" for model in MODELS for clients, context in WORTH]
+    return table(["times as fast, alone", "switch", *head], rows)
+
+
+def claims(found: Numbers) -> str:
+    """The article's words against the columns, verdicts computed. A tie is within 2 %."""
+    tie, ends_ = 1.02, (CONTEXTS[0], CONTEXTS[-1])
+    ours = list(COLUMNS)[:2]
+    ahead = {
+        model: [ratio(found, model, column, context) for column in ours for context in CONTEXTS] for model in MODELS
+    }
+    nearer = {model: [ratio(found, model, "MI355X, tuned", context) for context in ends_] for model in MODELS}
+    spreads = {}
+    for model in MODELS:
+        at = [[found.cell(model, column, context)[0] for column in list(COLUMNS)[:3]] for context in CONTEXTS]
+        spreads[model] = max(max(each) / min(each) for each in at)
+    narrowest = min(spreads, key=lambda model: spreads[model])
+
+    def verdict(holds: Sequence[bool]) -> str:
+        return "**follows**" if all(holds) else "**in part**" if any(holds) else "**does not follow**"
+
+    def listed(told: Mapping[str, str]) -> str:
+        return "; ".join(f"{model} {value}" for model, value in told.items())
+
+    rows = [
+        [
+            "with one client B200 is ahead of both",
+            verdict([min(each) > tie for each in ahead.values()]),
+            "B200 is so many times as fast: "
+            + listed({model: f"{min(each):.2f} to {max(each):.2f}" for model, each in ahead.items()}),
+        ],
+        [
+            "the tuned engine comes nearer as contexts grow",
+            verdict([short > tie * long for short, long in nearer.values()]),
+            f"B200 over tuned at {ends_[0] // 1024}Ki and {ends_[1] // 1024}Ki: "
+            + listed({model: f"{short:.2f} → {long:.2f}" for model, (short, long) in nearer.items()}),
+        ],
+        [
+            "DeepSeek's spread is narrower",
+            verdict([narrowest == "DeepSeek-V3.2"]),
+            "slowest over fastest of three, at most: "
+            + listed({model: f"{each:.2f}" for model, each in spreads.items()}),
+        ],
+        [
+            "by how much any of it", "**cannot be said**",
+            "its batching limits, attention backends, drafts' acceptance and what its engine does are not known here",
+        ],
+    ]  # fmt: skip
+    head = ["the article", "here", "figures"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * 3, *rows))
+
+
+TABLES |= {"three": three, "improvements": improvements, "claims": claims}
 
 
 def main() -> None:
     """Simulate and rewrite the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true", help="only write the tables, from the file")
-    parser.add_argument("--only", choices=[*MODELS.values(), "kimi-residency"], help="simulate one scenario anew")
+    parser.add_argument(
+        "--only", choices=[*MODELS.values(), "kimi-residency", "three"], help="simulate one scenario anew"
+    )
     stated = parser.parse_args()
     if not stated.table:
         simulate(stated.only)
     found = numbers()
-    pages.rewrite(PAGE, {name: build(found) for name, build in TABLES.items()} | {"three": three()})
+    pages.rewrite(PAGE, {name: build(found) for name, build in TABLES.items()})
 
 
 if __name__ == "__main__":

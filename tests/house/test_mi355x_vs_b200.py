@@ -51,6 +51,28 @@ def test_a_number_of_the_page_is_what_the_package_says(script: ModuleType, model
         assert told["ttft_s"]["mean"] == pytest.approx(stands["ttft_s"][0], rel=0.1)
 
 
+def test_three_columns_are_what_the_package_says_and_improvements_switch_something(script: ModuleType) -> None:
+    found = script.numbers()
+    for model, title in (("Kimi K2.6", "MI355X, tuned"), ("DeepSeek-V3.2", "B200, drafts")):
+        stands = found.cell(model, title, 1024)
+        device, switch = script.COLUMNS[title]
+        assert script.token_ms(model, device, switch, 1024, script.ONE) == pytest.approx(stands[0], rel=0.1)
+        assert stands[0] < stands[1] < stands[2] < stands[3], "more clients take longer a token"
+    for row in found.data["worth"]:
+        assert any(gain and abs(gain - 1.0) > 0.005 for gain in row["gains"]), row["improvement"]
+
+
+def test_a_verdict_turns_with_the_numbers(script: ModuleType) -> None:
+    found = script.numbers()
+    turned = [
+        row | {"ms": [each and each / 3 for each in row["ms"]]} if row["column"] == "B200" else row
+        for row in found.data["grid"]
+    ]
+    for data, says in ((found.data, "does not follow"), (found.data | {"grid": turned}, "follows")):
+        (line,) = [each for each in script.claims(script.Numbers(data)).splitlines() if "ahead of both" in each]
+        assert f"**{says}**" in line
+
+
 def test_long_conversations_fall_out_of_the_smaller_memory_first(script: ModuleType) -> None:
     rows = {(row["clients"], row["offer"]): row for row in script.numbers().data["residency"]}
     few, *_, many = script.KEEPERS
