@@ -123,9 +123,104 @@ def test_calls_come_from_a_file_and_a_service_says_what_a_task_took(tmp_path: Pa
     assert found["path_model_s"] <= found["task_s"]["mean"] < found["model_s"] + found["tool_s"]
 
 
+UP_TO_4 = {"kind": "uniform", "of": 4, "from": 0.25}
+DRAWN = [
+    {"kind": "research", "breadth": UP_TO_4, "depth": {"kind": "uniform", "of": 3, "from": 0.3}, "memory": UP_TO_4},
+    {"kind": "debate", "debaters": {"kind": "uniform", "of": 4, "from": 0.5}, "rounds": UP_TO_4},
+    {"kind": "retrieval", "levels": UP_TO_4, "breadth": {"kind": "lognormal", "median": 3, "sigma": 0.8, "cap": 20}},
+    {"kind": "calls", "calls": [FAN[0], FAN[1] | {"times": UP_TO_4, "memory": UP_TO_4}, FAN[2]]},
+]
+TOOL = {"tool": "2 s", "tool_kind": "exponential"}
+
+
+@pytest.mark.parametrize("kind", DRAWN, ids=lambda kind: kind["kind"])
+def test_drawn_trees_wait_for_the_slowest_and_are_the_same_again(kind: dict[str, Any]) -> None:
+    book = run(asked(kind | TOOL | {"task": 64, "workers": 5}, tasks_=120, clients=3))
+    plan, sizes = book.asked, np.diff(book.asked.begins)
+    assert len(plan) == plan.begins[-1] >= 120 > plan.begins[-2] and len(set(sizes)) > 2
+    begun = plan.arrival_s if plan.arrival_s is not None else book.arrival_s
+    for task, needs in enumerate(plan.follows):
+        first = plan.first_of(task)
+        assert len(needs) == sizes[task] and plan.conversation_of(first) == task
+        for call, needed in enumerate(needs):
+            if needed:
+                last = max(book.end_s[first + each] for each in needed)
+                tool_s = plan.think_s[first + call] + book.tool_wait_s[first + call]
+                assert begun[first + call] == pytest.approx(last + tool_s, abs=1e-9)
+    names = {block >> 32 for number in range(len(plan)) for block in plan.shared.blocks(number)}
+    assert len(names) <= len(plan) + len(sizes) and {plan.shared.conversation(n) for n in range(len(plan))} == set(
+        range(len(sizes))
+    )
+    again = run(asked(kind | TOOL | {"task": 64, "workers": 5}, tasks_=120, clients=3))
+    other = run(asked(kind | TOOL | {"task": 64, "workers": 5}, tasks_=120, clients=3) | {"seed": 1})
+    assert again.end_s.tolist() == book.end_s.tolist() != other.end_s.tolist()
+    found = tasks(book, 5, 8, {})
+    assert found["tasks"] == len(sizes) and found["turns"] == pytest.approx(sizes.mean())
+    assert found["last_call_ttft_s"]["p99"] <= found["task_s"]["p99"]
+    assert found["path_model_s"] <= found["task_s"]["mean"] <= found["model_s"] + found["tool_s"] + found["tool_wait_s"]
+
+
+@pytest.mark.parametrize("kind", DRAWN, ids=lambda kind: kind["kind"])
+def test_the_shapes_of_longer_runs_begin_as_those_of_shorter_ones(kind: dict[str, Any]) -> None:
+    short, long_ = (catalog.validate(asked(kind, tasks_=count), Traffic).draw() for count in (50, 150))
+    assert long_.begins[: len(short.begins)].tolist() == short.begins.tolist()
+    assert list(long_.follows[: len(short.follows)]) == list(short.follows)
+
+
+def test_a_number_that_is_drawn_without_chance_is_the_stated_one() -> None:
+    one = {"kind": "uniform", "of": 3, "from": 1}
+    for stated, drawn in (
+        ({"kind": "research", "breadth": 3, "depth": 2}, {"kind": "research", "breadth": one, "depth": 2}),
+        ({"kind": "retrieval", "levels": 3}, {"kind": "retrieval", "levels": one}),
+        ({"kind": "calls", "calls": FAN}, {"kind": "calls", "calls": [FAN[0], FAN[1] | {"times": one}, FAN[2]]}),
+    ):
+        books = [run(asked(kind | TOOL, tasks_=60, clients=2)) for kind in (stated, drawn)]
+        assert books[0].end_s.tolist() == books[1].end_s.tolist()
+        assert books[0].asked.prompt_tokens.tolist() == books[1].asked.prompt_tokens.tolist()
+
+
+def test_one_search_below_each_is_a_conversation_and_deeper_or_broader_is_never_faster() -> None:
+    def told(**keys: Any) -> dict[str, Any]:
+        kind = {"kind": "research", "tool": "2 s", "tool_kind": "exponential", "workers": 4} | keys
+        return tasks(run(asked(kind, tasks_=400, clients=2)), 4, 8, {})
+
+    chain = told(breadth=1, depth=3)
+    assert chain["depth"] == chain["turns"] == 7
+    assert chain["model_s"] + chain["tool_s"] + chain["tool_wait_s"] == pytest.approx(chain["task_s"]["mean"])
+    for keys in ("depth", "breadth"):
+        waits = [told(**({"depth": 2, "breadth": 2} | {keys: n}))["task_s"]["mean"] for n in (1, 2, 3)]
+        assert waits == sorted(waits) and waits[0] < waits[-1]
+
+
 @pytest.mark.parametrize(
     ("prefix", "told"),
     [
+        (
+            {"kind": "debate", "debaters": {"kind": "uniform", "of": 1, "from": 1}},
+            "prefix.debaters: a task drew 1, and 2 to 100 are allowed",
+        ),
+        (
+            {"kind": "research", "breadth": {"kind": "fixed", "of": 100}, "depth": 3},
+            "a task of more than 10,000 calls; draw fewer",
+        ),
+    ],
+    ids=["few", "many"],
+)
+def test_draws_that_are_not_allowed_are_told(prefix: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        catalog.validate(asked(prefix), Traffic).draw()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "told"),
+    [
+        ({"kind": "research", "breadth": 101}, "breadth"),
+        ({"kind": "research", "breadth": {"kind": "unifrm", "of": 3}}, "did you mean 'uniform'"),
+        ({"kind": "research", "breadth": {"kind": "file", "file": "a.csv"}}, "unknown kind of length 'file'"),
+        (
+            {"kind": "calls", "calls": [{"name": "a", "times": UP_TO_4}, {"name": "b", "goes_on": "a"}]},
+            "of which there are drawn",
+        ),
         ({"kind": "calls"}, "calls are required"),
         ({"kind": "calls", "calls": [{"name": "a", "after": ["b"]}]}, "needs 'b', which does not stand before it"),
         ({"kind": "calls", "calls": [{"name": "a"}, {"name": "a"}]}, "two calls are called 'a'"),

@@ -192,10 +192,16 @@ def sentences(plan: PlanResult) -> Iterator[str]:
 def of_tasks(told: Mapping[str, Any]) -> str:
     """What agents' tasks took, and where the time went."""
     if "depth" in told:
-        shape = f"{told['turns']} calls, {told['depth']} one after the other,"
+        shape = f"{_mean(told['turns'])} calls, {_mean(told['depth'])} one after the other,"
         way = f"models {seconds(told['path_model_s'])} of it, whoever was waited for last"
-        return f"A task of {shape} takes {seconds(told['task_s']['mean'])}: {way}."
+        last = f"the last call's first token comes after {seconds(told['last_call_ttft_s']['mean'])}"
+        return f"A task of {shape} takes {seconds(told['task_s']['mean'])}: {way}; {last}."
     parts = {"models": told["model_s"], "tools": told["tool_s"], "waits for workers": told["tool_wait_s"]}
     where = ", ".join(f"{name} {seconds(each)}" for name, each in parts.items() if each)
     busy = f"; workers are busy {percent(told['worker_share'], decimals=0)}" if told["worker_share"] else ""
     return f"A task of {told['turns']} turns takes {seconds(told['task_s']['mean'])}: {where}{busy}."
+
+
+def _mean(number: float) -> str:
+    """What all have, or a mean."""
+    return f"{number:,}" if isinstance(number, int) else f"{number:,.1f}"

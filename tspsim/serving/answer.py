@@ -11,6 +11,7 @@ from ..question import FRESH, Lookups, Question
 from ..result import PlanResult, Range, Result, merit_of
 from ..scenario.traffic import Traffic
 from ..statements import announced_in_words, notes_of, of_experts_types, served_in_words
+from ..traffic import sizes
 from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
 from .highest import Found, highest_rate, most_served
@@ -286,11 +287,11 @@ def notes_of_steady(metrics: Sequence[Any]) -> Iterator[str]:
 def idle_clients(points: Sequence[Traffic]) -> Iterator[str]:
     """That of a closed loop's clients some send nothing, for there are fewer conversations than clients."""
     for each in points:
-        clients, turns = each.arrivals.most, each.prefix.turns_each
-        sent = each.requests or each.protocol.requests(each.arrivals)
-        conversations = -(-sent // turns)
+        clients, sent = each.arrivals.most, each.requests or each.protocol.requests(each.arrivals)
+        turns_each = sizes(each.prefix, sent, each.seed)
+        conversations, turns = len(turns_each), int(turns_each.max())
         if each.arrivals.closed and clients is not None and conversations < clients:
-            of = f" of {turns:,}" if turns > 1 else ""
+            of = f" of {turns:,}" if turns == turns_each.min() > 1 else ""
             yield (
                 f"of {clients:,} clients {clients - conversations:,} send nothing: {sent:,} requests are "
                 f"{conversations:,} conversations{of}; state requests: {clients * turns:,} or more (`traffic.requests`)"

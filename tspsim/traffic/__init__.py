@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from . import arrivals, lengths, prefixes, protocols
 from .arrivals import ARRIVALS, Arrivals
-from .draw import Asked, draw
+from .draw import Asked, draw, sizes
 from .kind import Kind, OneKind
 from .lengths import LENGTHS, Lengths
-from .prefixes import PREFIXES, Prefixes, Shared
+from .prefixes import PREFIXES, Needs, Prefixes, Shared
 from .protocols import PROTOCOLS, Protocol
 from .traces import TRACE_FORMS, Trace, TraceForm, locate_trace, read_trace
 
@@ -25,6 +25,7 @@ __all__ = [
     "Asked",
     "Kind",
     "Lengths",
+    "Needs",
     "OneKind",
     "Prefixes",
     "Protocol",
@@ -38,4 +39,5 @@ __all__ = [
     "prefixes",
     "protocols",
     "read_trace",
+    "sizes",
 ]

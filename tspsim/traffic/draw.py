@@ -5,6 +5,7 @@ Every aspect has random numbers of its own from the same seed: other lengths lea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -13,8 +14,8 @@ import numpy as np
 from ..errors import InputError, TspsimError
 from .arrivals import Arrivals
 from .kind import Floats, Ints
-from .lengths import Lengths
-from .prefixes import Prefixes, Shared
+from .lengths import Lengths, drawn_lengths
+from .prefixes import Needs, Prefixes, Shared
 from .protocols import Protocol
 
 
@@ -26,6 +27,7 @@ class Stream(IntEnum):
     OUTPUTS = 2
     PREFIXES = 3
     THINKING = 4
+    SHAPES = 5
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Asked:
         Under way at once, at most (of conversations: so many of them); None: no limit.
     turns
         Requests of a conversation; they stand behind each other.
+    begins
+        First requests of conversations of unlike size, and behind them the number of requests; None: all have
+        ``turns``.
     think_s
         From the end of the turn before, of each.
     warm_up, cool_down
@@ -53,7 +58,8 @@ class Asked:
     ignore_eos
         Engines are told that answers are as long as they may be.
     follows
-        Of each request of a conversation, those of it that have to end before it is sent; None: the one before it.
+        Of each conversation, of each request of it, those of it that have to end before it is sent; None: the one
+        before it.
     tools
         ``think_s`` are calls of tools, which wait for one of ``tool_workers`` (None: there is no limit).
     """
@@ -70,9 +76,10 @@ class Asked:
     pauses: bool = False
     spacing_s: float = 0.0
     tools: bool = False
-    follows: tuple[tuple[int, ...], ...] | None = None
+    follows: Sequence[Needs] | None = None
     tool_workers: int | None = None
     ignore_eos: bool = False
+    begins: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
@@ -81,6 +88,23 @@ class Asked:
     def counted(self) -> slice:
         """Those that count."""
         return slice(self.warm_up, len(self) - self.cool_down)
+
+    @property
+    def conversations(self) -> int:
+        """How many there are."""
+        return self.conversations_before(len(self))
+
+    def conversations_before(self, number: int) -> int:
+        """How many begin before a request."""
+        return -(-number // self.turns) if self.begins is None else int(self.begins.searchsorted(number))
+
+    def conversation_of(self, number: int) -> int:
+        """Which a request belongs to."""
+        return self.conversations_before(number + 1) - 1
+
+    def first_of(self, conversation: int) -> int:
+        """The number of its first request; of the one behind the last as many as there are."""
+        return conversation * self.turns if self.begins is None else int(self.begins[conversation])
 
 
 def draw(
@@ -115,8 +139,13 @@ def draw(
     trace = arrivals.trace()
     measured = requests or protocol.requests(arrivals, model)
     warm_up = protocol.warm_up(arrivals)
+
+    def stream(which: Stream) -> np.random.Generator:
+        return np.random.default_rng([seed, int(which)])
+
     if protocol.pauses:  # of conversations none that is warmed up with counts in part
-        warm_up = -(-warm_up // prefix.turns_each) * prefix.turns_each
+        turns = prefix.drawn(stream(Stream.SHAPES), warm_up).sizes(warm_up)
+        warm_up = int(turns.sum()) if turns is not None else -(-warm_up // prefix.turns_each) * prefix.turns_each
     cool_down = protocol.cool_down(arrivals)
     pauses = protocol.pauses
     if trace is not None and measured + warm_up > len(trace) and requests is None:
@@ -129,14 +158,13 @@ def draw(
         raise InputError(what, key="traffic.protocol")
     if not pauses:
         count = measured
-    if prefix.follows is not None and count % prefix.turns_each:  # a task has all of its calls
-        count += prefix.turns_each - count % prefix.turns_each
+    prefix = prefix.drawn(stream(Stream.SHAPES), count)
+    turns = prefix.sizes(count)
+    if turns is not None:  # a task has all of its calls
+        count = int(turns.sum())
     if trace is not None and count > len(trace):
         what = f"{count:,} requests, but the trace {trace.name} has {len(trace):,}; leave requests out for all of them"
         raise InputError(what, key="traffic.requests")
-
-    def stream(which: Stream) -> np.random.Generator:
-        return np.random.default_rng([seed, int(which)])
 
     def tokens(lengths: Lengths | None, column: str, which: Stream) -> Ints:
         if lengths is not None:
@@ -146,7 +174,8 @@ def draw(
 
     outputs = tokens(output, "output_tokens", Stream.OUTPUTS)
     prompts = prefix.prompts(tokens(prompt, "prompt_tokens", Stream.PROMPTS), outputs)
-    conversations = -(-count // prefix.turns_each)
+    conversations = -(-count // prefix.turns_each) if turns is None else len(turns)
+    unlike = turns is not None and bool((turns != turns[0]).any())
     return Asked(
         drawn_times(arrivals, stream(Stream.ARRIVALS), conversations),
         prompts,
@@ -154,16 +183,23 @@ def draw(
         prefix.share(stream(Stream.PREFIXES), prompts, outputs, trace),
         prefix.think_s(stream(Stream.THINKING), count),
         arrivals.most,
-        prefix.turns_each,
+        prefix.turns_each if turns is None else int(turns[0]),
         warm_up,
         cool_down,
         pauses,
         arrivals.spacing_s,
         prefix.calls_tools,
-        prefix.follows,
+        prefix.follows(conversations),
         prefix.tool_workers,
         protocol.ignores_eos(),
+        np.concatenate([[0], np.cumsum(turns)]) if unlike and turns is not None else None,
     )
+
+
+def sizes(prefix: Prefixes, requests: int, seed: int) -> Ints:
+    """Requests of each conversation that so many requests are; the last of those that are stated may be in part."""
+    found = prefix.drawn(np.random.default_rng([seed, int(Stream.SHAPES)]), requests).sizes(requests)
+    return found if found is not None else np.full(-(-requests // prefix.turns_each), prefix.turns_each)
 
 
 def drawn_times(arrivals: Arrivals, random: np.random.Generator, count: int) -> Floats | None:
@@ -174,11 +210,3 @@ def drawn_times(arrivals: Arrivals, random: np.random.Generator, count: int) -> 
         if times.shape != (count,) or not (np.isfinite(times).all() and (np.diff(times, prepend=0.0) >= 0.0).all()):
             raise TspsimError(f"{arrivals.registry.what} '{arrivals.name}' has to give {count} times, ascending from 0")
     return times
-
-
-def drawn_lengths(lengths: Lengths, random: np.random.Generator, count: int, column: str) -> Ints:
-    """Tokens of ``count`` requests; raises TspsimError for what else a kind gives."""
-    found = np.asarray(lengths.draw(random, count, column))
-    if found.shape != (count,) or found.dtype.kind not in "iu" or (count and found.min() < 1):
-        raise TspsimError(f"{lengths.registry.what} '{lengths.name}' has to give {count} whole numbers from 1 on")
-    return found

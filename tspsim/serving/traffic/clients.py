@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import simpy
 
-from ...traffic import Asked
+from ...traffic import Asked, Needs
 from ..clock import after
 from ..requests import Request
 from .book import Book
@@ -35,8 +35,8 @@ class Clients:
     def __init__(self, asked: Asked, front_end_s: float = 0.0) -> None:
         self.book = Book(asked)
         self._asked, self._front_end_s = asked, front_end_s
-        self._conversations = -(-len(asked) // asked.turns)
-        self._first = -(-asked.warm_up // asked.turns) if asked.pauses else 0
+        self._conversations = asked.conversations
+        self._first = asked.conversations_before(asked.warm_up) if asked.pauses else 0
         self._backlog: deque[int] = deque()
         self._under_way = self._coming = 0
         #: Of conversations whose requests wait for several, how many each still waits for; −1: it has ended.
@@ -71,13 +71,14 @@ class Clients:
         elif not self._under_way and not self._coming and self._next == self._until < self._conversations:
             self._start(self._until, self._conversations)
 
-    def _goes_on(self, number: int, follows: Sequence[Sequence[int]]) -> bool:
+    def _goes_on(self, number: int, follows: Sequence[Needs]) -> bool:
         """One of a conversation's requests has ended: those that needed it last are sent; whether some are open."""
-        conversation, ended = divmod(number, self._asked.turns)
-        first = conversation * self._asked.turns
-        open_ = self._open.setdefault(conversation, [len(needed) for needed in follows])
+        conversation = self._asked.conversation_of(number)
+        first = self._asked.first_of(conversation)
+        ended, needs = number - first, follows[conversation]
+        open_ = self._open.setdefault(conversation, [len(needed) for needed in needs])
         open_[ended] = -1
-        for each, needed in enumerate(follows):
+        for each, needed in enumerate(needs):
             if ended in needed:
                 open_[each] -= 1
                 if not open_[each]:
@@ -147,8 +148,8 @@ class Clients:
 
     def _converse(self, conversation: int) -> None:
         self._under_way += 1
-        first, follows = conversation * self._asked.turns, self._asked.follows or ((),)
-        for each, needed in enumerate(follows):
+        first, follows = self._asked.first_of(conversation), self._asked.follows
+        for each, needed in enumerate(follows[conversation] if follows is not None else ((),)):
             if not needed:
                 self._call(first + each)
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...errors import TspsimError
 from ...registry import Registry
 from ..kind import Ints, Kind
 
@@ -30,3 +31,11 @@ def shorthand(value: Any) -> Mapping[str, Any] | None:
     if isinstance(value, int | str) and not isinstance(value, bool):
         return {"kind": "fixed", "of": value}
     return None
+
+
+def drawn_lengths(lengths: Lengths, random: np.random.Generator, count: int, column: str) -> Ints:
+    """Tokens of ``count`` requests; raises TspsimError for what else a kind gives."""
+    found = np.asarray(lengths.draw(random, count, column))
+    if found.shape != (count,) or found.dtype.kind not in "iu" or (count and found.min() < 1):
+        raise TspsimError(f"{lengths.registry.what} '{lengths.name}' has to give {count} whole numbers from 1 on")
+    return found

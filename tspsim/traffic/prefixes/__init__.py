@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import agents, hash_ids, listed_calls, share, trees, turns
-from .base import Prefixes, Shared, shorthand
+from .base import Needs, Prefixes, Shared, shorthand
 
 PREFIXES = Prefixes.registry
 #: No prompt begins as another.
@@ -12,6 +12,7 @@ NOTHING = share.Share(part=0.0)
 __all__ = [
     "NOTHING",
     "PREFIXES",
+    "Needs",
     "Prefixes",
     "Shared",
     "agents",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -12,6 +12,9 @@ import numpy as np
 from ...registry import Registry
 from ..kind import Floats, Ints, Kind
 from ..traces import Trace
+
+#: Of each request of a conversation, those of it that have to end before it is sent.
+Needs = tuple[tuple[int, ...], ...]
 
 
 class Shared:
@@ -46,9 +49,16 @@ class Prefixes(Kind):
         """With what its files say, which may stand beside the scenario's; raises InputError for what is wrong there."""
         return self
 
-    @property
-    def follows(self) -> tuple[tuple[int, ...], ...] | None:
-        """Of each request of a conversation, those that have to end before it is sent; None: the one before it."""
+    def drawn(self, random: np.random.Generator, count: int) -> Self:
+        """With the shapes of conversations of so many requests, where they are drawn; more requests begin alike."""
+        return self
+
+    def sizes(self, count: int) -> Ints | None:
+        """Requests of each conversation that so many requests need; None: ``turns_each``, the last maybe in part."""
+        return None
+
+    def follows(self, conversations: int) -> Sequence[Needs] | None:
+        """Of each conversation what its requests wait for; None: the one before it."""
         return None
 
     @property

@@ -11,7 +11,8 @@ from ... import catalog
 from ...errors import InputError, shorten
 from ...units import Count, Seconds
 from .base import Prefixes
-from .trees import MOST_CALLS, Call, Trees
+from .drawn import MOST_CALLS, Draws, Number, Times, Tokens
+from .trees import Call, Shape, Trees
 
 
 class Listed(BaseModel):
@@ -24,9 +25,9 @@ class Listed(BaseModel):
     goes_on: str | None = None
     reads: tuple[str, ...] | None = None
     tool: bool = False
-    memory: Annotated[Count, Field(ge=0)] = 0
+    memory: Tokens = 0
     new: Annotated[Count, Field(ge=0)] | None = None
-    times: Annotated[int, Field(ge=1, le=MOST_CALLS)] = 1
+    times: Times = 1
 
 
 class Calls(Trees):
@@ -48,7 +49,7 @@ class Calls(Trees):
             what = "stand in the file or here, not both" if self.file else "are required"
             raise ValueError(f"calls {what}: a list of {{name, after, goes_on, reads, tool, memory, new, times}}")
         if self.listed:
-            _ = self.calls
+            _ = self._calls
         return self
 
     def beside(self, folder: Path | None) -> Self:
@@ -72,12 +73,16 @@ class Calls(Trees):
         return self.model_copy(update={"file": None, "listed": listed})
 
     @property
-    def most_calls(self) -> int:
-        return sum(each.times for each in self.listed)
+    def numbers(self) -> tuple[Number, ...]:
+        return tuple(number for each in self.listed for number in (each.times, each.memory))
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def most_calls(self) -> int:
+        return sum(each.times for each in self.listed if isinstance(each.times, int))
+
+    def shape(self, draws: Draws) -> Shape:
         places: dict[str, tuple[int, ...]] = {}
+        drawn = {each.name for each in self.listed if not isinstance(each.times, int)}
         found: list[Call] = []
         for each in self.listed:
             if each.name in places:
@@ -89,15 +94,17 @@ class Calls(Trees):
             stated = dict.fromkeys((*each.after, *(each.reads or ()), *([each.goes_on] if each.goes_on else [])))
             after = tuple(place for name in stated for place in places[name])
             goes_on = places[each.goes_on] if each.goes_on else ()
-            if len(goes_on) > 1:
-                raise ValueError(f"call '{each.name}' goes on with '{each.goes_on}', of which there are {len(goes_on)}")
+            if goes_on and (len(goes_on) > 1 or each.goes_on in drawn):
+                many = "drawn" if each.goes_on in drawn else len(goes_on)
+                raise ValueError(f"call '{each.name}' goes on with '{each.goes_on}', of which there are {many}")
             read = [name for name in each.after if name != each.goes_on] if each.reads is None else each.reads
             reads = tuple(place for name in read for place in places[name])
-            call = Call(each.name, after, next(iter(goes_on), None), reads, each.tool, each.memory, each.new)
-            places[each.name] = tuple(range(len(found), len(found) + each.times))
-            found += [call] * each.times
-            if len(found) > MOST_CALLS:
-                raise ValueError(f"a task has at most {MOST_CALLS:,} calls")
+            times = draws.of(each.times, "calls.times", 1, MOST_CALLS)
+            draws.further(times)
+            places[each.name] = tuple(range(len(found), len(found) + times))
+            for _ in range(times):
+                fetched = draws.of(each.memory, "calls.memory")
+                found.append(Call(each.name, after, next(iter(goes_on), None), reads, each.tool, fetched, each.new))
         return tuple(found)
 
     def in_words(self) -> str:

@@ -6,7 +6,8 @@ with the same text share it as a prefix, and one that joins others waits for the
 
     sent(k) = max over needed of ended + tool(k),        task = last end − first sending.
 
-Tools run between a call and those before it, where the call has one.
+Tools run between a call and those before it, where the call has one. How many calls lie below one, how deep they go and
+what they fetch is stated or drawn, of every task anew.
 """
 
 from __future__ import annotations
@@ -14,20 +15,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from ...units import Count, PositiveNumber, Seconds
+from ...units import Count, Seconds
 from ..kind import Floats, Ints
 from ..traces import Trace
-from .base import Prefixes, Shared
+from .base import Needs, Prefixes, Shared
+from .drawn import MOST_CALLS, Drawable, Draws, Number, Tokens, in_words
 from .share import BLOCK_TOKENS
 from .tools import WithTools
-
-#: Calls of one task, at most.
-MOST_CALLS = 10_000
 
 
 class Call(NamedTuple):
@@ -43,62 +42,112 @@ class Call(NamedTuple):
     new: int | None = None
 
 
+#: The calls of a task, each behind all that it needs.
+Shape = tuple[Call, ...]
+
+
 class Trees(WithTools):
     """Tasks of calls that wait for each other; ``prompt`` is what is new in each, ``output`` each one's answer."""
 
     task: Annotated[Count, Field(ge=0)] = Field(0, description="text that all calls of a task begin with")
+    #: Of tasks, where they are drawn.
+    _drawn: tuple[Shape, ...] = PrivateAttr(())
+
+    @abstractmethod
+    def shape(self, draws: Draws) -> Shape:
+        """The calls of a task."""
 
     @property
-    @abstractmethod
-    def calls(self) -> tuple[Call, ...]:
-        """Those of one task, each behind all that it needs."""
+    def numbers(self) -> tuple[Number, ...]:
+        """That may be drawn."""
+        return ()
+
+    @property
+    def varies(self) -> bool:
+        """Whether tasks differ."""
+        return not all(isinstance(each, int) for each in self.numbers)
 
     @model_validator(mode="after")
     def _few_enough(self) -> Trees:
-        if self.most_calls > MOST_CALLS:
+        if not self.varies and self.most_calls > MOST_CALLS:
             raise ValueError(f"a task of {self.most_calls:,} calls; at most {MOST_CALLS:,}")
         return self
 
     @property
     def most_calls(self) -> int:
-        """Of a task, told without listing them where they may be many."""
-        return len(self.calls)
+        """Of a task that is stated, told without listing them where they may be many."""
+        return len(self.shape(Draws()))
 
     @cached_property
-    def _calls(self) -> tuple[Call, ...]:
-        return self.calls
+    def _calls(self) -> Shape:
+        """Of all tasks; of those that are drawn an example."""
+        return self.shape(Draws(np.random.default_rng(0)))
 
     @property
     def turns_each(self) -> int:  # type: ignore[override]
         return len(self._calls)
 
-    @property
-    def follows(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(call.after for call in self._calls)
+    def drawn(self, random: np.random.Generator, count: int) -> Self:
+        if not self.varies:
+            return self
+        shapes: list[Shape] = []
+        calls = 0
+        while calls < count:
+            shapes.append(self.shape(Draws(random)))
+            calls += len(shapes[-1])
+        found = self.model_copy()
+        found._drawn = tuple(shapes)
+        return found
+
+    def _shapes(self, tasks: int) -> Sequence[Shape]:
+        return self._drawn[:tasks] if self.varies else [self._calls] * tasks
+
+    def sizes(self, count: int) -> Ints:
+        if not self.varies:
+            return np.full(-(-count // self.turns_each), self.turns_each, dtype=np.int64)
+        every = np.array([len(shape) for shape in self._drawn], dtype=np.int64)
+        return every[: 1 + int(np.cumsum(every).searchsorted(count))] if count else every[:0]
+
+    def follows(self, conversations: int) -> Sequence[Needs]:
+        needs = {id(shape): tuple(call.after for call in shape) for shape in self._shapes(conversations)}
+        return [needs[id(shape)] for shape in self._shapes(conversations)]
 
     def prompts(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        count = self.turns_each
-        tasks = -(-len(prompt_tokens) // count)
-        new, answers = (np.resize(each, tasks * count).reshape(tasks, count) for each in (prompt_tokens, output_tokens))
+        if not self.varies:
+            count = self.turns_each
+            tasks = -(-len(prompt_tokens) // count)
+            both = (np.resize(each, tasks * count).reshape(tasks, count) for each in (prompt_tokens, output_tokens))
+            return self._whole(self._calls, *both).ravel()[: len(prompt_tokens)]
+        found, first = np.zeros_like(prompt_tokens), 0
+        for shape in self._drawn:
+            rows = slice(first, first + len(shape))
+            found[rows] = self._whole(shape, prompt_tokens[None, rows], output_tokens[None, rows])[0]
+            first += len(shape)
+        return found
+
+    def _whole(self, shape: Shape, new: Ints, answers: Ints) -> Ints:
+        """Prompts of tasks of one shape, (tasks, calls)."""
         whole = np.zeros_like(new)
-        for number, call in enumerate(self._calls):
+        for number, call in enumerate(shape):
             begins = self.task if call.goes_on is None else whole[:, call.goes_on] + answers[:, call.goes_on]
             read = answers[:, list(call.reads)].sum(axis=1)
             whole[:, number] = begins + read + call.memory + (new[:, number] if call.new is None else call.new)
-        return whole.ravel()[: len(prompt_tokens)]
+        return whole
 
     def share(
         self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
     ) -> Shared:
-        return Texts(self._calls, prompt_tokens + output_tokens, self.task)
+        return Texts(self._shapes(len(self.sizes(len(prompt_tokens)))), prompt_tokens + output_tokens, self.task)
 
     def think_s(self, random: np.random.Generator, count: int) -> Floats:
         drawn = super().think_s(random, count)
-        with_tool = np.array([call.tool for call in self._calls])
-        return np.where(np.resize(with_tool, count), drawn, 0.0)
+        with_tool = [call.tool for shape in self._shapes(len(self.sizes(count))) for call in shape]
+        return np.where(with_tool[:count], drawn, 0.0)
 
     def shape_in_words(self) -> str:
         """How many calls a task has, and how many one after the other."""
+        if self.varies:
+            return "drawn for every task"
         depth: list[int] = []
         for call in self._calls:
             depth.append(1 + max((depth[each] for each in call.after), default=0))
@@ -110,60 +159,74 @@ class Texts(Shared):
 
     block_tokens = BLOCK_TOKENS
 
-    def __init__(self, calls: Sequence[Call], said: Ints, task: int) -> None:
-        self._calls, self._said, self._task = calls, said, task
+    def __init__(self, shapes: Sequence[Shape], said: Ints, task: int) -> None:
+        self._shapes, self._said, self._task = shapes, said, task
+        self._begins = np.concatenate([[0], np.cumsum([len(shape) for shape in shapes])])
 
     def blocks(self, number: int) -> tuple[int, ...]:
-        task, call = divmod(number, len(self._calls))
-        before = self._calls[call].goes_on
+        task = self._task_of(number)
+        begin = int(self._begins[task])
+        call = number - begin
+        before = self._shapes[task][call].goes_on
+        name = begin + task  # every task, and every call of it, has a number of its own
         if before is None:
-            first = task * (len(self._calls) + 1) << 32
-            begins = tuple(range(first, first + self._task // self.block_tokens))
+            begins = tuple(range(name << 32, (name << 32) + self._task // self.block_tokens))
         else:
-            begins = self.blocks(number - call + before)
-        first = task * (len(self._calls) + 1) + call + 1 << 32
+            begins = self.blocks(begin + before)
+        first = name + call + 1 << 32
         whole = int(self._said[number]) // self.block_tokens
         return begins + tuple(range(first + len(begins), first + whole))
 
+    def _task_of(self, number: int) -> int:
+        return int(self._begins.searchsorted(number, "right")) - 1
+
     def conversation(self, number: int) -> int | None:
-        return number // len(self._calls)
+        return self._task_of(number)
 
 
 class Research(Trees):
     """Deep research: a plan, ``breadth`` searches below it and below each of them, ``depth`` levels, each with a tool;
-    then every level is summed up from what lies below it, last a report."""
+    then every level is summed up from what lies below it, last a report. Breadth is drawn of every call, depth of a
+    task, memory of a search."""
 
     name = "research"
-    breadth: Annotated[PositiveNumber, Field(le=100)] = Field(description="searches below a call")
-    depth: Annotated[PositiveNumber, Field(le=10)] = Field(1, description="levels of searches")
+    breadth: Annotated[Number, Drawable(1, 100)] = Field(description="searches below a call")
+    depth: Annotated[Number, Drawable(1, 10)] = Field(1, description="levels of searches")
     tool: Seconds = Field(1.0, description="that a call takes on a worker, mean")
-    memory: Annotated[Count, Field(ge=0)] = Field(0, description="tokens that a search fetches")
+    memory: Tokens = Field(0, description="tokens that a search fetches")
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        return self.breadth, self.depth, self.memory
 
     @property
     def most_calls(self) -> int:
+        assert isinstance(self.breadth, int) and isinstance(self.depth, int)
         return int(2 * sum(self.breadth**level for level in range(self.depth + 1)))
 
-    @property
-    def calls(self) -> tuple[Call, ...]:
+    def shape(self, draws: Draws) -> Shape:
         found = [Call("plan")]
-        levels = [[0]]
-        while len(levels) <= self.depth:
-            level = []
-            for above in levels[-1]:
-                for _ in range(self.breadth):
-                    level.append(len(found))
-                    found.append(Call("search", (above,), reads=(above,), tool=True, memory=self.memory))
-            levels.append(level)
+        levels, below = [[0]], {}
+        for _ in range(draws.of(self.depth, "depth", 1, 10)):
+            levels.append([])
+            for above in levels[-2]:
+                breadth = draws.of(self.breadth, "breadth", 1, 100)
+                draws.further(2 * breadth)
+                below[above] = range(len(found), len(found) + breadth)
+                for each in below[above]:
+                    fetched = draws.of(self.memory, "memory")
+                    found.append(Call("search", (above,), reads=(above,), tool=True, memory=fetched))
+                    levels[-1].append(each)
         ready = {call: call for call in levels[-1]}
-        for level, below in zip(levels[-2::-1], levels[:0:-1], strict=True):
-            for place, above in enumerate(level):
-                parts = tuple(ready[each] for each in below[place * self.breadth : (place + 1) * self.breadth])
+        for level in levels[-2::-1]:
+            for above in level:
+                parts = tuple(ready[each] for each in below[above])
                 ready[above] = len(found)
                 found.append(Call("sum up" if above else "report", parts, goes_on=above, reads=parts))
         return tuple(found)
 
     def in_words(self) -> str:
-        what = f"{self.breadth:,} searches below each of {self.depth:,} levels"
+        what = f"{in_words(self.breadth)} searches below each of {in_words(self.depth)} levels"
         return f"research of {what} ({self.shape_in_words()}), {self.tools_in_words()} before a search"
 
 
@@ -172,46 +235,60 @@ class Debate(Trees):
     reads the last round (Du et al. 2023, arXiv:2305.14325)."""
 
     name = "debate"
-    debaters: Annotated[PositiveNumber, Field(ge=2, le=100)] = Field(description="that argue")
-    rounds: Annotated[PositiveNumber, Field(le=100)] = Field(2, description="answers of each")
+    debaters: Annotated[Number, Drawable(2, 100)] = Field(description="that argue")
+    rounds: Annotated[Number, Drawable(1, 100)] = Field(2, description="answers of each")
     tool: Seconds = Field(0.0, description="that a call takes on a worker, mean")
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def numbers(self) -> tuple[Number, ...]:
+        return self.debaters, self.rounds
+
+    def shape(self, draws: Draws) -> Shape:
         found: list[Call] = []
-        for turn in range(self.rounds):
-            last = range(len(found) - self.debaters, len(found)) if turn else range(0)
-            for place in range(self.debaters):
+        debaters, rounds = draws.of(self.debaters, "debaters", 2, 100), draws.of(self.rounds, "rounds", 1, 100)
+        draws.further(debaters * rounds + 1)
+        for turn in range(rounds):
+            last = range(len(found) - debaters, len(found)) if turn else range(0)
+            for place in range(debaters):
                 others = tuple(each for each in last if each - last.start != place)
                 found.append(Call(f"debater {place}", tuple(last), last.start + place if turn else None, others))
-        last_round = tuple(range(len(found) - self.debaters, len(found)))
+        last_round = tuple(range(len(found) - debaters, len(found)))
         return (*found, Call("judge", last_round, reads=last_round))
 
     def in_words(self) -> str:
-        return f"debates of {self.debaters:,} over {self.rounds:,} rounds and a judge ({self.shape_in_words()})"
+        what = f"{in_words(self.debaters)} over {in_words(self.rounds)} rounds and a judge"
+        return f"debates of {what} ({self.shape_in_words()})"
 
 
 class Retrieval(Trees):
-    """Hierarchical retrieval: a call a level chooses where to look further down; ``breadth`` calls read what is found
+    """Hierarchical retrieval: a call a level chooses where to look further down; ``breadth`` calls read what lies
     there beside each other, and one answers."""
 
     name = "retrieval"
-    levels: Annotated[PositiveNumber, Field(le=100)] = Field(2, description="choices one after the other")
-    breadth: Annotated[PositiveNumber, Field(le=1000)] = Field(4, description="readers of what was found")
+    levels: Annotated[Number, Drawable(1, 100)] = Field(2, description="choices one after the other")
+    breadth: Annotated[Number, Drawable(1, 1000)] = Field(4, description="readers of what lies there")
     tool: Seconds = Field(0.1, description="that a call takes on a worker, mean")
-    memory: Annotated[Count, Field(ge=0)] = Field(0, description="tokens that a choice or a reader fetches")
+    memory: Tokens = Field(0, description="tokens that a choice or a reader fetches")
 
     @property
-    def calls(self) -> tuple[Call, ...]:
-        first, chosen = Call("choose", tool=True, memory=self.memory), self.levels - 1
-        further = (first._replace(after=(level - 1,), goes_on=level - 1) for level in range(1, self.levels))
-        read = Call("read", (chosen,), reads=(chosen,), tool=True, memory=self.memory)
-        readers = tuple(range(self.levels, self.levels + self.breadth))
-        answer = Call("answer", readers, goes_on=chosen, reads=readers)
-        return (first, *further, *[read] * self.breadth, answer)
+    def numbers(self) -> tuple[Number, ...]:
+        return self.levels, self.breadth, self.memory
+
+    def shape(self, draws: Draws) -> Shape:
+        levels, breadth = draws.of(self.levels, "levels", 1, 100), draws.of(self.breadth, "breadth", 1, 1000)
+        draws.further(levels + breadth + 1)
+        found = []
+        for level in range(levels):
+            needs = (level - 1,) if level else ()
+            goes_on = level - 1 if level else None
+            found.append(Call("choose", needs, goes_on, tool=True, memory=draws.of(self.memory, "memory")))
+        read = Call("read", (levels - 1,), reads=(levels - 1,), tool=True)
+        found += [read._replace(memory=draws.of(self.memory, "memory")) for _ in range(breadth)]
+        readers = tuple(range(levels, levels + breadth))
+        return (*found, Call("answer", readers, goes_on=levels - 1, reads=readers))
 
     def in_words(self) -> str:
-        what = f"{self.levels:,} levels and {self.breadth:,} readers"
+        what = f"{in_words(self.levels)} levels and {in_words(self.breadth)} readers"
         return f"retrieval over {what} ({self.shape_in_words()}), {self.tools_in_words()} before each but the answer"
 
 
