@@ -287,6 +287,24 @@ def test_a_token_crosses_to_each_node_once_and_is_forwarded_there() -> None:
     assert by_kind["nvlink"] == pytest.approx(2 * sent * places_reached(32, 8) * 7 / 8)
 
 
+@pytest.mark.parametrize("nodes", [16, 32, 128])
+@pytest.mark.parametrize("phase", ["dispatch", "combine"])
+def test_wide_groups_take_longer_as_their_links_do(nodes: int, phase: str) -> None:
+    """Nothing beyond eight nodes is measured: the loss fitted there was drawn on in a straight line, to nine times what
+    links take on 32 nodes."""
+    exchange = ExpertExchange(tokens=16384.0, token_bytes=7168.0, topk=8)
+
+    def took(count: int) -> tuple[float, float]:
+        cluster = build_cluster("h200", count, "rail-optimised-400g")
+        traffic = exchange_experts(cluster, range(cluster.gpus), phase, exchange)
+        bandwidth = cluster.bandwidth_bytes_per_s
+        links = zip(traffic.links, traffic.link_bytes, strict=True)
+        return traffic.alone_s, max(size / bandwidth[link] for link, size in links)
+
+    (wide, links), (narrow, few) = took(nodes), took(8)
+    assert 1.0 <= wide / narrow <= 1.1 * links / few
+
+
 def test_an_all_to_all_named_dispatch_is_the_typical_exchange() -> None:
     """What programs of expert parallelism emit: bytes alone, eight of 256 experts, 7,168 values in fp8."""
     cluster, ranks = EXPERTS["four Hopper"]

@@ -12,6 +12,7 @@ from helpers.shipped import SCENARIOS
 
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
+from tspsim.question import look_up
 from tspsim.report.comparison_page import page
 from tspsim.scenario import ClusterInline, load
 from tspsim.scenario.project import Parts
@@ -180,6 +181,33 @@ def test_two_nodes_do_not_pay_for_thirty_two() -> None:
     assert small["rail-optimised-400g"] == Bill(nics=16, switches=2, optics=64, gpus=16)  # was 12 and 544
     assert small["fat-tree-400g"] == Bill(nics=16, switches=1, optics=32, gpus=16)
     assert large["rail-optimised-400g"] == large["fat-tree-400g"] == Bill(256, 12, 1024, 256)
+
+
+def billed(**cluster: Any) -> Bill:
+    question = load({
+        "name": "billed", "cluster": {"device": "h100", **cluster},
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}, "plans": [{"name": "TP8", "tp": 8}],
+    })  # fmt: skip
+    return Bill.of(look_up(question).cluster)
+
+
+@pytest.mark.parametrize("common", ["rail-optimised-400g", "ethernet-100g"])
+@pytest.mark.parametrize("nodes", [(4, 4), (2, 7), (32, 33)])
+def test_islands_pay_for_their_switches_and_those_between_them(common: str, nodes: tuple[int, int]) -> None:
+    """Nodes were counted as switches, and an island of 32 of them as one switch."""
+    own, ends = ("infiniband-400g-lambda", "fat-tree-400g"), (*nodes, sum(nodes))
+    isles = [{"nodes": count, "fabric": fabric} for count, fabric in zip(nodes, own, strict=True)]
+    whole = billed(nodes=sum(nodes), fabric=common, islands=isles)
+    parts = [billed(nodes=count, fabric=fabric) for count, fabric in zip(ends, (*own, common), strict=True)]
+    assert whole.nics == parts[-1].nics == 8 * sum(nodes)
+    assert whole.switches == sum(part.switches for part in parts)
+    assert whole.optics == sum(part.optics for part in parts)
+
+
+def test_a_measured_fabric_is_billed_as_what_it_is() -> None:
+    rows = [[0 if a == b else 380 for b in range(8)] for a in range(8)]
+    measured = billed(nodes=8, fabric="fat-tree-400g", measured={"unit": "GB/s", "rows": rows})
+    assert measured == billed(nodes=8, fabric="fat-tree-400g") == Bill(64, 1, 128, 64)  # was 8 switches, 184 optics
 
 
 def test_electricity_is_added_only_when_stated() -> None:

@@ -120,6 +120,8 @@ class Cluster:
         Which of equal paths between switches a flow takes.
     islands
         Nodes with a fabric of their own inside the one that joins all (:mod:`tspsim.network.islands`).
+    measured
+        The fabric in whose place bandwidths between nodes were measured (:mod:`tspsim.network.pairs`).
 
     Examples
     --------
@@ -140,6 +142,7 @@ class Cluster:
     engine_all_reduces: str | None = None
     routing: Routing = SPREAD
     islands: Islands | None = None
+    measured: FabricSpec | None = None
     #: Results that depend on this cluster alone, kept by whoever computes them.
     memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
@@ -176,6 +179,20 @@ class Cluster:
             *shape, kind, radix, dead, routing=self.routing, oversubscription=self.oversubscription, ports=ports,
             nic_bytes_per_s=fabric.nic.bandwidth.value, switch_s=fabric.switch.latency.value,
         )  # fmt: skip
+
+    @property
+    def installed(self) -> tuple[Cluster, ...]:
+        """Its nodes on every fabric that stands there, one cluster each: islands and what joins them, and the fabric
+        itself where the simulated links are measured ones."""
+        if self.islands is not None:
+            isles = zip(self.islands.fabrics, self.islands.nodes, strict=True)
+            own = [(fabric, nodes, fabric.oversubscription.value) for fabric, nodes in isles]
+            fabrics = [*own, (self.islands.common, self.nodes, self.oversubscription)]
+            return tuple([
+                replace(self, nodes=nodes, fabric=fabric, oversubscription=ratio, factors=(), islands=None, memo={})
+                for fabric, nodes, ratio in fabrics
+            ])  # fmt: skip
+        return (self if self.measured is None else replace(self, fabric=self.measured, factors=(), memo={}),)
 
     def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
         """The fabric that a group of ranks moves its data over."""

@@ -10,7 +10,8 @@ places that k experts touch, and r bytes a token, a rank moves
     inside   tokens·r·D(n, k)·(g−1)/g      or tokens·r·k·(g−1)/n      over ((SM·q)^−3 + (B·e)^−3)^(−1/3) bytes/s
     outside  tokens·r·D(m, k)·(m−1)/m      or tokens·r·k·(m−1)/m      over its share of the NICs at theirs
 
-with q a multiprocessor's rate, and outside longer by 1 + loss·max(m−4, 0)/4. docs/collective-models.md has the study.
+with q a multiprocessor's rate, and outside longer by 1 + loss·(min(max(m, 4), 8) − 4)/4: nothing up to four nodes, and no
+more beyond eight than there, the most that anybody measured. docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 TYPICAL: Mapping[str, ExpertExchange] = MappingProxyType(
     {"dispatch": ExpertExchange(1.0, 7168 * (1.0 + 4.0 / 128.0)), "combine": ExpertExchange(1.0, 7168 * 2.0)}
 )
+
+
+#: Nodes from which a fabric's loss grows, and those of the largest group that was measured.
+FREE_NODES, MEASURED_NODES = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,8 @@ class ExchangeCost:
         if curve.per_multiprocessor is not None:
             rates.append(exchange.multiprocessors * curve.per_multiprocessor)
         inside = size_bytes * sent.inside / power_sum(rates, -3.0)
-        loss = 1.0 + curve.fabric_loss * max(self.nodes - 4, 0) / 4.0
+        crowd = min(max(self.nodes, FREE_NODES), MEASURED_NODES) - FREE_NODES
+        loss = 1.0 + curve.fabric_loss * crowd / (MEASURED_NODES - FREE_NODES)
         outside = size_bytes * sent.outside / (self.nic_bytes_per_s * curve.fabric_efficiency) * loss
         starting = curve.base + curve.doubling * math.log2(1.0 + exchange.experts / 8.0)
         starting += curve.node * math.sqrt(self.nodes - 1)

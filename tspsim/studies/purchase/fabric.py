@@ -16,7 +16,8 @@ class Bill:
 
     The stages are those of the simulated graph. Ports that are used are counted, in whole switches a stage: a small
     cluster pays for its part of a fabric that grows. Every cable has an optic at each end: NIC to leaf, and each uplink
-    of a leaf (its used ports over the oversubscription) or spine.
+    of a leaf (its used ports over the oversubscription) or spine. Islands have switches and cables of their own beside
+    those of what joins them; where bandwidths were measured the fabric's own switches count.
     """
 
     nics: int
@@ -30,8 +31,12 @@ class Bill:
         if cluster.fabric is None:
             return cls(0, 0, 0, cluster.gpus)
         nics = cluster.nodes * cluster.node.nics
-        switches, cables = cluster.layout.plane.pieces(nics, cluster.oversubscription)
-        return cls(nics, switches, 2 * (nics + cables), cluster.gpus)
+        switches = cables = 0
+        for part in cluster.installed:
+            ends = part.nodes * part.node.nics
+            some, between = part.layout.plane.pieces(ends, part.oversubscription)
+            switches, cables = switches + some, cables + ends + between
+        return cls(nics, switches, 2 * cables, cluster.gpus)
 
     def usd(self, parts: Parts) -> float:
         """What all pieces cost."""
