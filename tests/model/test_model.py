@@ -15,6 +15,7 @@ from tspsim import catalog
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.model import load_model
 from tspsim.model.formats import BF16
+from tspsim.model.layer import LayerShard
 from tspsim.model.spec import ModelSpec, describe
 
 # Totals recomputed from the published configurations, in units of 1e9.
@@ -97,6 +98,23 @@ def test_windowed_layers_keep_and_see_no_more_than_their_window() -> None:
         for block in (model.blocks[1], model.blocks[0])
     )
     assert (full, windowed) == (4 * 4096 * 4096, 4 * 4096 * 128)
+
+
+@pytest.mark.parametrize("window", [64, 1000, 4096])
+@pytest.mark.parametrize("share", [0.3, 1.0, 1.01, 1.5, 2.0, 2.01, 3.0, 40.0])
+@pytest.mark.parametrize("cached", [0.0, 0.5, 1.0, 7.0])
+def test_a_window_is_counted_query_by_query(window: int, share: float, cached: float) -> None:
+    """Between one and two windows all pairs were counted: a third too many at two. Beyond, the corner in which the
+    window fills is counted as full."""
+    model = load_model("gpt-oss-20b")
+    block = model.block(0)._replace(window=window)
+    queries, before = int(window * share), int(window * cached)
+    segments, causal = LayerShard(model, 1, block=block).windowed(((queries, before + queries),), True)
+    counted = sum(q * kv - (q * q / 2 if causal else 0) for q, kv in segments)
+    exact = sum(min(before + i + 0.5, window) for i in range(queries))
+    assert sum(q for q, _ in segments) == queries
+    corner = window**2 / 2 if queries - max(window - before, 0) > window else 0.0
+    assert exact - queries <= counted <= exact + queries + corner
 
 
 def test_flops_of_a_layer_with_experts_count_the_experts_a_token_visits() -> None:

@@ -186,7 +186,8 @@ def test_two_nodes_do_not_pay_for_thirty_two() -> None:
 def billed(**cluster: Any) -> Bill:
     question = load({
         "name": "billed", "cluster": {"device": "h100", **cluster},
-        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}, "plans": [{"name": "TP8", "tp": 8}],
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"},
+        "plans": [{"name": "TP8", "tp": 8}],
     })  # fmt: skip
     return Bill.of(look_up(question).cluster)
 

@@ -205,6 +205,8 @@ def test_logs_of_nccl_tests_move_the_node(
         ("--nccl-tests cut.log --op all_reduce", "cells for 13 columns; was the log cut off"),
         ("--nccl-tests several.log --op all_reduce", "several.log: holds several tests"),
         ("--nccl-tests other.log --op all_reduce", "other.log: is of all_to_all, not of --op all_reduce"),
+        ("--nccl-tests starts.log --op all_reduce", "starts.log: is of all_gather, not of --op all_reduce"),
+        ("--nccl-tests gaps.log --op all_reduce", "gaps.log: lists rank 7 and not rank 1; say --gpus and --nodes"),
         ("--nccl-tests empty.log --op all_reduce --gpus 8 --nodes 1", "empty.log: has no row with a size and a time"),
         ("--op all_reduce --data raw", "--op: describes logs"),
         ("--nccl-tests a.log --nccl-tests a.log --nccl-tests a.log --op all_reduce --gpus 8 --gpus 8", "2 times for 3"),
@@ -222,6 +224,9 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
     ends = [f"# Collective test concluded: {name}_perf\n" for name in ("alltoall", "scatter")]
     (here / "other.log").write_text(text + ends[0])
     (here / "several.log").write_text(text + "".join(ends))
+    (here / "starts.log").write_text("# Collective test starting: all_gather_perf_mpi\n" + text)
+    kept = [line for line in text.splitlines() if not line.startswith("#  Rank") or line.split()[2] in "07"]
+    (here / "gaps.log").write_text("\n".join(kept))
     (here / "empty.log").write_text("")
     assert main(["calibrate", "h100", *arguments.split()]) == 2
     message = capsys.readouterr().err

@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"^\s*(?:\[\d+,\d+\]<std\w+>:|\d+:\s)")
 _COLUMNS = re.compile(r"^#\s+(size\s+count\s+type\s.*\btime\b.*)$")
 _RANK = re.compile(r"^#\s+Rank\s+(\d+)\s.*\bon\s+(\S+)\s+device\b")
 _HEADER = re.compile(r"^#\s+nThreads?:?\s+(\d+)\s+nGpus:?\s+(\d+)\b")
-_TESTED = re.compile(r"^#\s+Collective test concluded:\s+(\w+)_perf\b")
+_TESTED = re.compile(r"^#\s+Collective test (?:starting|concluded):\s+(?:\S*/)?(\w+?)_perf(?:_mpi)?\b")
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,14 @@ class Log:
         return pd.DataFrame([known | {"bytes": size, "time_us": time} for size, time in timed], dtype=str)
 
     def _group(self, lines: Sequence[str]) -> tuple[int, int]:
-        """GPUs and nodes as stated, or as the log lists them; one node where its header has all GPUs in one process."""
-        ranks = {found[1]: found[2] for line in lines if (found := _RANK.match(line))}
+        """GPUs and nodes as stated, or as the log lists them, which are all where no number is left out; one node where
+        its header has all GPUs in one process."""
+        ranks = {int(found[1]): found[2] for line in lines if (found := _RANK.match(line))}
+        if (missing := set(range(max(ranks, default=0))) - set(ranks)) and (self.gpus is None or self.nodes is None):
+            gap = f"lists rank {max(ranks)} and not rank {min(missing)}"
+            raise InputError(f"{gap}; say --gpus and --nodes, of all machines together")
+        if missing:
+            ranks = {}
         listed = ("--gpus", self.gpus, len(ranks)), ("--nodes", self.nodes, len(set(ranks.values())))
         for option, stated, count in listed:
             if stated is not None and count and stated != count:

@@ -209,16 +209,22 @@ class LayerShard:
         return segments
 
     def windowed(self, segments: tuple[tuple[int, int], ...], causal: bool) -> tuple[tuple[tuple[int, int], ...], bool]:
-        """What a window leaves of some segments: every query sees as many tokens as the window, where those are fewer
-        pairs than without it (the corner where the window is not yet full is counted as full)."""
+        """What a window leaves of some segments.
+
+        Where no band is longer than the window a piece is the triangle in which the window fills and the band behind
+        it, as many pairs as a causal piece with half its queries more context. Longer ones see the whole window: the
+        corner that does not stands for the band's two edges, whose tiles kernels compute whole.
+        """
         window = self.kind.window
-        if not window:
+        if not window or all(context <= window for _, context in segments):
             return segments, causal
-        seen = tuple((queries, min(context, window)) for queries, context in segments)
-        whole = sum(q * kv - (q * q / 2 if causal else 0) for q, kv in segments)
-        if sum(q * kv for q, kv in seen) >= whole:
-            return segments, causal
-        return seen, False
+        growing = [min(max(window - context + queries, 0), queries) for queries, context in segments]
+        bands = [queries - some for (queries, _), some in zip(segments, growing, strict=True)]
+        if causal and max(bands) <= window:
+            ends = [context - band for (_, context), band in zip(segments, bands, strict=True)]
+            pieces = (*zip(growing, ends, strict=True), *((band, window + band // 2) for band in bands))
+            return tuple(piece for piece in pieces if piece[0]), True
+        return tuple((queries, min(context, window)) for queries, context in segments), False
 
     def merge(self, tokens: int) -> MemoryBound:
         """Fold a block's partial attention into the running one by log-sum-exp: reads two, writes one."""

@@ -10,8 +10,8 @@ places that k experts touch, and r bytes a token, a rank moves
     inside   tokens·r·D(n, k)·(g−1)/g      or tokens·r·k·(g−1)/n      over ((SM·q)^−3 + (B·e)^−3)^(−1/3) bytes/s
     outside  tokens·r·D(m, k)·(m−1)/m      or tokens·r·k·(m−1)/m      over its share of the NICs at theirs
 
-with q a multiprocessor's rate, and outside longer by 1 + loss·(min(max(m, 4), 8) − 4)/4: nothing up to four nodes, and no
-more beyond eight than there, the most that anybody measured. docs/collective-models.md has the study.
+with q a multiprocessor's rate, and outside longer by 1 + loss·(min(max(m, 4), 8) − 4)/4: nothing up to four nodes,
+and no more beyond eight, the most that anybody measured, than there. docs/collective-models.md has the study.
 """
 
 from __future__ import annotations
