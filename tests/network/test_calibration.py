@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tspsim.errors import InputError, UnknownNameError
@@ -88,6 +88,7 @@ def test_a_larger_message_takes_longer_by_any_library(name: str, kind: str, size
 
 @settings(max_examples=80, deadline=None)
 @given(st.sampled_from(["all_gather", "reduce_scatter", "all_to_all"]), SIZES, st.integers(2, 60))
+@example("all_gather", 27525120.0, 15)
 def test_a_larger_group_of_a_rack_takes_longer_and_is_less_sure_beyond_what_was_measured(
     kind: str, size: float, ranks: int
 ) -> None:

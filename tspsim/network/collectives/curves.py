@@ -52,7 +52,10 @@ class Measured:
         curve = self.curve
         last = self._moving(2, size_bytes)
         if curve.switch is not None:
-            switch = curve.switch * (self.ranks / 2.0) ** curve.switch_exponent
+            # Beyond the groups that were measured it stays where it was last seen: carried on, a larger group would
+            # leave the costly protocol that a smaller one is held to, and be faster.
+            ranks = min(self.ranks, curve.ranks[1])
+            switch = curve.switch * (ranks / 2.0) ** curve.switch_exponent
             simple = self._starting(2) + self._moving(2, max(size_bytes, switch))
             if size_bytes >= switch:
                 return self._parts(simple, last, size_bytes)
