@@ -53,6 +53,8 @@ def answer(
     """
     cluster = cluster_of(question)
     device = load_device(cluster.device_name)
+    if question.cluster.power_limit is not None:
+        device = device.limited_to(question.cluster.power_limit)
     paces = Paces(question, ask, cluster.gpus_per_node)
     if progress is not None:
         progress("steps of its jobs", 0.0)
@@ -79,7 +81,11 @@ def answer(
         neighbours = Neighbours(fleet, question, cluster)
     power = None
     if question.power is not None:
-        power = Power(question.power, device, fleet)
+
+        def speed_at(job: Job, size: int, limit_w: float) -> float:
+            return paces.speed_at(question.jobs[job.entry], job.sizes[size], limit_w, device)
+
+        power = Power(question.power, device, fleet, speed_at)
         fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
     if power is not None:

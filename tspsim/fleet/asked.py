@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InfeasibleError, InputError
+from ..hardware import Device
 from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import WITH_UNITS
@@ -24,8 +25,9 @@ from .question import FleetQuestion, JobKeys
 Ask = Callable[[Scenario], Result]
 
 
-def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int) -> Scenario:
-    """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster.
+def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None) -> Scenario:
+    """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster, whose GPUs
+    may be limited to so many watts.
 
     Raises
     ------
@@ -33,7 +35,10 @@ def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int) -> Scenario:
         Its workload or plan is wrong; the key says of which job.
     """
     cluster = question.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True, context={WITH_UNITS: True})
-    part = {"gpus_per_node": job.gpus} if job.gpus is not None else {}
+    cluster |= _of_islands(cluster.get("islands") or (), nodes)
+    part: dict[str, Any] = {"gpus_per_node": job.gpus} if job.gpus is not None else {}
+    if limit_w is not None:
+        part["power_limit"] = f"{limit_w!r} W"
     plan = job.plan if job.plan == "best" else {"name": job.name[:60], **(job.plan or {})}
     data: dict[str, Any] = {
         "name": f"{question.name}: {job.name}",
@@ -47,6 +52,20 @@ def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int) -> Scenario:
         return load(data)
     except InputError as error:
         raise _of_job(error, job) from None
+
+
+def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, Any]:
+    """The cluster's keys for its first ``nodes`` nodes, where it has islands: those islands that they lie in."""
+    if not islands:
+        return {}
+    kept: list[dict[str, Any]] = []
+    for island in islands:
+        left = nodes - sum(each["nodes"] for each in kept)
+        if left > 0:
+            kept.append({**island, "nodes": min(left, island["nodes"])})
+    if len(kept) == 1:
+        return {"islands": [], "fabric": kept[0]["fabric"]}
+    return {"islands": kept}
 
 
 def _of_job(error: InputError, job: JobKeys) -> InputError:
@@ -80,7 +99,21 @@ class Paces:
         """
         if job.workload is None:
             return _checkpointed(Pace(), job, self._ordinary)
-        scenario = own_scenario(self.question, job, nodes)
+        answer = self.answers[job.name, nodes] = self._answer(job, nodes)
+        return _checkpointed(pace_of(_best(answer, job, nodes)), job, self._ordinary)
+
+    def speed_at(self, job: JobKeys, nodes: int, limit_w: float, device: Device) -> float:
+        """A job's speed with its GPUs limited to so many watts, over that at the device's own limit."""
+        if job.traffic is not None:
+            return 1.0  # a service runs as long as it is stated to
+        if job.workload is None:
+            return device.limited_to(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
+        slow = pace_of(_best(self._answer(job, nodes, limit_w), job, nodes))
+        own = pace_of(_best(self._answer(job, nodes), job, nodes))
+        return min(1.0, own.step_s / slow.step_s)
+
+    def _answer(self, job: JobKeys, nodes: int, limit_w: float | None = None) -> Result:
+        scenario = own_scenario(self.question, job, nodes, limit_w)
         stated = scenario.to_dict()
         for entry in (stated, *stated["plans"]):
             entry.pop("name", None)
@@ -90,13 +123,14 @@ class Paces:
                 self._known[key] = self.ask(scenario)
             except InputError as error:
                 raise _of_job(error, job) from None
-        answer = self._known[key]
-        self.answers[job.name, nodes] = answer
-        best = answer.best
-        if best is None:
-            told = answer.plans[0].error if answer.plans else "no plan was found"
-            raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
-        return _checkpointed(pace_of(best), job, self._ordinary)
+        return self._known[key]
+
+
+def _best(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
+    if answer.best is None:
+        told = answer.plans[0].error if answer.plans else "no plan was found"
+        raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
+    return answer.best
 
 
 def pace_of(plan: PlanResult) -> Pace:

@@ -7,7 +7,7 @@ back, for a process costs a generator for every wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from math import floor, inf
+from math import floor, inf, prod
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +16,7 @@ import simpy
 from ..errors import TspsimError
 from .desk import Desk, Running
 from .jobs import Job, Pace
-from .life import Life, Series, Spells
+from .life import SLOWER, Life, Series, Spells
 from .nodes import Nodes
 from .placements import Placement
 from .schedulers import JobScheduler
@@ -35,8 +35,10 @@ class Run(Running):
         Which of its sizes.
     ready_s
         When its restart is over and it works.
+    speeds
+        Why it works slower than alone → as a share of its speed otherwise (:data:`tspsim.fleet.life.SLOWER`).
     rate
-        How fast it works, alone = 1.
+        How fast it works, alone = 1: the product.
     since_s
         Until when its work is accounted for.
     end
@@ -47,12 +49,13 @@ class Run(Running):
         When a node of it failed, which nobody knows yet; None while it is sound.
     """
 
-    __slots__ = ("advanced_s", "end", "hung_s", "rate", "ready_s", "since_s", "size")
+    __slots__ = ("advanced_s", "end", "hung_s", "rate", "ready_s", "since_s", "size", "speeds")
 
     def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int) -> None:
         super().__init__(job, nodes, began_s, expected_s)
         self.size, self.ready_s, self.since_s, self.rate = size, began_s, began_s, 1.0
         self.advanced_s = 0.0
+        self.speeds: dict[str, float] = {}
         self.end: simpy.Event | None = None
         self.hung_s: float | None = None
 
@@ -136,6 +139,7 @@ class Fleet:
         """
         if not self.jobs:
             return
+        self._record()
         self.env.process(self._submit())
         if self.horizon_s is not None:
             self._at(self.horizon_s, lambda _: self._stop.succeed())
@@ -233,15 +237,17 @@ class Fleet:
         left_s = self.lives[run.job.number].left * run.work_s
         run.end = self._at(max(run.since_s, self.env.now) + left_s / run.rate, lambda event: self._done(run, event))
 
-    def set_rate(self, run: Run, rate: float, why: str) -> None:
-        """From now on a job works at another rate; what it works slower is lost to ``why``."""
-        if rate == run.rate:
+    def set_speed(self, run: Run, why: str, share: float) -> None:
+        """From now on a job works at another share of its speed; what it works slower is lost to ``why``."""
+        if share == run.speeds.get(why, 1.0):
             return
-        self._advance(run, self.env.now, why)
-        run.rate = rate
-        self._plan_end(run)
+        self._advance(run, self.env.now)
+        run.speeds[why] = share
+        run.rate = prod(run.speeds[each] for each in SLOWER if each in run.speeds)
+        if not run.hung:
+            self._plan_end(run)
 
-    def _advance(self, run: Run, until_s: float, why: str = "neighbours") -> None:
+    def _advance(self, run: Run, until_s: float) -> None:
         """Account for its work until a time."""
         if until_s <= run.since_s:
             return
@@ -251,7 +257,11 @@ class Fleet:
         life.advanced_s += advanced_s
         run.advanced_s += advanced_s
         life.left = max(0.0, life.left - advanced_s / run.work_s)
-        life.lose(why, worked_s - advanced_s)
+        left_s = worked_s
+        for why in SLOWER:
+            share = run.speeds.get(why, 1.0)
+            life.lose(why, left_s * (1.0 - share))
+            left_s *= share
         run.since_s = until_s
 
     def _done(self, run: Run, event: simpy.Event) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 
+#: What jobs at work are slower by than alone on neighbouring nodes, in the order in which it is accounted for.
+SLOWER = ("placement", "neighbours", "power")
 #: Where GPU-hours go that a job has and that do no lasting work, in the order in which a waterfall shows them.
-OF_JOBS = ("failed", "restarting", "redone", "checkpointing", "neighbours", "power", "exposed_communication")
+OF_JOBS = ("failed", "restarting", "redone", "checkpointing", *SLOWER, "exposed_communication")
 #: And those that no job has.
 OF_NODES = ("empty", "fragmented", "queue_blocked", "failed")
 #: All, in the order of the answer.
@@ -48,7 +50,7 @@ class Life:
     @property
     def slowdown(self) -> float:
         """Time at work over the time that the same work takes alone, at least 1."""
-        slower_s = self.lost_s.get("neighbours", 0.0) + self.lost_s.get("power", 0.0)
+        slower_s = sum(self.lost_s.get(why, 0.0) for why in SLOWER)
         return self.worked_s / (self.worked_s - slower_s) if slower_s else 1.0
 
     @property

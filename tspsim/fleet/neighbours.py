@@ -1,20 +1,15 @@
 """Jobs whose flows share links between switches: how much slower each of them works.
 
-What a job puts on every link comes from its own simulated step, run alone on its very nodes: the share of the link's
-bytes over a step, and the share of the step in which it moves them. Two rules follow, and a job works at the slower:
-
-- **in the mean** no link carries more than it can: rates are max-min fair (:mod:`tspsim.network.sharing`);
-- **in bursts**: while a job moves data, another moves some for as large a share of the time as it does in its own step,
-  for jobs know nothing of each other. Both then share the link. The step takes longer by what the exposed part of the
-  job's communication does, at most all that crosses the link, and by as much of the hidden part as finds the link busy
-  with the job's own data when it should catch up.
-
-:func:`together` launches the real steps on one engine, as the check.
+What a job puts on every link comes from its own simulated step, run alone on its very nodes and reduced to the
+transfers that cross those links (:mod:`tspsim.fleet.bursts`). Where its nodes are further apart than those of its own
+scenario, that step takes longer by itself. The reduced steps of jobs that share links run beside each other, one after
+the other for a while, from several begins, for jobs start when they like. :func:`together` launches the real steps on
+one engine, as the check.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,48 +20,27 @@ from ..costs import Costs
 from ..engine.assignment import Assignment, Cost
 from ..engine.core import Engine, Interference
 from ..mesh import Mesh
-from ..metrics import breakdown
 from ..network import Cluster
-from ..network.sharing import shares
+from ..network.fluid import Channel
 from ..parallel import axes_of, build_mesh, scheme_of, write_program
 from ..question import Question, look_up
 from ..simulation import scheduled
 from .asked import own_scenario
+from .bursts import StepGraph, beside, graph_of
 from .clock import Fleet, Run
 from .question import FleetQuestion
 
-#: Steps of a window in which jobs are launched together, and how many of them lie before it.
-WINDOW_STEPS, FIRST_STEPS = 6, 1
-#: Slower jobs than this share links that are busy most of the time (docs/fleet.md says how far off that was).
-ROUGH_BELOW = 0.95
+#: Steps of a window in which jobs run beside each other, how many of them lie before it, and from how many begins.
+WINDOW_STEPS, FIRST_STEPS, PHASES = 6, 1, 4
+#: Transfers of all jobs and begins that are looked at for one set of jobs: what keeps many jobs on shared spines
+#: affordable. Of more jobs fewer begins are needed, for they meet each other in more ways.
+MOST_TRANSFERS = 50_000
+#: Speeds that differ by less are one.
+SAME = 1e-9
 #: Sets of jobs that the JSON lists.
 MOST_TOLD = 100
-#: Less of a link's time is nobody's burden.
-LEAST_SHARE = 1e-6
-
-
-@dataclass(frozen=True)
-class Loads:
-    """What one job on its nodes puts on links between switches.
-
-    Attributes
-    ----------
-    step_s
-        Of its step alone, on these nodes.
-    exposed
-        Share of it in communication that no kernel hides.
-    mean, busy
-        Link → share of its bytes over a step, and share of the step in which the job's data moves there.
-    """
-
-    step_s: float
-    exposed: float
-    mean: Mapping[int, float]
-    busy: Mapping[int, float]
-
-    def burst(self, link: int) -> float:
-        """Share of a link that it takes while it moves data there."""
-        return min(1.0, self.mean[link] / self.busy[link])
+#: A job, the number of its nodes, and which.
+Key = tuple[int, int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -74,6 +48,8 @@ class Placed:
     """A job's step, ready to be launched on nodes of the whole cluster."""
 
     question: Question
+    #: On nodes of the job's own scenario, and on those of the cluster.
+    own: Assignment
     assignment: Assignment
     cost: Cost
     interference: Interference
@@ -94,43 +70,68 @@ class Neighbours:
 
     Attributes
     ----------
+    furthest
+        The lowest speed of a job alone on its nodes, over that on those of its own scenario.
     met
         Sets of (entry, size, nodes) that slowed each other, with their rates, in order of first meeting.
     """
 
     def __init__(self, fleet: Fleet, question: FleetQuestion, cluster: Cluster) -> None:
         self.question, self.cluster = question, cluster
-        self._loads: dict[tuple[int, int, tuple[int, ...]], Loads | None] = {}
+        self._graphs: dict[Key, StepGraph | None] = {}
+        self._rates: dict[tuple[Key, ...], list[float]] = {}
+        #: Seconds of a step on nodes of its own scenario, by entry and size.
+        self._own_s: dict[tuple[int, int], float] = {}
         self._running: frozenset[int] = frozenset()
-        self.met: dict[tuple[tuple[int, int, tuple[int, ...]], ...], list[float]] = {}
+        self.furthest = 1.0
+        self.met: dict[tuple[Key, ...], list[float]] = {}
         fleet.listeners.append(self.changed)
 
     def changed(self, fleet: Fleet) -> None:
         """Set the rates of all that runs."""
         runs = [run for run in fleet.desk.running.values() if isinstance(run, Run) and len(run.nodes) > 1]
-        now = frozenset(id(run) for run in runs)
+        now = frozenset(id(run) for run in runs if not run.hung)
         if now == self._running:
             return
         self._running = now
-        known = [(run, loads) for run in runs if not run.hung and (loads := self.loads_of(run)) is not None]
-        found = rates([loads for _, loads in known])
-        for (run, _), rate in zip(known, found, strict=True):
-            fleet.set_rate(run, rate, "neighbours")
-        slowed = [(self._key(run), rate) for (run, _), rate in zip(known, found, strict=True) if rate < 1.0]
-        if slowed:
-            self.met.setdefault(tuple(key for key, _ in slowed), [rate for _, rate in slowed])
+        for run in runs:
+            if "placement" not in run.speeds:
+                fleet.set_speed(run, "placement", self.speed_on(run))
+        sound = [(run, graph) for run in runs if not run.hung and (graph := self.graph_of(run)) is not None]
+        for numbers in meeting([graph for _, graph in sound]):
+            those = [sound[number] for number in numbers]
+            keys = tuple(self._key(run) for run, _ in those)
+            if keys not in self._rates:
+                self._rates[keys] = rates([graph for _, graph in those])
+            speeds = self._rates[keys]
+            for (run, _), rate in zip(those, speeds, strict=True):
+                fleet.set_speed(run, "neighbours", rate)
+            if min(speeds) < 1.0:
+                self.met.setdefault(keys, speeds)
 
-    def _key(self, run: Run) -> tuple[int, int, tuple[int, ...]]:
+    def _key(self, run: Run) -> Key:
         return run.job.entry, run.size, run.nodes
 
-    def loads_of(self, run: Run) -> Loads | None:
+    def graph_of(self, run: Run) -> StepGraph | None:
         """Of a job whose step is known, on its nodes; None of others."""
         key = self._key(run)
-        if key not in self._loads:
+        if key not in self._graphs:
             keys = self.question.jobs[run.job.entry]
             steps = keys.workload is not None and keys.traffic is None and keys.loop is None
-            self._loads[key] = loads(placed(self.question, key, self.cluster), self.cluster) if steps else None
-        return self._loads[key]
+            self._graphs[key] = reduced(placed(self.question, key, self.cluster), self.cluster) if steps else None
+        return self._graphs[key]
+
+    def speed_on(self, run: Run) -> float:
+        """How fast a job works alone on its nodes, over its own scenario's nodes; 1 where its step is not known."""
+        graph = self.graph_of(run)
+        if graph is None:
+            return 1.0
+        size = run.job.entry, run.size
+        if size not in self._own_s:
+            self._own_s[size] = alone_s(placed(self.question, self._key(run), self.cluster))
+        share = self._own_s[size] / graph.step_s
+        self.furthest = min(self.furthest, share)
+        return share if share < 1.0 - SAME else 1.0
 
     def check(self) -> list[dict[str, Any]]:
         """Every set of jobs that met, by the rule and with their real steps on one engine."""
@@ -139,22 +140,28 @@ class Neighbours:
             steps = [placed(self.question, key, self.cluster) for key in keys]
             if any(each.interference != steps[0].interference for each in steps):
                 continue
-            alone = [found.step_s for key in keys if (found := self._loads[key]) is not None]
+            alone = [graph.step_s for key in keys if (graph := self._graphs[key]) is not None]
             simulated = together(steps, self.cluster, alone)
             names = [self.question.jobs[entry].name for entry, _, _ in keys]
             checked.append({"jobs": names, "rates": told, "every_job_step": simulated})
         return checked
 
     def in_words(self) -> tuple[str, ...]:
-        """What rates rest on, and where they are rough, as a sentence."""
-        slowest = min((rate for told in self.met.values() for rate in told), default=1.0)
-        if slowest >= 1.0:
-            return ()
-        rough = " Links that are busy most of the time make it rough." if slowest < ROUGH_BELOW else ""
-        return (
-            f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by a rule "
-            f"over their own steps (`neighbours`).{rough} --every-job-step launches their real steps together.",
-        )
+        """What rates rest on, as sentences."""
+        told = []
+        if self.furthest < 1.0:
+            told.append(
+                f"Jobs whose nodes are further apart than in their own scenarios work at {self.furthest:.2f} of their "
+                "speed there at worst (lost to `placement`)."
+            )
+        slowest = min((rate for speeds in self.met.values() for rate in speeds), default=1.0)
+        if slowest < 1.0:
+            told.append(
+                f"Jobs whose flows share links slow each other to {slowest:.2f} of their speed alone at worst, by the "
+                "transfers of their own steps beside each other (`neighbours`). --every-job-step launches the whole "
+                "steps together."
+            )
+        return tuple(told)
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``neighbours``."""
@@ -166,7 +173,7 @@ class Neighbours:
         return {"sets": len(rows), "slowest": slowest, "met": rows[:MOST_TOLD]}
 
 
-def placed(question: FleetQuestion, key: tuple[int, int, tuple[int, ...]], cluster: Cluster) -> Placed:
+def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> Placed:
     """A job's step on nodes of the whole cluster, with the schedule of its own scenario."""
     entry, _, nodes = key
     own = look_up(own_scenario(question, question.jobs[entry], len(nodes)))
@@ -174,103 +181,127 @@ def placed(question: FleetQuestion, key: tuple[int, int, tuple[int, ...]], clust
     mesh = build_mesh(job.plan, own.cluster.gpus, own.cluster.gpus_per_node)
     of_a_node = cluster.gpus_per_node
     there = np.array(nodes, dtype=np.int64)[mesh.ranks // of_a_node] * of_a_node + mesh.ranks % of_a_node
-    mesh = Mesh(mesh.axes, there, mesh.made_of)
     roles, role_of = mesh.coordinates(axes_of(job))
     programs = tuple(write_program(scheme_of(job.plan), job, role) for role in roles)
     stack, device = job.work.stack, own.device
-    interference = Interference(stack.slowdown(device), device.communication_slowdown)
+    on_nodes = Mesh(mesh.axes, there, mesh.made_of)
+    _, role_there = on_nodes.coordinates(axes_of(job))
     return Placed(
-        own, Assignment(mesh, programs, role_of), stack.cost(Costs(device), device, job.capture), interference
+        own,
+        Assignment(mesh, programs, role_of),
+        Assignment(on_nodes, programs, role_there),
+        stack.cost(Costs(device), device, job.capture),
+        Interference(stack.slowdown(device), device.communication_slowdown),
     )
 
 
-def loads(step: Placed, cluster: Cluster) -> Loads:
-    """Of a step run alone on its nodes, every rank for itself."""
-    engine = Engine(cluster, step.cost, interference=step.interference, every_rank=True)
+def alone_s(step: Placed) -> float:
+    """Seconds of a step on the nodes of its own scenario."""
+    engine = Engine(step.question.cluster, step.cost, interference=step.interference)
+    submission = engine.launch(engine.prepare(step.own))
+    engine.run()
+    return submission.makespan_s
+
+
+def reduced(step: Placed, cluster: Cluster) -> StepGraph:
+    """A step, run alone on its nodes and reduced to the transfers over links between switches."""
+    engine = Engine(cluster, step.cost, interference=step.interference)
     submission = engine.launch(engine.prepare(step.assignment))
     engine.run()
-    makespan_s = submission.makespan_s
-    exposed = sum(breakdown(submission).exposed_s.values()) / makespan_s
-    bandwidth, first = cluster.bandwidth_bytes_per_s, cluster.layout.switch_start
-    carried: dict[int, float] = {}
-    # Groups that do the same move at the same time: of those on a link the longest counts.
-    moving_s: dict[int, dict[int, float]] = {}
-    uses = submission.system.uses()
+    # Which links all ranks use: of those that are folded away too.
+    every = Engine(cluster, step.cost, interference=step.interference, every_rank=True)
+    instances = [instance for instance, _ in every.system(every.prepare(step.assignment)).instances]
+    first, role_of = cluster.layout.switch_start, step.assignment.role_of
+    own: dict[Hashable, Channel] = {}
     for instance, channel in submission.system.instances:
-        traffic, times = instance.traffic, uses[channel]
-        for link, size in zip(traffic.links, traffic.link_bytes, strict=True):
-            if link >= first:
-                carried[link] = carried.get(link, 0.0) + times * size
-                same = moving_s.setdefault(link, {})
-                same[instance.template] = max(same.get(instance.template, 0.0), times * traffic.fluid_s)
-    mean = {link: size / (float(bandwidth[link]) * makespan_s) for link, size in carried.items()}
-    mean = {link: share for link, share in mean.items() if share > LEAST_SHARE}
-    # No longer than the step, no shorter than the bytes take.
-    busy = {link: min(1.0, max(share, sum(moving_s[link].values()) / makespan_s)) for link, share in mean.items()}
-    return Loads(makespan_s, exposed, mean, busy)
+        own[instance.template, instance.ranks] = channel
+        own.setdefault((instance.template, role_of[list(instance.ranks)].tobytes()), channel)
+    carried: dict[Channel, dict[int, float]] = {}
+    for instance in instances:
+        traffic = instance.traffic
+        crossed = [(link, share) for link, share in zip(traffic.links, instance.shares, strict=True) if link >= first]
+        if crossed:
+            same = instance.template, role_of[list(instance.ranks)].tobytes()
+            links = carried.setdefault(own.get((instance.template, instance.ranks)) or own[same], {})
+            for link, share in crossed:
+                links[link] = links.get(link, 0.0) + share * traffic.fluid_s
+    return graph_of(submission, carried, step.interference.compute)
 
 
-def rates(every: Sequence[Loads]) -> list[float]:
-    """How fast each job works beside the others, alone = 1."""
-    if len(every) < 2:
-        return [1.0] * len(every)
+def meeting(graphs: Sequence[StepGraph]) -> list[list[int]]:
+    """Jobs that can fill a link together, directly or through others: sets of their numbers. Of jobs that keep to
+    themselves everyone is a set."""
     users: dict[int, list[int]] = {}
-    for number, each in enumerate(every):
-        for link in each.mean:
+    for number, graph in enumerate(graphs):
+        for link in graph.peaks:
             users.setdefault(link, []).append(number)
-    shared = {link: numbers for link, numbers in users.items() if len(numbers) > 1}
-    loaded: list[Mapping[Hashable, float]] = [
-        {link: each.mean[link] for link in each.mean if link in shared} for each in every
-    ]
-    # Flows on a full link get equal bytes/s: who needs least is held up least.
-    in_the_mean = shares(loaded, [1.0 / max(each.values(), default=1.0) for each in loaded])
+    of = list(range(len(graphs)))
+
+    def find(number: int) -> int:
+        while of[number] != number:
+            of[number] = of[of[number]]
+            number = of[number]
+        return number
+
+    for link, numbers in users.items():
+        if len(numbers) > 1 and sum(graphs[number].peaks[link] for number in numbers) > 1.0:
+            for number in numbers:
+                of[find(number)] = find(numbers[0])
+    sets: dict[int, list[int]] = {}
+    for number in range(len(graphs)):
+        sets.setdefault(find(number), []).append(number)
+    return list(sets.values())
+
+
+def rates(graphs: Sequence[StepGraph]) -> list[float]:
+    """How fast each job works beside the others, alone = 1."""
+    if len(graphs) < 2:
+        return [1.0] * len(graphs)
+    alone_s = [beside([graph], [0.0], 1)[0][0] for graph in graphs]
+    steps = FIRST_STEPS + WINDOW_STEPS
+    transfers = (
+        steps * max(alone_s) * sum(len(graph.transfers) / own for graph, own in zip(graphs, alone_s, strict=True))
+    )
+    phases = int(min(PHASES, max(1, MOST_TRANSFERS // transfers)))
+    if transfers > MOST_TRANSFERS:
+        steps = max(FIRST_STEPS + 1, int(steps * MOST_TRANSFERS / transfers))
+    windows = [mean_steps(beside(graphs, begins_s, steps), steps) for begins_s in spread(alone_s, phases)]
     return [
-        min(mean, 1.0 / longer)
-        for mean, longer in zip(
-            in_the_mean, (_longer(number, every, shared) for number in range(len(every))), strict=True
-        )
+        min(1.0, float(np.mean([own / window[number] for window in windows]))) for number, own in enumerate(alone_s)
     ]
 
 
-def _longer(number: int, every: Sequence[Loads], shared: Mapping[int, Sequence[int]]) -> float:
-    """How much longer a job's step is for bursts of others on its links, at the link where it is longest."""
-    own, longest = every[number], 1.0
-    for link, numbers in shared.items():
-        if number not in numbers:
-            continue
-        lost = 0.0
-        for other in numbers:
-            if other != number:
-                both = own.burst(link), every[other].burst(link)
-                mine = shares([{link: each} for each in both], [1.0 / each for each in both])[0]
-                lost += every[other].busy[link] * (1.0 - mine)
-        if lost > 0.0:
-            busy = own.busy[link]
-            exposed = min(own.exposed, busy)
-            # What is hidden finds kernels to hide behind, unless the link is busy then with its own as well.
-            waits = exposed + (busy - exposed) * busy
-            longest = max(longest, 1.0 + waits * (1.0 / (1.0 - min(lost, 0.999)) - 1.0))
-    return longest
-
-
-def together(steps: Sequence[Placed], cluster: Cluster, alone_s: Sequence[float], phases: int = 4) -> list[float]:
-    """Rates of jobs whose real steps run beside each other on one engine, one after the other in a window: the mean
-    over several begins, for jobs start when they like. A job begins later than the first by shares of its step that are
-    spread evenly (multiples of the golden ratio)."""
+def spread(alone_s: Sequence[float], phases: int) -> Iterator[list[float]]:
+    """When jobs begin: later than the first by shares of their steps that are spread evenly (multiples of the golden
+    ratio)."""
     golden = (5.0**0.5 - 1.0) / 2.0
-    means = []
     for phase in range(phases):
-        begins = [
-            0.0 if not number else (phase + 0.5 + number * golden) / phases % 1.0 * alone_s[number]
-            for number in range(len(steps))
+        yield [
+            0.0 if not number else (phase + 0.5 + number * golden) / phases % 1.0 * own_s
+            for number, own_s in enumerate(alone_s)
         ]
-        ends = _window(steps, cluster, begins)
-        means.append([alone / took for alone, took in zip(alone_s, ends, strict=True)])
-    return [float(each) for each in np.mean(means, axis=0)]
 
 
-def _window(steps: Sequence[Placed], cluster: Cluster, begins_s: Sequence[float]) -> list[float]:
-    """Mean seconds of a step of each job, all under way for as long as the slowest takes for its window."""
+def mean_steps(ends_s: Sequence[Sequence[float]], steps: int) -> list[float]:
+    """Mean seconds of a step of each job, from the end of its first ones until the slowest has done ``steps``."""
+    last_s = max(ends[steps - 1] for ends in ends_s)
+    means = []
+    for ends in ends_s:
+        there = [end_s for end_s in ends[FIRST_STEPS - 1 :] if end_s <= last_s]
+        means.append((there[-1] - there[0]) / (len(there) - 1))
+    return means
+
+
+def together(steps: Sequence[Placed], cluster: Cluster, alone_s: Sequence[float]) -> list[float]:
+    """Rates of jobs whose real steps run beside each other on one engine, one after the other in a window: the mean
+    over several begins, for jobs start when they like."""
+    count = FIRST_STEPS + WINDOW_STEPS
+    windows = [mean_steps(_window(steps, cluster, begins_s), count) for begins_s in spread(alone_s, PHASES)]
+    return [float(np.mean([own / window[number] for window in windows])) for number, own in enumerate(alone_s)]
+
+
+def _window(steps: Sequence[Placed], cluster: Cluster, begins_s: Sequence[float]) -> list[list[float]]:
+    """Ends of the steps of each job, all under way for as long as the slowest takes for its window."""
     engine = Engine(cluster, steps[0].cost, interference=steps[0].interference)
     prepared = [engine.prepare(step.assignment) for step in steps]
     ends: list[list[float]] = [[] for _ in steps]
@@ -288,5 +319,4 @@ def _window(steps: Sequence[Placed], cluster: Cluster, begins_s: Sequence[float]
     for number in range(len(steps)):
         engine.env.process(loop(number))
     engine.run()
-    enough = [each[: max(FIRST_STEPS + WINDOW_STEPS, 2)] for each in ends]
-    return [(each[-1] - each[FIRST_STEPS - 1]) / (len(each) - FIRST_STEPS) for each in enough]
+    return ends

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,15 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..hardware import Device
-from .clock import Fleet
+from .clock import Fleet, Run
 from .jobs import Job
 from .life import Series
 from .power_keys import HOURS, PowerKeys
+
+#: Limits between the lowest and the device's own at which steps are simulated; between them speeds are on a line.
+LEVELS = 4
+#: Of a job at a size, with its GPUs limited to so many watts: its speed over that without a limit.
+SpeedAt = Callable[[Job, int, float], float]
 
 
 class Power:
@@ -22,21 +28,34 @@ class Power:
     ----------
     watts
         Of the machines now.
+    limit_w
+        What a GPU that a job has may draw now, without its share of server and fabric.
     """
 
-    def __init__(self, keys: PowerKeys, device: Device, fleet: Fleet) -> None:
-        self.keys, self.fleet = keys, fleet
+    def __init__(self, keys: PowerKeys, device: Device, fleet: Fleet, speed_at: SpeedAt) -> None:
+        self.keys, self.fleet, self.device, self.speed_at = keys, fleet, device, speed_at
+        self.limit_w = self.lowest_w = device.tdp_watts
         busy = keys.busy if keys.busy is not None else device.all_in_watts
         if busy is None:
             raise InputError(f"the power of {device.name} is not known; state it", key="power.busy")
         self.busy_w, self.idle_w = busy, busy * keys.idle
+        #: Of a GPU at the lowest limit.
+        self.least_w = busy
+        if keys.lowest is not None:
+            try:
+                device.limited_to(keys.lowest)
+            except InputError as error:
+                raise error.at(key="power.lowest") from None
+            self.least_w = max(self.idle_w, busy - (device.tdp_watts - keys.lowest))
+            fleet.listeners.append(self.changed)
+        self._speeds: dict[tuple[int, int], list[float]] = {}
         least = self.idle_w * fleet.nodes.count * fleet.nodes.gpus
         if keys.cap is not None and keys.cap < least:
             told = f"{keys.cap:,.0f} W are less than the {least:,.0f} W that the cluster draws idle"
             raise InputError(told, key="power.cap")
         for job in fleet.jobs:
             wide = job.gpus_at(min(job.sizes), fleet.nodes.gpus)
-            if keys.cap is not None and keys.cap < least + wide * (self.busy_w - self.idle_w):
+            if keys.cap is not None and keys.cap < least + wide * (self.least_w - self.idle_w):
                 raise InputError(f"job {job.name} alone draws more than {keys.cap:,.0f} W", key="power.cap")
 
     @property
@@ -44,14 +63,44 @@ class Power:
         nodes = self.fleet.nodes
         up = (nodes.count - len(nodes.down)) * nodes.gpus
         held = min(up, self.fleet.gpus_held)
-        return held * self.busy_w + (up - held) * self.idle_w
+        return held * self._drawn_w(self.limit_w) + (up - held) * self.idle_w
+
+    def _drawn_w(self, limit_w: float) -> float:
+        """Of a GPU that a job has."""
+        return max(self.idle_w, self.busy_w - (self.device.tdp_watts - limit_w))
 
     def allows(self, job: Job, size: int) -> bool:
-        """Whether a job may start now."""
+        """Whether a job may start now; nodes that are down come back idle."""
         if self.keys.cap is None:
             return True
-        more = job.gpus_at(job.sizes[size], self.fleet.nodes.gpus) * (self.busy_w - self.idle_w)
-        return self.watts + more <= self.keys.cap * (1.0 + 1e-12)
+        nodes = self.fleet.nodes
+        held = self.fleet.gpus_held + job.gpus_at(job.sizes[size], nodes.gpus)
+        idle = nodes.count * nodes.gpus - held
+        return held * self.least_w + idle * self.idle_w <= self.keys.cap * (1.0 + 1e-12)
+
+    def changed(self, fleet: Fleet) -> None:
+        """Limit all GPUs that jobs have alike, to what the cap leaves them."""
+        assert self.keys.cap is not None and self.keys.lowest is not None
+        most_w, held, nodes = self.device.tdp_watts, fleet.gpus_held, fleet.nodes
+        if held:
+            left_w = self.keys.cap - (nodes.count * nodes.gpus - held) * self.idle_w
+            self.limit_w = min(most_w, max(self.keys.lowest, left_w / held - self.busy_w + most_w))
+            self.lowest_w = min(self.lowest_w, self.limit_w)
+        for run in fleet.desk.running.values():
+            assert isinstance(run, Run)
+            fleet.set_speed(run, "power", self._speed(run))
+
+    def _speed(self, run: Run) -> float:
+        most_w = self.device.tdp_watts
+        if self.limit_w >= most_w:
+            return 1.0
+        assert self.keys.lowest is not None
+        limits_w = np.linspace(self.keys.lowest, most_w, LEVELS + 1)
+        kind = run.job.entry, run.size
+        if kind not in self._speeds:
+            own = [self.speed_at(run.job, run.size, float(limit_w)) for limit_w in limits_w[:-1]]
+            self._speeds[kind] = [*own, 1.0]
+        return float(np.interp(self.limit_w, limits_w, self._speeds[kind]))
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``power``."""
@@ -62,6 +111,7 @@ class Power:
         watts = np.array(series.watts)
         return {
             "pue": self.keys.pue,
+            **({"lowest_limit_w": self.lowest_w} if self.keys.lowest is not None else {}),
             "peak_w": float(watts.max(initial=0.0)),
             "mean_w": float(by_hour.sum() / self.keys.pue * 3.6e6 / ended_s) if ended_s else 0.0,
             "energy_kwh": float(by_hour.sum()),

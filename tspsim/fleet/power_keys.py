@@ -30,6 +30,11 @@ class PowerKeys(Section):
     cap: PositiveWatts | None = Field(
         None, description="of the machines, without the building: a job that would lead beyond it waits"
     )
+    lowest: Annotated[float, Quantity("W", positive=True, examples=("400 W", "350 W"))] | None = Field(
+        None,
+        description="under a cap: what a GPU may draw at least; clocks of all jobs are lowered that far before one "
+        "waits. Default: clocks stay as they are",
+    )
     electricity: Annotated[
         tuple[UsdPerKilowattHour, ...], BeforeValidator(_several), Field(min_length=1, max_length=HOURS)
     ] = Field((), validate_default=False, description="price of energy, or 24 of them by hour of day from midnight")
@@ -39,9 +44,19 @@ class PowerKeys(Section):
     def _once(self) -> PowerKeys:
         if self.busy is None and self.pue > 1.0:
             raise refuse("all-in power has the building in it already; state busy, without it, beside pue")
+        if len(self.electricity) not in (0, 1, HOURS):
+            raise refuse(f"electricity: {len(self.electricity)} prices; state one, or {HOURS} by hour of day")
+        if self.lowest is not None and self.cap is None:
+            raise refuse("lowest says how far clocks go down under a cap; state cap")
         return self
 
     def in_words(self) -> tuple[str, ...]:
         """What is assumed, as a sentence."""
         capped = f"; no job starts that would lead beyond {self.cap / 1e6:.3g} MW" if self.cap is not None else ""
+        if self.lowest is not None:
+            capped += (
+                f", with all GPUs that jobs have limited alike, to {self.lowest:g} W at least: steps are simulated at "
+                "such limits, jobs without a workload slow down as clocks do, and what users of a service see then is "
+                "not looked at"
+            )
         return (f"An idle GPU draws {self.idle:.0%} of a busy one, a node that is down nothing{capped} (`power`).",)
