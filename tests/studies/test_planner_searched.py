@@ -24,6 +24,7 @@ from tspsim.studies.planner import Planner, ServingPlanner
 from tspsim.studies.planner.candidate import LONGEST_NAME, Candidate, name_of
 from tspsim.studies.planner.clock import Deadline
 from tspsim.studies.planner.limit import Limits
+from tspsim.studies.planner.sets import Sets
 from tspsim.studies.planner.space import Space
 from tspsim.studies.planner.written import scenario_text
 
@@ -108,6 +109,31 @@ def test_no_bound_exceeds_the_step_for_any_key_that_is_searched(mixture: str) ->
         assert bound.outline_s(candidate.job, candidate.mesh, own) <= result.step_time_s, candidate.name
         groups.add(candidate.plan.shard_group)
     assert groups == {None, 8, 16}
+
+
+def test_no_bound_of_a_schedule_within_a_stage_exceeds_the_step_of_any_pipeline_around_it(mixture: str) -> None:
+    """The pipeline says how many micro-batches meet: what is bounded before it is chosen holds where most do."""
+    asked = look_up(tspsim.load(question(mixture, {"name": "any"}, sequences_per_replica=1, global_batch=None)))
+    space, device = Space(asked.model, asked.work, asked.cluster, 64), asked.device
+    bound = LowerBound(asked.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+    sets, orders = Sets(space, bound, device.visible_memory_bytes), set()
+    wanted = {"pp": 2, "ep": 4, "tp": 1, "sp": 1, "tsp": 1}
+    for family in space.families():
+        plan = family.plan
+        if any(plan.degree(axis) != degree for axis, degree in wanted.items()) or plan.recomputation != "none":
+            continue
+        if (plan.micro_batch, plan.expert_dispatch, plan.expert_pieces) != (1, "ranks", 1):
+            continue
+        for staged in space.within_stage(family):
+            if not staged.plan.hiding.micro_batches or staged.plan.rail_axes:
+                continue
+            for layout in space.layouts(staged):
+                result = run_plan(replace(asked, work=layout.job.work, plans=(layout.plan,)), layout.plan)
+                assert result.ran, result.error
+                for least_s in (sets.staged_s(staged), sets.beside_s(staged, family)):
+                    assert least_s <= result.step_time_s, layout.plan
+                orders.add((layout.plan.schedule, layout.plan.vpp))
+    assert orders >= {("1f1b", 1), ("1f1b", 2), ("dualpipe", 1)}
 
 
 def test_a_name_stays_within_what_a_scenario_takes() -> None:

@@ -15,7 +15,7 @@ CHECK_S, WRITE_S, WRITTEN_S, TIMED_S, SUM_S, ASK_S = 45e-6, 120e-6, 14e-6, 6e-6,
 STAGE_S, TASK_S, LAYER_S, MEMORY_S = 350e-6, 9e-6, 400e-6, 450e-6
 #: Seconds of a simulation that begins, and of an instruction; of one that overlaps micro-batches (measured with 2 to 16
 #: stages), or copies to hosts, whose layers are not alike in time, several times that.
-BEGIN_S, INSTRUCTION_S, IN_TURN, UNLIKE = 0.04, 1.2e-5, 2.5, 4.0
+BEGIN_S, INSTRUCTION_S, IN_TURN, UNLIKE = 0.04, 1.2e-5, 1.5, 4.0
 
 
 @dataclass

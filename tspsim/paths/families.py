@@ -90,7 +90,7 @@ class FamilyBounds:
         if how == "first":
             plan = replace(plan, exchange=method_of(plan).floor_like or plan.exchange).with_defaults()
         alike = replace(family, plan=plan)
-        key = ("unrouted", how, *(_floor_key(alike) if how == "first" else (signature(alike),)))
+        key = ("unrouted", how, *(_floor_key(alike, of_experts=False) if how == "first" else (signature(alike),)))
         if key not in self._floors:
             rest = partial(self.kernels.summed, seconds=lambda each: 0.0 if _of_experts(each) else seconds(each))
             self._floors[key] = self.kernels.least_of_schedules(alike, rest)
@@ -144,11 +144,13 @@ def _of_experts(operator: Operator) -> bool:
     return operator.role.routed or operator.role in OF_ROWS
 
 
-def _floor_key(family: Job) -> tuple[Hashable, ...]:
-    """What of a family decides its kernels where attention is as fast as on any shape."""
+def _floor_key(family: Job, *, of_experts: bool = True) -> tuple[Hashable, ...]:
+    """What of a family decides its kernels where attention is as fast as on any shape; without those of experts that
+    are spread over ranks, over how many."""
     plan = family.plan
     scheme, method = scheme_of(plan), method_of(plan)
     divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
-    experts = (plan.ep, plan.expert_dispatch, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
+    ways = (plan.ep, plan.expert_dispatch, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
+    experts = ways if of_experts else plan.sequence_regions
     exchange = (method.floor_like or method.name) or plan.exchange
     return family.tokens, scheme.name, divided, experts, plan.activation_store, exchange

@@ -106,9 +106,10 @@ class StageBounds:
         return steps * turns * shards
 
     def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
-        """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble."""
+        """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble; of all
+        pipelines that there may be around the schedule within a stage."""
         if hides(job):
-            return self._hidden_s(job, mesh)
+            return self._hidden_s(job, mesh, any_pipeline=True)
         every = list(self._layers_of_each_kind(job, mesh))
         return self._evenly_s(job, every, self._said_s(job, divisions))
 
@@ -220,9 +221,10 @@ class StageBounds:
         lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
         return max((count * inside_s + outside_s) / pp, lost_s)
 
-    def _hidden_s(self, job: Job, mesh: Mesh) -> float:
+    def _hidden_s(self, job: Job, mesh: Mesh, *, any_pipeline: bool = False) -> float:
         """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
-        nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none."""
+        nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none. How many
+        do the pipeline says: in one or another nearly all may meet, and with ``any_pipeline`` all of them do."""
         count, pp, vpp = job.micro_batches, job.plan.pp, job.plan.vpp
         kernels = self.kernels
         both_s = forward_s = backward_s = 0.0
@@ -234,6 +236,8 @@ class StageBounds:
             fewest_s.append(max(between, *ends))
             least_s.append(sum(ends))
         apart_s, together_s = forward_s + backward_s, max(both_s, forward_s, backward_s)
+        if any_pipeline:
+            return count * (together_s + kernels.outside_s(job)) / pp
         met = [sum(task.beside for task in job.tasks(stage)) for stage in range(pp)]
         inside_s = (count * vpp - max(met)) * apart_s + max(met) * together_s
         even_s = (inside_s / vpp + count * kernels.outside_s(job)) / pp

@@ -6,8 +6,9 @@ thousands alike: it would simulate late what is good. What is bounded and simula
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import UnreachableError
@@ -21,8 +22,11 @@ from .portfolio import USUAL, in_turn, portfolio
 from .sets import Sets
 from .shapes import Line, Shapes, distance
 
-#: Of the portfolio so many of the most promising are tried at further micro-batches, and simulated.
-PROMISING = 4
+#: Of each kind in the portfolio so many of the most promising are tried at further micro-batches.
+PROMISING = 3
+#: The first of a kind is the one that is quickest to simulate of those whose bounds are so near to its lowest; shares
+#: of the effort that writing and bounding a portfolio may take, and simulating it.
+NEARLY, BOUNDED_SHARE, PORTFOLIO_SHARE = 0.03, 0.2, 0.4
 #: A plan that differs in one thing is worth a look where it may be faster by this share.
 WORTH = 0.002
 #: Plans that are simulated between two looks.
@@ -82,13 +86,20 @@ class Climb:
         self.below_s, self.deadline = below_s, deadline
 
     def begin(self) -> None:
-        """Simulate the most promising of the first portfolio, and apart those of the pipelines whose micro-batches take
-        turns, whose bounds are further from what they take."""
-        for lines in (portfolio, in_turn):
-            first = self.first(lines(self.shapes, self.room_bytes, self.admit))
-            batch = self._promising(first, self._limit_s(self._best()))
-            if batch:
-                self._simulated(batch, self._best())
+        """Simulate the most promising of the first portfolio: one of each kind first, for some kinds exceed their
+        bounds by more than others, and then those that are expected to be faster."""
+        every = (of(self.shapes, self.room_bytes, self.admit) for of in (portfolio, in_turn))
+        kinds = self.first(itertools.chain.from_iterable(every), self.deadline.nearer(BOUNDED_SHARE))
+        until = self.deadline.nearer(PORTFOLIO_SHARE)
+        best = self._best()
+        for bounded in sorted(kinds, key=lambda each: each[0][0]):
+            near = [each for each in bounded if each[0] <= (1.0 + NEARLY) * bounded[0][0]]
+            batch = [min(near, key=lambda each: self._takes_s(each[1]))]
+            if batch[0][0] < self._limit_s(best) and self._takes_s(batch[0][1]) < until.left_s:
+                best = self._simulated(batch, best)
+        waiting = [each for bounded in kinds for each in bounded]
+        while batch := self._promising(waiting, self._limit_s(best), until):
+            best = self._simulated(batch, best)
 
     def up(self) -> None:
         """From the best to what differs from it in one thing, as long as that is faster; in the end also what is
@@ -98,7 +109,7 @@ class Climb:
             limit_s = self._limit_s(best)
             waiting = self.beside(best.candidate, limit_s)
             while slack < len(SLACKS) and not self.deadline.passed:
-                batch = self._promising(waiting, limit_s * (1.0 + SLACKS[slack]))
+                batch = self._promising(waiting, limit_s * (1.0 + SLACKS[slack]), self.deadline)
                 if not batch:
                     slack += 1
                     continue
@@ -122,19 +133,21 @@ class Climb:
         found = [*self.course.answers(batch), *([best] if best is not None else [])]
         return min(filter(self.fits, found), key=lambda each: each.rank, default=None)
 
-    def _promising(self, waiting: Sequence[tuple[float, Candidate]], limit_s: float) -> list[tuple[float, Candidate]]:
+    def _promising(
+        self, waiting: Sequence[tuple[float, Candidate]], limit_s: float, until: Deadline
+    ) -> list[tuple[float, Candidate]]:
         """Of plans with their bounds those that are likely faster than ``limit_s``: if they take as much longer than
         their bounds as what is most like them did."""
         likely = []
         for number, (bound_s, candidate) in enumerate(waiting):
             if candidate.name not in self.course.known:
                 likely.append((bound_s * self._usual_ratio(candidate), number))
-        left_s, chosen = self.deadline.left_s, list[tuple[float, Candidate]]()
+        left_s, chosen = until.left_s, list[tuple[float, Candidate]]()
         for step_s, number in sorted(likely):
             if step_s >= limit_s or len(chosen) == TOGETHER:
                 break
             candidate = waiting[number][1]
-            left_s -= self.sets.bound.simulation_s(candidate.job, candidate.mesh)
+            left_s -= self._takes_s(candidate)
             if left_s > 0.0:
                 chosen.append(waiting[number])
         return chosen
@@ -147,9 +160,22 @@ class Climb:
         like = min(alike, key=lambda each: distance(each.candidate.plan, candidate.plan))
         return like.step_s / like.bound_s
 
-    def first(self, lines: Iterable[Line]) -> list[tuple[float, Candidate]]:
-        """The most promising of a portfolio, and of these with more sequences a micro-batch, lowest bound first."""
-        best = self.bounded(lines, math.inf, PROMISING)
+    def _takes_s(self, candidate: Candidate) -> float:
+        return self.sets.bound.simulation_s(candidate.job, candidate.mesh)
+
+    def first(self, lines: Iterable[Line], until: Deadline) -> list[list[tuple[float, Candidate]]]:
+        """The most promising of a portfolio by their kinds, and of these with more sequences a micro-batch, lowest
+        bound first; every kind has as much of the time."""
+        kinds: dict[Hashable, list[Line]] = {}
+        for line in lines:
+            kinds.setdefault(self._kind(line.candidate), []).append(line)
+            if until.passed:
+                break
+        first = [self._first_of(alike, until.nearer(1.0 / (len(kinds) - n))) for n, alike in enumerate(kinds.values())]
+        return [found for found in first if found]
+
+    def _first_of(self, lines: Sequence[Line], until: Deadline) -> list[tuple[float, Candidate]]:
+        best = self.bounded(lines, math.inf, PROMISING, until)
         limit_s = best[-1][0] if len(best) >= PROMISING else math.inf
         further: list[Candidate] = []
         for _, candidate in best:
@@ -157,8 +183,14 @@ class Climb:
             while line is not None:
                 line = self._larger(line)
                 further += [line.candidate] if line is not None else []
-        larger = self.bounded_candidates(further, limit_s, PROMISING)
+        larger = [] if until.passed else self.bounded_candidates(further, limit_s, PROMISING, until)
         return sorted((*best, *larger), key=lambda each: each[0])[:PROMISING]
+
+    def _kind(self, candidate: Candidate) -> Hashable:
+        """What says by how much a step exceeds its bound: whether micro-batches take turns, and whether tokens leave
+        their node."""
+        plan, near = candidate.plan, self.sets.space.cluster.gpus_per_node
+        return plan.hiding.micro_batches, plan.ep == 1, plan.ep > near
 
     def _larger(self, line: Line) -> Line | None:
         """The same at the next larger micro-batch, where that fits."""
@@ -187,29 +219,32 @@ class Climb:
                 if found is not None:
                     yield found
 
-    def bounded(self, lines: Iterable[Line], limit_s: float, count: int = 0) -> list[tuple[float, Candidate]]:
+    def bounded(
+        self, lines: Iterable[Line], limit_s: float, count: int = 0, until: Deadline | None = None
+    ) -> list[tuple[float, Candidate]]:
         """Plans that may be faster than ``limit_s`` with their bounds, lowest first; with ``count`` the first so
-        many, of the others hardly anything is asked."""
+        many, of the others hardly anything is asked. One is there however little time there is."""
         rough: list[tuple[float, int, Candidate]] = []
+        until = until or self.deadline
         for number, line in enumerate(lines):
-            if self.deadline.passed:
+            if until.passed and rough:
                 break
             if self._bound_s(self.sets.once, self.sets.staged_s, line.staged) < limit_s:
                 rough_s = self._bound_s(self.sets.rough_s, line.layout, line.division)
                 rough += [(rough_s, number, each) for each in self._fitting(line) if rough_s < limit_s]
-        return self._closer(sorted(rough, key=lambda each: each[:2]), limit_s, count)
+        return self._closer(sorted(rough, key=lambda each: each[:2]), limit_s, count, until)
 
     def bounded_candidates(
-        self, candidates: Sequence[Candidate], limit_s: float, count: int = 0
+        self, candidates: Sequence[Candidate], limit_s: float, count: int, until: Deadline
     ) -> list[tuple[float, Candidate]]:
-        return self._closer([(0.0, number, each) for number, each in enumerate(candidates)], limit_s, count)
+        return self._closer([(0.0, number, each) for number, each in enumerate(candidates)], limit_s, count, until)
 
     def _closer(
-        self, rough: Sequence[tuple[float, int, Candidate]], limit_s: float, count: int
+        self, rough: Sequence[tuple[float, int, Candidate]], limit_s: float, count: int, until: Deadline
     ) -> list[tuple[float, Candidate]]:
         found: dict[str, tuple[float, int, Candidate]] = {}
         for rough_s, number, candidate in rough:
-            if rough_s >= limit_s or self.deadline.passed:
+            if rough_s >= limit_s or (until.passed and found):
                 break
             if candidate.name in found:
                 continue

@@ -1,17 +1,20 @@
 """The first portfolio: plans that an engineer writes for a model and a machine before any search.
 
-By rule: one scheme within the node or none, experts on one rank, over a node or a few; the fewest pipeline stages that
-fit, and more of them until nothing has to be made again; replicas that divide the optimizer's state, or everything; of
-what fits the one that makes least again. A search simulates the most promising of them before anything else, so that
+By rule: one scheme within the node or none, experts on one rank, over a node or a few, reached the way that takes least
+on this machine; the fewest pipeline stages that fit, and more of them until nothing has to be made again; replicas that
+divide nothing where everything can be kept all the same, else the optimizer's state or everything; of what fits the one
+that makes least again. A search simulates the most promising of them before anything else, so that
 its answer is never worse than a line that anybody writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
+from ...errors import UnreachableError
 from ...parallel import Job, Plan, scheme_axes
-from ...parallel.dispatch import OVERLAPS
+from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.pipeline import ORDERS
 from ...parallel.recomputed import KEPT
 from .shapes import Line, Shapes
@@ -41,11 +44,11 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
             key = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep
             stages.setdefault(key, []).append(spread)
     for every in stages.values():
+        written = Written(shapes, USUAL, room_bytes)
         for spread in sorted(every, key=lambda each: each.plan.pp):
-            divided = (1, 3) if trains and spread.copies > 1 else (0,)
-            found = [shapes.lightest(spread, zero, USUAL, room_bytes) for zero in divided]
-            yield from (each for each in found if each is not None)
-            if found[0] is not None and found[0].candidate.plan.recomputation == KEPT:
+            lines = written.lines(spread, (0, 1, 3) if trains and spread.copies > 1 else (0,))
+            yield from lines
+            if any(_keeps_all(each) for each in lines if each.division.zero < 2):
                 break
 
 
@@ -58,6 +61,7 @@ def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> 
         return
     over = {experts.count, *(near * nodes for nodes in EXPERT_NODES)}
     orders = (Plan.schedule, *(each.name for each in ORDERS.values() if each.searched and each.for_experts))
+    written: dict[Hashable, Written] = {}
     for spread in shapes.spreads:
         plan = spread.plan
         alike = plan.micro_batch == 1 and plan.token_shards == 1 and plan.tp <= BESIDE
@@ -65,6 +69,57 @@ def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> 
             continue
         for hiding in (each.name for each in OVERLAPS.values() if each.micro_batches):
             for schedule in orders:
-                like = USUAL.with_values({"expert_overlap": hiding, "schedule": schedule})
-                found = shapes.lightest(spread, int(spread.copies > 1), like, room_bytes)
-                yield from () if found is None else (found,)
+                key = plan.tp, plan.ep, hiding, schedule
+                if key not in written:
+                    like = USUAL.with_values({"expert_overlap": hiding, "schedule": schedule})
+                    written[key] = Written(shapes, like, room_bytes)
+                yield from written[key].lines(spread, (0, 1) if spread.copies > 1 else (0,))
+
+
+class Written:
+    """Plans of spreads that differ in the pipeline alone, all with one way to their experts: that which takes least in
+    the first of them.
+
+    Parameters
+    ----------
+    shapes
+        What they are made of.
+    like
+        What they are nearest to.
+    room_bytes
+        What they may need of memory.
+    """
+
+    def __init__(self, shapes: Shapes, like: Plan, room_bytes: float) -> None:
+        self.shapes, self.like, self.room_bytes = shapes, like, room_bytes
+        self.way: str | None = None
+
+    def lines(self, spread: Job, zeros: Sequence[int]) -> list[Line]:
+        """A spread's plans with such division of their state; nothing is divided only where all can be kept so."""
+        found = [line for zero in zeros if (line := self._line(spread, zero)) is not None]
+        return [each for each in found if len(zeros) == 1 or each.division.zero or _keeps_all(each)]
+
+    def _line(self, spread: Job, zero: int) -> Line | None:
+        if self.way is not None or spread.plan.ep == 1:
+            return self._by(self.way or self.like.expert_dispatch, spread, zero)
+        ways = (each.name for each in DISPATCHES.values() if each.trains and each.searched)
+        lines = [line for way in ways if (line := self._by(way, spread, zero)) is not None]
+        if not lines:
+            return None
+        quickest = min(lines, key=self._even_s)
+        self.way = quickest.candidate.plan.expert_dispatch
+        return quickest
+
+    def _by(self, way: str, spread: Job, zero: int) -> Line | None:
+        like = self.like.with_values({"expert_dispatch": way})
+        return self.shapes.lightest(spread, zero, like, self.room_bytes)
+
+    def _even_s(self, line: Line) -> float:
+        try:
+            return self.shapes.sets.once(self.shapes.sets.staged_s, line.staged)
+        except UnreachableError:
+            return math.inf
+
+
+def _keeps_all(line: Line) -> bool:
+    return line.candidate.plan.recomputation == KEPT

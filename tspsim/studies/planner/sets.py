@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..._quick import replace
-from ...parallel import Job
+from ...parallel import Job, scheme_axes
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
 from ...paths import MEMORY_S, Division, LowerBound, Outline
@@ -40,6 +40,7 @@ class Sets:
     #: What was made, with what it was made of.
     _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
     _states: dict[Hashable, list[float]] = field(default_factory=dict)
+    _first: dict[Hashable, Job | None] = field(default_factory=dict)
 
     def memory_bytes(self, job: Job) -> float:
         """What a plan's fullest rank needs."""
@@ -57,10 +58,17 @@ class Sets:
         return first_stage_bytes(job)
 
     def first_s(self, spread: Job) -> float:
-        """Of all families of a spread; infinite where none is legal."""
-        family = next(self.space.families_of(spread), None)
-        if family is None:
+        """Of all families of a spread; infinite where none is legal. Of spreads that differ in the pipeline alone the
+        first legal family is looked for once, in the shallowest: what else a plan's degrees must divide and what its
+        kernels are is the same."""
+        plan = spread.plan
+        alike = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep, plan.micro_batch, plan.exchange
+        if spread.unequal or alike not in self._first:
+            self._first[alike] = next(self.space.families_of(spread), None)
+        like = self._first[alike]
+        if like is None:
             return math.inf
+        family = replace(spread, plan=replace(like.plan, degrees=plan.degrees))
         return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
 
     def families(self, spread: Job) -> list[Job]:
