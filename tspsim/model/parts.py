@@ -152,6 +152,9 @@ class Experts:
         Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
     router_bias
         The router has a bias, or a correction an expert.
+    scores
+        What the bias is added to: ``sigmoid`` of the scores, among which the bias only chooses (DeepSeek-V3, §2.1.2), or
+        the scores themselves, before their ``softmax``.
     groups, kept_groups
         Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     shared_gate
@@ -168,6 +171,12 @@ class Experts:
     groups: int = 1
     kept_groups: int = 1
     shared_gate: bool = False
+    scores: str = "sigmoid"
+
+    @property
+    def corrected(self) -> bool:
+        """Whether a token's experts are chosen by biased sigmoids, and weighed by unbiased ones."""
+        return self.router_bias and self.scores == "sigmoid"
 
 
 class Block(NamedTuple):

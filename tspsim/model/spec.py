@@ -74,6 +74,9 @@ class MoeSpec(_Section):
     first_dense: Count = Field(0, description="layers at the start without experts")
     every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
     router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
+    scores: Literal["sigmoid", "softmax"] = Field(
+        "sigmoid", description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"
+    )
     shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
     groups: PositiveCount = Field(1, description="groups of neighbouring experts")
     kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")

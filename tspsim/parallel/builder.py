@@ -388,7 +388,7 @@ class ProgramBuilder:
         if captured is Captured.WHOLE or not self._launches:
             return self._put(instruction)
         if isinstance(instruction, Compute):
-            host_s = stack.compute_s(instruction.operators, captured)
+            host_s = stack.compute_s(instruction.operators, captured, self._job.model.experts)
         elif isinstance(instruction, SendReceive):
             host_s = stack.message_s
         else:

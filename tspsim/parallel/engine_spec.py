@@ -6,18 +6,33 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, StrictBool
+from pydantic import AfterValidator, Field, PositiveInt, StrictBool
+from pydantic_core import PydanticCustomError
 
+from tspsim import operators
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
-from .serving_engine import Graphs, Limits, MemoryRule, Pages, Prior, Scheduler, ServingEngine, Sizes, StateRule
+from .serving_engine import (
+    Graphs,
+    Limits,
+    MemoryRule,
+    Pages,
+    Prior,
+    Scheduler,
+    Selection,
+    ServingEngine,
+    Sizes,
+    StateRule,
+)
 from .stated import Expected, Section, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
 Part = Literal["weights", "activations", "graphs", "context"]
+#: Operators by the name of their class.
+FAMILIES = frozenset(operators.__all__) - {"DTYPE_BYTES", "Computes", "Operator", "Role", "Sharding"}
 #: A size, or from where on every so many.
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 
@@ -134,6 +149,32 @@ class StatesSpec(Section):
         return StateRule(**told)
 
 
+class SelectionSpec(Section):
+    """Choosing experts by biased sigmoids where the engine's one kernel for it does not take their number."""
+
+    per_group: PositiveInt = Field(description="experts of a group that it takes, in powers of two altogether")
+    counts: tuple[PositiveInt, ...] = Field((), description="further numbers of experts that have a kernel")
+    kernels: PositiveInt = Field(description="that run instead")
+    each: Expected[Seconds] = Field(description="time of one in a graph")
+    but: tuple[str, ...] = Field((), description="words of names of GPUs on which one kernel takes any number")
+    source: str = Field(min_length=3, max_length=2000)
+
+    def selection(self) -> Selection:
+        """The same as engines read it."""
+        return Selection(
+            self.per_group, self.counts, self.kernels, Prior(self.each.value, *self.each.ends), self.but
+        )
+
+
+def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
+    """Refuse families that no operator is of."""
+    names = {name.split()[0] for name in stated.value}
+    if wrong := sorted(names - FAMILIES):
+        near = ", ".join(sorted(FAMILIES))
+        raise PydanticCustomError("family", "no operator is a {wrong}; they are {near}", {"wrong": wrong[0], "near": near})
+    return stated
+
+
 class EngineSpec(Section):
     """How a serving engine runs a model; what is left out costs nothing."""
 
@@ -155,6 +196,10 @@ class EngineSpec(Section):
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
     layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
     routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
+    selection: SelectionSpec | None = None
+    launched: Annotated[Stated[dict[str, PositiveInt]], AfterValidator(_families)] | None = Field(
+        None, description="family of operators → kernels that the host launches for one"
+    )
     skew: Expected[Seconds] | None = Field(None, description="waits in a collective, for every doubling of its ranks")
     skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
@@ -195,6 +240,8 @@ class EngineSpec(Section):
             "hidden": _value(self.hidden),
             "layer": _prior(self.layer),
             "routed": _prior(self.routed),
+            "selection": self.selection.selection() if self.selection else None,
+            "launched": _value(self.launched),
             "skew": _prior(self.skew),
             "skews": {device: _prior(each) for device, each in self.skews.items()},
             "front_end": _prior(self.front_end),
@@ -239,6 +286,8 @@ class EngineSpec(Section):
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
+            elif isinstance(entry, SelectionSpec):
+                yield Provenance(what, f"{entry.kernels} kernels of {_text('each', entry.each)}", entry.source, "library")
             elif isinstance(entry, StatesSpec):
                 yield Provenance(f"{what} of linear attention", entry.kept, entry.source, "library")
             elif isinstance(entry, MemorySpec):

@@ -95,7 +95,9 @@ class Job:
         """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers."""
         routed = sum(block.experts for block in self.model.blocks)
         stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
-        return self.work.stack.engine.between_s(-(-self.model.layers // stages), -(-routed // stages), ranks)
+        return self.work.stack.engine.between_s(
+            -(-self.model.layers // stages), -(-routed // stages), ranks, self.model.experts
+        )
 
     @property
     def hidden_host_s(self) -> float:

@@ -17,7 +17,8 @@ from math import ceil, log2
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..model.attention import MOST_DECODED, decoded
-from ..operators import AbsorbProduct, Gemm, Operator
+from ..model.parts import Experts
+from ..operators import AbsorbProduct, Gemm, Operator, Role
 
 if TYPE_CHECKING:
     from ..hardware import Device
@@ -238,6 +239,40 @@ class MemoryRule:
 
 
 @dataclass(frozen=True)
+class Selection:
+    """Choosing a token's experts by biased sigmoids of their scores: one kernel where the engine has it, several
+    where it has not.
+
+    Attributes
+    ----------
+    per_group, counts
+        The kernel takes powers of two of experts, in groups of so many at most; and others of these counts.
+    kernels, each
+        Those that run instead, and seconds of one inside a graph.
+    but
+        Words of the names of devices on which one kernel takes any number.
+    """
+
+    per_group: int
+    counts: tuple[int, ...]
+    kernels: int
+    each: Prior
+    but: tuple[str, ...] = ()
+
+    def several(self, experts: Experts) -> int:
+        """Kernels more than the one that programs count.
+
+        >>> selection = Selection(32, (384,), 12, Prior(3e-6, 3e-6, 3e-6))
+        >>> [selection.several(Experts(count, 8, 1, router_bias=True, groups=groups))
+        ...  for count, groups in ((256, 8), (384, 1), (256, 1), (160, 1))]
+        [0, 0, 11, 11]
+        """
+        power = not experts.count & (experts.count - 1)
+        fused = power and experts.count // experts.groups <= self.per_group or experts.count in self.counts
+        return self.kernels - 1 if experts.corrected and not fused else 0
+
+
+@dataclass(frozen=True)
 class ServingEngine:
     """How an engine runs the passes of a model.
 
@@ -265,6 +300,10 @@ class ServingEngine:
     layer, routed
         Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
         copies, scales, sorting.
+    selection
+        How a token's experts are chosen where scores have a correction; None: by one kernel.
+    launched
+        By family of operators, kernels that the host launches for one; one where none is stated.
     skew, skews
         Seconds that a collective takes longer in a step than alone, for every doubling of its ranks: they wait for the
         slowest. By device where that is another.
@@ -310,6 +349,8 @@ class ServingEngine:
     hidden: float = 0.0
     layer: Prior = NONE
     routed: Prior = NONE
+    selection: Selection | None = None
+    launched: Mapping[str, int] = field(default_factory=dict)
     skew: Prior = NONE
     skews: Mapping[str, Prior] = field(default_factory=dict)
     front_end: Prior = NONE
@@ -406,11 +447,25 @@ class ServingEngine:
         low, high = (each * sequences for each in self.sequence[1:])
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
 
-    def between_s(self, layers: int, routed: int, ranks: int) -> float:
+    def between_s(self, layers: int, routed: int, ranks: int, experts: Experts | None = None) -> float:
         """Seconds of a pass that are neither a counted kernel's nor a collective's own: of so many layers, of which
-        some have routed experts, on ``ranks`` that talk twice a layer."""
+        some have routed ``experts``, on ``ranks`` that talk twice a layer."""
         waits = 2 * layers * log2(ranks) * self.skew.value
-        return layers * self.layer.value + routed * self.routed.value + waits
+        chosen = self.selected(experts) * self.selection.each.value if self.selection else 0.0
+        return layers * self.layer.value + routed * (self.routed.value + chosen) + waits
+
+    def selected(self, experts: Experts | None) -> int:
+        """Kernels that choose a token's experts beyond the one that programs count."""
+        return self.selection.several(experts) if self.selection and experts is not None else 0
+
+    def launches(self, operator: Operator, experts: Experts | None = None) -> int:
+        """Kernels that the host launches for one operator of a pass that no graph holds: where nobody counted them,
+        one; otherwise those, casts and a choice of experts that takes several among them."""
+        if not self.launched:
+            return 1
+        casts = operator.dtype in self.separate_quantising
+        chosen = self.selected(experts) if operator.role is Role.EXPERTS else 0
+        return self.launched.get(operator.family, 1) + casts + chosen
 
     def hidden_s(self, sequences: int) -> float:
         """Seconds of the host that run beside the device: a step takes them at least."""
@@ -430,10 +485,13 @@ class ServingEngine:
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
         limits = tuple(each for each in self.limits if each.holds_on(device))
         block = next((each.tokens for each in self.pages if each.hold(kind, device)), self.block_tokens)
-        if (factor, skew, limits, block) == (1.0, self.skew, self.limits, self.block_tokens):
+        chosen = self.selection
+        if chosen is not None and any(word in device.lower() for word in chosen.but):
+            chosen = None
+        if (factor, skew, limits, block, chosen) == (1.0, self.skew, self.limits, self.block_tokens, self.selection):
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(self, skew=skew, limits=limits, block_tokens=block, **times)
+        return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------
 

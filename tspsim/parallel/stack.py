@@ -15,6 +15,7 @@ from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
 if TYPE_CHECKING:
     from ..hardware import Device
+    from ..model.parts import Experts
 
 
 @dataclass(frozen=True)
@@ -121,12 +122,21 @@ class Stack:
         anything = max(self.kernel_s, self.collective_s, self.collective_s_per_rank, self.message_s)
         return max(anything, self.expert_s if experts else 0.0) > 0.0
 
-    def compute_s(self, operators: Iterable[Operator], captured: Captured = Captured.NOTHING) -> float:
-        """Host time of some kernels; where graphs hold the pieces between attentions, of the attention and the next
-        piece."""
+    def compute_s(
+        self,
+        operators: Iterable[Operator],
+        captured: Captured = Captured.NOTHING,
+        experts: Experts | None = None,
+    ) -> float:
+        """Host time of some kernels of a model with such ``experts``; where graphs hold the pieces between attentions,
+        of the attention and the next piece."""
         if captured is Captured.PIECES:
             return 2.0 * self.kernel_s * sum(operator.role is Role.ATTENTION for operator in operators)
-        return sum(self.kernel_s + self.expert_s * operator.local_experts for operator in operators)
+        launches = self.engine.launches
+        return sum(
+            self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
+            for operator in operators
+        )
 
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:
         """Host time of a collective between ``ranks`` ranks, if no graph holds it."""

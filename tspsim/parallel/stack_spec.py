@@ -47,8 +47,9 @@ def kind_of(step: Step) -> StepKind:
 
 
 class VersionSpec(EngineSpec):
-    """What of a stack is otherwise in a version of it: its engine, and how far its measured runs lie apart."""
+    """What of a stack is otherwise in a version of it: its engine, its host, and how far its measured runs lie apart."""
 
+    kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones of it lie"
     )
@@ -113,8 +114,8 @@ class StackSpec(Section):
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
         engine = (self.engine or EngineSpec()).model_copy(update=stated)
-        spread = self.spread if own.spread is None else own.spread
-        found = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine, "spread": spread}
+        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine}
+        found |= {key: getattr(own, key) for key in ("kernel", "spread") if getattr(own, key) is not None}
         return self.model_copy(update=found)
 
     def runs(self, vendor: str, step: Step) -> bool:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from tspsim.traffic.kind import Ints
 
 from ..cells import Row
 
@@ -43,3 +48,50 @@ def read(row: Row, engine: str, model: str, prompt: int) -> int:
     if engine != "sglang" or model != "deepseek-r1" or version is None:
         return prompt
     return round(prompt * MISREAD) if tuple(map(int, version.groups())) >= MISREAD_SINCE else prompt
+
+
+@dataclass(frozen=True)
+class Bench:
+    """SGLang's client (``sglang.bench_serving``), whose random numbers all have seed 1: every run of it with as many
+    prompts asks for the same lengths, and fewer prompts are the first of more, text for text.
+
+    Attributes
+    ----------
+    met
+        Prompts at the beginning that the server has answered before: those of the page's run with fewer clients before
+        this one, and the first, which the client sends once more to see whether the server is up.
+    conversations
+        ``--dataset-name`` is left out: prompts and answers are those of ShareGPT, whatever ``--random-input-len`` says.
+    """
+
+    met: int = 1
+    conversations: bool = False
+
+    def lengths(self, prompt: int, output: int, requests: int) -> tuple[Ints, Ints]:
+        """Tokens of prompts and answers. Of random ones they are the client's own numbers:
+
+        >>> prompts, outputs = Bench().lengths(8000, 1000, 320)
+        >>> int(prompts.sum()), int(outputs.sum())  # as the pages print it
+        (1273893, 170000)
+
+        Of ShareGPT log-normals whose totals are those that the pages print:
+
+        >>> [round(tokens.mean()) for tokens in Bench(conversations=True).lengths(1024, 1024, 1000)]
+        [302, 196]
+        """
+        if not self.conversations:
+            random = np.random.RandomState(1)
+            first, second = (random.randint(1, nominal + 1, requests) for nominal in (prompt, output))
+            return first.astype(np.int64), second.astype(np.int64)
+        means = next(means for most, *means in SHAREGPT if requests <= most)
+        drawn = np.random.default_rng(1).normal(size=(2, requests))
+        shapes = zip(drawn, SPREADS, means, strict=True)
+        found = [np.exp(spread * normal) * mean / np.exp(spread * normal).mean() for normal, spread, mean in shapes]
+        return found[0].round().clip(1).astype(np.int64), found[1].round().clip(2).astype(np.int64)
+
+
+#: The first so many conversations of ShareGPT as the client shuffles them (seed 1), tokens of a prompt and of an answer,
+#: mean: totals that pages print of 10, 100 and 1,000 (DeepSeek's and Qwen3's tokenizers).
+SHAREGPT = ((10, 197.2, 278.4), (100, 338.4, 216.4), (1 << 30, 302.1, 195.8))
+#: Deviations of the logarithm: those of the shipped scenarios with such conversations, which say why.
+SPREADS = (1.5, 1.1)

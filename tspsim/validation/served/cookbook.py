@@ -1,20 +1,26 @@
 """Rows of published/serving_cookbook.csv: SGLang's cookbook, NIM, ROCm's vLLM, MLPerf and others; none was fitted on.
 
-Some rows have columns for model, engine, lengths and plan, the others say all of it in ``note``. What a source leaves
-out is assumed here, once and for all its rows: SGLang's ``bench_serving`` draws lengths uniformly from one token to the
-nominal (``--random-range-ratio`` 0), and its pages send 10, 80, 320 and 500 requests to 1, 16, 64 and 100 clients.
+Some rows have columns for model, engine, lengths and plan, the others say all of it in ``note``. What a table leaves
+out stands here, as the pages have it (sgl-project/sgl-cookbook, docs/autoregressive): SGLang's ``bench_serving`` draws
+lengths from one token to the nominal (:class:`.clients.Bench`), pages send 10, 80, 320 and 500 requests to 1, 16, 64
+and 100 clients, one run behind the other, and :data:`PAGES` has those that do otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 
 from ..cells import Row, count_of, number_of
 from ..devices import named_device
+from .clients import Bench
 from .published import Metric, metric_by_metric, weights_of
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE
@@ -54,8 +60,51 @@ NARROW = ("glm-5",)
 #: Requests that the cookbook's pages send to so many clients; to another number five each.
 REQUESTS = {1: 10, 16: 80, 64: 320, 100: 500}
 EACH = 5
+#: Clients of a page's runs with the same lengths, in their order.
+LADDER = (1, 16, 64, 100)
 #: Tokens where a page does not say.
 USUAL_LENGTH = 1000
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page's commands say and no column has.
+
+    Attributes
+    ----------
+    requests
+        By clients; empty: as most pages.
+    conversations
+        ``--dataset-name`` is left out, so that ``--random-input-len`` says nothing.
+    drafts
+        By clients: drafts a step, and tokens a step as the client prints them (``Accept length``).
+    lengths
+        By clients: of prompts and outputs, of the first, second, … run with as many, where the table has none.
+    """
+
+    requests: Mapping[int, int] = field(default_factory=dict)
+    conversations: bool = False
+    drafts: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    lengths: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
+
+
+#: Requests where prompts are those of ShareGPT: of pages with a server for one client, and of those with one for all.
+_FEW, _MANY = {1: 10, 100: 1000}, {1: 100, 100: 1000}
+#: Tokens of prompts and outputs of two of the pages' scenarios.
+CHAT, SUMMARY = (1000, 1000), (8000, 1000)
+#: By the page's name.
+PAGES = {
+    "DeepSeek-V3": Page(_FEW, conversations=True),
+    "DeepSeek-V3_2": Page(_FEW, conversations=True, drafts={1: (3, 2.46)}),
+    "GPT-OSS": Page(_MANY, conversations=True),
+    "Qwen3-Next": Page(_MANY, conversations=True),
+    "GLM-5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.48), 100: (3, 3.50)}),
+    "Qwen3.5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.12), 100: (3, 3.31)}),
+    "Llama3.1": Page(lengths={1: (CHAT, SUMMARY), 16: (CHAT, SUMMARY), 64: (SUMMARY,), 100: (CHAT,)}),
+}
+#: Requests that run at once where drafts are verified and nobody states how many (server_args.py of 0.5.6:
+#: ``max_running_requests`` "is reset to 48 for speculative decoding").
+DRAFTED = 48
 #: By the name in the table; an answer takes its first token and the others.
 METRICS: dict[str, Metric] = {
     "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
@@ -71,7 +120,25 @@ SAMPLES = 2000
 
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
-    return metric_by_metric(frame, METRICS, cookbook_run)
+    return metric_by_metric(with_lengths(frame), METRICS, cookbook_run)
+
+
+def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table, with the lengths that pages state for their runs where it has none: it keeps the pages' order."""
+    out, runs = frame.copy(), Counter[tuple[str, ...]]()
+    for place, row in zip(frame.index, frame.to_dict("records"), strict=True):
+        lengths = page_of(row).lengths.get(count_of(row, "concurrency"), ())
+        if not lengths or count_of(row, "input"):
+            continue
+        key = tuple(str(row[column]) for column in ("source", "concurrency", "metric"))
+        out.loc[place, ["input", "output"]] = list(map(str, lengths[min(runs[key], len(lengths) - 1)]))
+        runs[key] += 1
+    return out
+
+
+def page_of(row: Row) -> Page:
+    """What a row's page says beside it."""
+    return PAGES.get(PurePosixPath(str(row["source"])).stem, Page())
 
 
 def cookbook_run(row: Row) -> ServedRun:
@@ -97,13 +164,19 @@ def stated(row: Row) -> ServedRun:
         raise InputError("incomplete: how many requests at once is not stated")
     prompt, output = (count_of(row, column, USUAL_LENGTH) for column in ("input", "output"))
     stack = sglang_of(str(row["version"])) if engine == "sglang" else STACKS[engine]
+    page = page_of(row)
+    drafts, accepted = page.drafts.get(concurrency, (0, 0.0))
     plan = ServedPlan(
         model, device, int(degrees.get("tp", 1)), int(degrees.get("dp", 1)), int(degrees.get("ep", 1)), stack,
-        weights=narrow(model, device), activations=activations_of(model, device),
+        weights=narrow(model, device), activations=activations_of(model, device), drafts=drafts, accepted=accepted,
     )  # fmt: skip
+    numbers = REQUESTS | dict(page.requests)
+    before = [numbers[each] for each in page.requests or LADDER if each < concurrency]
+    client = Bench(met=max(before, default=1), conversations=page.conversations)
     return ServedRun(
         plan=plan, policy=engine, prompt=prompt, output=output, concurrency=concurrency,
-        requests=REQUESTS.get(concurrency, EACH * concurrency), least=1.0 / prompt, least_output=1.0 / output,
+        requests=numbers.get(concurrency, EACH * concurrency), client=client,
+        options=(("max_running_requests", DRAFTED),) if drafts else (),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
+from tspsim.traffic.prefixes.share import Beginnings
 
 from . import disaggregated
 from .measures import Measures
@@ -50,6 +51,8 @@ def drafting(plan: ServedPlan) -> SpeculationSpec:
     assumed."""
     if plan.rejected:
         return SpeculationSpec(tokens=plan.drafts, draft="mtp", positions=(0.0,) * plan.drafts)
+    if plan.accepted:
+        return SpeculationSpec(tokens=plan.drafts, draft="mtp", accepted=plan.accepted)
     return SpeculationSpec(tokens=plan.drafts, draft="mtp", prompts=plan.prompts or acceptance.USUAL)
 
 
@@ -70,7 +73,9 @@ def replay(run: ServedRun) -> Measures:
     block = costs.block_tokens if costs.block_tokens > 1 else None
     own = costs.question.work.stack.engine.scheduler
     options: dict[str, Any] = dict(own.options) if run.policy == own.name else {}
-    options |= CACHES_OFF.get(run.policy, {}) | dict(run.options)
+    if not asked.warm_up:
+        options |= CACHES_OFF.get(run.policy, {})
+    options |= dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
     pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
@@ -80,7 +85,7 @@ def replay(run: ServedRun) -> Measures:
     return replace(measured(waits, run), kv_tokens=tokens)
 
 
-#: Prompts of all scored runs are random: nothing is met again.
+#: Where every prompt is random nothing is met again.
 CACHES_OFF: dict[str, dict[str, bool]] = {
     "vllm": {"enable_prefix_caching": False},
     "sglang": {"disable_radix_cache": True},
@@ -139,7 +144,18 @@ def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
 
 
 def requests_of(run: ServedRun, count: int) -> Asked:
-    """Lengths of the first requests of a run, drawn."""
+    """Lengths of the first requests of a run: drawn, or its client's own, behind those prompts of them that the server
+    has answered before."""
+    if run.client is not None:
+        prompts, outputs = (tokens[:count] for tokens in run.client.lengths(run.prompt, run.output, run.requests))
+        met = min(run.client.met, count)
+        prompts, outputs = np.append(prompts[:met], prompts), np.append(np.ones(met, dtype=np.int64), outputs)
+        numbers = np.append(np.arange(met), np.arange(count))
+        shared = Beginnings(np.where(numbers < met, prompts, 0), numbers)
+        return Asked(
+            None, prompts, outputs, shared, np.zeros(met + count), most=run.concurrency, ignore_eos=True,
+            warm_up=met, pauses=True,
+        )  # fmt: skip
     random = np.random.default_rng([SEED, run.prompt, run.output])
     lengths = []
     shares = (run.least, run.least if run.least_output is None else run.least_output)

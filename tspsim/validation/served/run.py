@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .clients import Bench
+
 #: Options of an engine by their real names, sorted; hashable.
 Options = tuple[tuple[str, Any], ...]
 
@@ -36,6 +38,8 @@ class ServedPlan:
     prompts: Literal["", "coding", "chat", "random"] = ""
     #: The version accepts no draft: a fault of it.
     rejected: bool = False
+    #: Tokens a step that the run's own client counted; 0: as measured elsewhere of such prompts.
+    accepted: float = 0.0
 
     @property
     def gpus(self) -> int:
@@ -60,6 +64,8 @@ class ServedRun:
     #: Prompts and outputs are uniform from this share of the nominal on; 1: all are equal; None: as prompts.
     least: float = 1.0
     least_output: float | None = None
+    #: The client whose own numbers the lengths are; None: they are drawn, as above.
+    client: Bench | None = None
     #: Of the scheduler, by their real names.
     options: Options = ()
     #: Share of memory that the script gives the engine (``gpu_memory_utilization``, ``mem_fraction_static``,
