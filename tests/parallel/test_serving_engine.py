@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
-from tspsim.operators import Gemm, MemoryBound
+from tspsim.model import load_model
+from tspsim.operators import FusedMoE, Gemm, MemoryBound
 from tspsim.parallel import Captured, ServingEngine, load_stack
 from tspsim.parallel.serving_engine import NONE, Prior, Saving
 from tspsim.program import Collective, Compute, Launch
@@ -161,6 +162,28 @@ def test_a_device_on_which_other_kernels_run_has_a_pace_of_its_own() -> None:
         device = load_device(name)
         cost = stack.cost(lambda operator: device.time(operator).seconds, device)  # noqa: B023
         assert cost(product) == pytest.approx(pace * device.time(product).seconds)
+
+
+def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> None:
+    stack, device = load_stack("vllm").stack(), load_device("mi355x")
+    cost = stack.cost(lambda operator: 1.0, device)
+    experts = FusedMoE(64, 7168, 256, 256, 8, "fp8_block")
+    assert cost(experts) == stack.engine.routed_paces["mi355x"].value > cost(MemoryBound("norm", 1e8, 100)) == 1.0
+    assert stack.cost(lambda operator: 1.0, B200)(experts) == 1.0
+
+
+def test_experts_are_chosen_by_several_kernels_where_one_does_not_take_their_number() -> None:
+    plain = load_stack("sglang@0.5.6-plain").stack()
+    deepseek, glm, oss = (load_model(name).experts for name in ("deepseek-r1", "glm-4.7", "gpt-oss-120b"))
+    engine, experts = plain.engine, FusedMoE(64, 7168, 256, 256, 8, "fp8_block")
+    assert engine.selection is not None
+    assert [engine.selected(each) for each in (deepseek, glm, oss, None)] == [0, 11, 0, 0]
+    longer_s = engine.between_s(10, 10, 8, glm) - engine.between_s(10, 10, 8, deepseek)
+    assert longer_s == pytest.approx(10 * 11 * engine.selection.each.value)
+    assert engine.on("mi300x").selected(glm) == 0  # AITER's one takes any
+    # and the host launches them, and casts, where no graph does
+    assert plain.compute_s([experts], experts=glm) == pytest.approx((8 + 1 + 11) * plain.kernel_s)
+    assert load_stack("sglang").stack().compute_s([experts], experts=glm) == load_stack("sglang").stack().kernel_s
 
 
 def test_what_is_quantised_before_a_product_is_no_part_of_it() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from tspsim.errors import InputError
-from tspsim.validation.served.cookbook import cookbook_run
+from tspsim.validation.served.cookbook import cookbook_run, mend
+from tspsim.validation.served.replayed import requests_of
+from tspsim.validation.served.run import ServedRun
 
 ROW = {
     "group": "SGLang cookbook b200", "source": "a page", "gpu": "B200", "model": "DeepSeek-R1", "engine": "sglang",
@@ -20,7 +23,28 @@ def test_columns_say_what_sglangs_client_asked() -> None:
     plan = run.plan
     assert (plan.model, plan.device, plan.tp, plan.stack) == ("deepseek-r1", "b200", 8, "sglang@0.5.6-plain")
     assert (run.prompt, run.output, run.concurrency, run.requests) == (1000, 8000, 16, 80)
-    assert round(run.least * run.prompt) == 1  # lengths from one token on: 39,668 in 80 prompts on the page
+
+
+def test_lengths_are_the_clients_own_and_the_first_prompts_were_answered_before() -> None:
+    asked = requests_of(cookbook_run(ROW), 80)
+    counted = asked.counted
+    # as the page prints it
+    assert (asked.prompt_tokens[counted].sum(), asked.output_tokens[counted].sum()) == (39_668, 318_306)
+    assert asked.warm_up == 10  # the page's run of one client
+    for number in range(12):
+        met = asked.shared.blocks(10 + number)
+        assert len(met) == (int(asked.prompt_tokens[number]) // 16 if number < 10 else 0)
+        assert met == (asked.shared.blocks(number) if number < 10 else ())
+
+
+def test_pages_say_what_no_column_does() -> None:
+    sparse = cookbook_run(ROW | {"source": "a/DeepSeek-V3_2.md", "model": "DeepSeek-V3_2", "concurrency": "1"})
+    assert (sparse.plan.drafts, sparse.plan.accepted, dict(sparse.options)) == (3, 2.46, {"max_running_requests": 48})
+    prompts, outputs = requests_of(sparse, 10).prompt_tokens, requests_of(sparse, 10).output_tokens
+    assert abs(prompts[1:].sum() - 1972) < 10 and abs(outputs[1:].sum() - 2784) < 10  # not 1,000 and 8,000 each
+    page = {"source": "a/Llama3.1.md", "model": "Llama3.1", "input": "", "output": "", "concurrency": "16"}
+    runs = mend(pd.DataFrame([ROW | page, ROW | page | {"metric": "ttft_ms"}, ROW | page])).runs
+    assert [run.prompt if isinstance(run, ServedRun) else run for run in runs] == [1000, 1000, 8000]
 
 
 @pytest.mark.parametrize(

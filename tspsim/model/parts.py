@@ -153,8 +153,8 @@ class Experts:
     router_bias
         The router has a bias, or a correction an expert.
     scores
-        What the bias is added to: ``sigmoid`` of the scores, among which the bias only chooses (DeepSeek-V3, §2.1.2), or
-        the scores themselves, before their ``softmax``.
+        What the bias is added to: ``sigmoid`` of the scores, among which it only chooses (DeepSeek-V3, §2.1.2), or the
+        scores themselves, before their ``softmax``.
     groups, kept_groups
         Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     shared_gate

@@ -161,9 +161,7 @@ class SelectionSpec(Section):
 
     def selection(self) -> Selection:
         """The same as engines read it."""
-        return Selection(
-            self.per_group, self.counts, self.kernels, Prior(self.each.value, *self.each.ends), self.but
-        )
+        return Selection(self.per_group, self.counts, self.kernels, Prior(self.each.value, *self.each.ends), self.but)
 
 
 def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
@@ -171,7 +169,9 @@ def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
     names = {name.split()[0] for name in stated.value}
     if wrong := sorted(names - FAMILIES):
         near = ", ".join(sorted(FAMILIES))
-        raise PydanticCustomError("family", "no operator is a {wrong}; they are {near}", {"wrong": wrong[0], "near": near})
+        raise PydanticCustomError(
+            "family", "no operator is a {wrong}; they are {near}", {"wrong": wrong[0], "near": near}
+        )
     return stated
 
 
@@ -206,6 +206,9 @@ class EngineSpec(Section):
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
     paces: dict[str, Expected[Factor]] = Field(
         {}, description="device → how much longer kernels take than measured ones"
+    )
+    routed_paces: dict[str, Expected[Factor]] = Field(
+        {}, description="device → the same of routed experts, beside that"
     )
     memory: MemorySpec | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
@@ -247,6 +250,7 @@ class EngineSpec(Section):
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
             "paces": {device: _prior(each) for device, each in self.paces.items()},
+            "routed_paces": {device: _prior(each) for device, each in self.routed_paces.items()},
             "memory": self.memory.rule() if self.memory else None,
             "context_bytes": _prior(self.context),
             "peer_bytes": _prior(self.peer),
@@ -287,7 +291,9 @@ class EngineSpec(Section):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
             elif isinstance(entry, SelectionSpec):
-                yield Provenance(what, f"{entry.kernels} kernels of {_text('each', entry.each)}", entry.source, "library")
+                yield Provenance(
+                    what, f"{entry.kernels} kernels of {_text('each', entry.each)}", entry.source, "library"
+                )
             elif isinstance(entry, StatesSpec):
                 yield Provenance(f"{what} of linear attention", entry.kept, entry.source, "library")
             elif isinstance(entry, MemorySpec):
@@ -312,7 +318,7 @@ def _basis(entry: Stated[Any]) -> str:
 
 
 #: Keys whose values are bytes; other floats with a range but factors and shares are times.
-_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "logit", "hidden")
+_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "routed_paces", "logit", "hidden")
 
 
 def _text(key: str, entry: Stated[Any]) -> str:

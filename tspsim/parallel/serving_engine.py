@@ -268,7 +268,7 @@ class Selection:
         [0, 0, 11, 11]
         """
         power = not experts.count & (experts.count - 1)
-        fused = power and experts.count // experts.groups <= self.per_group or experts.count in self.counts
+        fused = (power and experts.count // experts.groups <= self.per_group) or experts.count in self.counts
         return self.kernels - 1 if experts.corrected and not fused else 0
 
 
@@ -311,8 +311,9 @@ class ServingEngine:
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
         By device, how much slower its host is than those that the times are of.
-    paces
-        By device, how much longer its kernels take than the measured ones, where the engine runs others there.
+    paces, routed_paces
+        By device, how much longer its kernels take than the measured ones, where the engine runs others there; and
+        those of routed experts, beside that.
     memory
         The rule by which caches get memory.
     context_bytes, peer_bytes, graph_bytes
@@ -356,6 +357,7 @@ class ServingEngine:
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
     paces: Mapping[str, Prior] = field(default_factory=dict)
+    routed_paces: Mapping[str, Prior] = field(default_factory=dict)
     memory: MemoryRule = MemoryRule()
     context_bytes: Prior = NONE
     peer_bytes: Prior = NONE
@@ -478,6 +480,10 @@ class ServingEngine:
     def pace(self, device: str) -> float:
         """How much longer kernels take on a device than the measured ones."""
         return self.paces[device].value if device in self.paces else 1.0
+
+    def routed_pace(self, device: str) -> float:
+        """The same of kernels of routed experts."""
+        return self.pace(device) * (self.routed_paces[device].value if device in self.routed_paces else 1.0)
 
     def on(self, device: str, kind: str = "") -> ServingEngine:
         """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of

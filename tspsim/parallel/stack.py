@@ -158,11 +158,17 @@ class Stack:
         finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
         # A device that was calibrated on whole steps has the pace of its kernels in what it was fitted to.
-        pace = 1.0 if device.spec.in_steps else engine.pace(device.name)
+        usual, routed = (
+            (1.0, 1.0) if device.spec.in_steps else (engine.pace(device.name), engine.routed_pace(device.name))
+        )
+
+        def pace(operator: Operator) -> float:
+            return routed if operator.role.routed else usual
+
         if captured is Captured.NOTHING or not engine.saves:
-            return lambda operator: pace * self.seconds(operator, priced(operator))
+            return lambda operator: pace(operator) * self.seconds(operator, priced(operator))
         saving = Saving(engine, device)
-        return lambda operator: pace * self.seconds(operator, saving.seconds(operator, priced(operator)))
+        return lambda operator: pace(operator) * self.seconds(operator, saving.seconds(operator, priced(operator)))
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""

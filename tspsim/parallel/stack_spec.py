@@ -47,7 +47,7 @@ def kind_of(step: Step) -> StepKind:
 
 
 class VersionSpec(EngineSpec):
-    """What of a stack is otherwise in a version of it: its engine, its host, and how far its measured runs lie apart."""
+    """What of a stack is otherwise in a version of it: its engine, its host, how far its measured runs lie apart."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
     spread: Stated[tuple[Lower, Upper]] | None = Field(

@@ -90,8 +90,8 @@ class Bench:
         return found[0].round().clip(1).astype(np.int64), found[1].round().clip(2).astype(np.int64)
 
 
-#: The first so many conversations of ShareGPT as the client shuffles them (seed 1), tokens of a prompt and of an answer,
-#: mean: totals that pages print of 10, 100 and 1,000 (DeepSeek's and Qwen3's tokenizers).
+#: The first so many conversations of ShareGPT as the client shuffles them (seed 1), tokens of a prompt and of an
+#: answer, mean: totals that pages print of 10, 100 and 1,000 (DeepSeek's and Qwen3's tokenizers).
 SHAREGPT = ((10, 197.2, 278.4), (100, 338.4, 216.4), (1 << 30, 302.1, 195.8))
 #: Deviations of the logarithm: those of the shipped scenarios with such conversations, which say why.
 SPREADS = (1.5, 1.1)
