@@ -174,13 +174,14 @@ def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> Non
 
 def test_experts_are_chosen_by_several_kernels_where_one_does_not_take_their_number() -> None:
     plain = load_stack("sglang@0.5.6-plain").stack()
-    deepseek, glm, oss = (load_model(name).experts for name in ("deepseek-r1", "glm-4.7", "gpt-oss-120b"))
+    names = ("deepseek-r1", "glm-4.7", "gpt-oss-120b", "qwen3-next-80b-a3b")
+    deepseek, glm, oss, gated = (load_model(name).experts for name in names)
     engine, experts = plain.engine, FusedMoE(64, 7168, 256, 256, 8, "fp8_block")
     assert engine.selection is not None
-    assert [engine.selected(each) for each in (deepseek, glm, oss, None)] == [0, 11, 0, 0]
+    assert [engine.selected(each) for each in (deepseek, glm, oss, gated, None)] == [0, 11, 0, 4, 0]
     longer_s = engine.between_s(10, 10, 8, glm) - engine.between_s(10, 10, 8, deepseek)
     assert longer_s == pytest.approx(10 * 11 * engine.selection.each.value)
-    assert engine.on("mi300x").selected(glm) == 0  # AITER's one takes any
+    assert [engine.on("mi300x").selected(each) for each in (glm, gated)] == [0, 4]  # AITER's one takes any number
     # and the host launches them, and casts, where no graph does
     assert plain.compute_s([experts], experts=glm) == pytest.approx((8 + 1 + 11) * plain.kernel_s)
     assert load_stack("sglang").stack().compute_s([experts], experts=glm) == load_stack("sglang").stack().kernel_s

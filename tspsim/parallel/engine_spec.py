@@ -157,11 +157,13 @@ class SelectionSpec(Section):
     kernels: PositiveInt = Field(description="that run instead")
     each: Expected[Seconds] = Field(description="time of one in a graph")
     but: tuple[str, ...] = Field((), description="words of names of GPUs on which one kernel takes any number")
+    gate: PositiveCount = Field(0, description="kernels of a gate of shared experts, and of their sum with the others")
     source: str = Field(min_length=3, max_length=2000)
 
     def selection(self) -> Selection:
         """The same as engines read it."""
-        return Selection(self.per_group, self.counts, self.kernels, Prior(self.each.value, *self.each.ends), self.but)
+        each = Prior(self.each.value, *self.each.ends)
+        return Selection(self.per_group, self.counts, self.kernels, each, self.but, self.gate)
 
 
 def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:

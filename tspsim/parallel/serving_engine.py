@@ -241,7 +241,7 @@ class MemoryRule:
 @dataclass(frozen=True)
 class Selection:
     """Choosing a token's experts by biased sigmoids of their scores: one kernel where the engine has it, several
-    where it has not.
+    where it has not; and the gate of its shared experts.
 
     Attributes
     ----------
@@ -251,6 +251,8 @@ class Selection:
         Those that run instead, and seconds of one inside a graph.
     but
         Words of the names of devices on which one kernel takes any number.
+    gate
+        Kernels of a gate of shared experts, and of the sum with the routed ones.
     """
 
     per_group: int
@@ -258,6 +260,7 @@ class Selection:
     kernels: int
     each: Prior
     but: tuple[str, ...] = ()
+    gate: int = 0
 
     def several(self, experts: Experts) -> int:
         """Kernels more than the one that programs count.
@@ -269,7 +272,8 @@ class Selection:
         """
         power = not experts.count & (experts.count - 1)
         fused = (power and experts.count // experts.groups <= self.per_group) or experts.count in self.counts
-        return self.kernels - 1 if experts.corrected and not fused else 0
+        chosen = self.kernels - 1 if experts.corrected and not fused else 0
+        return chosen + (self.gate if experts.shared_gate else 0)
 
 
 @dataclass(frozen=True)
@@ -457,7 +461,7 @@ class ServingEngine:
         return layers * self.layer.value + routed * (self.routed.value + chosen) + waits
 
     def selected(self, experts: Experts | None) -> int:
-        """Kernels that choose a token's experts beyond the one that programs count."""
+        """Kernels that choose a token's experts, and gate shared ones, beyond those that programs count."""
         return self.selection.several(experts) if self.selection and experts is not None else 0
 
     def launches(self, operator: Operator, experts: Experts | None = None) -> int:
@@ -493,7 +497,7 @@ class ServingEngine:
         block = next((each.tokens for each in self.pages if each.hold(kind, device)), self.block_tokens)
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):
-            chosen = None
+            chosen = replace(chosen, kernels=1, but=())
         if (factor, skew, limits, block, chosen) == (1.0, self.skew, self.limits, self.block_tokens, self.selection):
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
