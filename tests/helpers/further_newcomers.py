@@ -11,7 +11,7 @@ from typing import Any, Literal
 import networkx as nx
 import numpy as np
 
-from tspsim.fleet import Durations, JobScheduler, Logged, Placement
+from tspsim.fleet import Autoscaler, Durations, JobScheduler, Logged, Placement
 from tspsim.hardware import Device, Estimate, pricer
 from tspsim.model.attention.base import Rows, tokens_of
 from tspsim.model.attention.grouped import Grouped
@@ -227,10 +227,23 @@ class Ordered(Durations):
         return "an hour more for every job"
 
 
+class Timid(Autoscaler):
+    """One replica more for every doubling of the load."""
+
+    name = "timid"
+
+    def wanted(self, rate: float, replicas: int) -> int:
+        return round(rate).bit_length()
+
+    def in_words(self) -> str:
+        return "one more for every doubling"
+
+
 #: Group of entry points → what it brings.
 BROUGHT: dict[str, tuple[Any, ...]] = {
     "tspsim.activation_stores": (ActivationStore("half", "four bits enter the MLP's activation", columns_bytes=0.5),),
     "tspsim.attention_kinds": (Smoothed(),),
+    "tspsim.autoscalers": (Timid,),
     "tspsim.checkpoints": (Checkpoint("lazy", "the step begins when the state is in hosts", True, False),),
     "tspsim.collective_algorithms": (CollectiveAlgorithm("line", ("scan", "broadcast"), "in a line", in_a_line),),
     "tspsim.collective_kinds": (CollectiveKind("scan", "the vector", reduces=True),),

@@ -315,6 +315,17 @@ def test_a_log_of_somebody_else_s_form_is_told_by_its_lines(tmp_path: Path) -> N
     assert [(job["start_s"], job["end_s"], job["gpus"]) for job in found["jobs"]] == [(0.0, 60.0, 8), (10.0, 40.0, 4)]
 
 
+def test_replicas_follow_a_rule_of_somebody_else() -> None:
+    traffic = {"arrivals": {"kind": "poisson", "rate": 4}, "prompt": 200, "output": 5, "requests": 20}
+    job = {
+        "name": "chat", "workload": {"model": "llama-3.1-8b", "stack": "vllm"}, "traffic": traffic, "plan": {"tp": 2},
+        "gpus": 2, "hours": "2 h", "replicas": {"max": 8, "autoscaler": {"kind": "timid"}, "start": "0 s"},
+    }  # fmt: skip
+    machine = {"device": "h100", "nodes": 1}
+    (found,) = tspsim.simulate({"name": "new", "cluster": machine, "jobs": [job]}).to_json()["fleet"]["services"]
+    assert found["mean_replicas"] == found["most_replicas"] == 3
+
+
 def test_a_fleet_is_run_by_a_scheduler_a_placement_and_durations_of_somebody_else() -> None:
     jobs = {"name": "job", "nodes": 2, "arrivals": {"kind": "at_once"}, "count": 3, "hours": {"kind": "ordered"}}
     machine = {"device": "h100", "nodes": 3, "fabric": "rails-400g"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .answer import answer
 from .asked import own_scenario
+from .autoscalers import AUTOSCALERS, Autoscaler
 from .durations import DURATIONS, Durations
 from .loading import is_fleet, load
 from .logs import LOG_FORMS, LogForm, Logged
@@ -18,10 +19,12 @@ from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 from .schedulers import JOB_SCHEDULERS, JobScheduler
 
 __all__ = [
+    "AUTOSCALERS",
     "DURATIONS",
     "JOB_SCHEDULERS",
     "LOG_FORMS",
     "PLACEMENTS",
+    "Autoscaler",
     "Durations",
     "FleetAnswer",
     "FleetFacts",

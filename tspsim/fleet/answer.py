@@ -14,7 +14,7 @@ from ..network import Cluster, build_cluster
 from ..question import in_islands, measured_between, with_faults
 from ..result import PlanResult
 from ..scenario import Faults
-from .asked import Ask, Paces, checked_sizes, jobs_of
+from .asked import Ask, Paces, checked_sizes, jobs_of, replicas_of
 from .clock import Fleet
 from .failing import Failing
 from .jobs import Job
@@ -24,6 +24,7 @@ from .nodes import Nodes
 from .power import Power
 from .question import FleetQuestion
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
+from .scaling import Scaling
 
 Progress = Callable[[str, float], None]
 
@@ -76,6 +77,7 @@ def answer(
     if question.failures is not None or question.maintenance:
         chance = np.random.default_rng([question.seed, 2])
         failing = Failing(fleet, question.failures, question.maintenance, chance)
+    services = [Scaling(fleet, *service) for service in replicas_of(question, paces)]
     neighbours = None
     if question.neighbours and scarce(cluster):
         neighbours = Neighbours(fleet, question, cluster)
@@ -88,6 +90,8 @@ def answer(
         power = Power(question.power, device, fleet, speed_at)
         fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
+    if services:
+        parts["services"] = [_of_service(service, paces) for service in services]
     if power is not None:
         parts["power"] = power.to_json()
     if neighbours is not None:
@@ -132,6 +136,11 @@ def cluster_of(question: FleetQuestion) -> Cluster:
     if inline.routing is not None:
         cluster = cluster.with_routing(inline.routing.routing())
     return with_faults(cluster, inline.faults or Faults())
+
+
+def _of_service(service: Scaling, paces: Paces) -> dict[str, Any]:
+    """The entry of a service with an autoscaler."""
+    return service.to_json(lambda rate: paces.service_at(service.keys, service.replica.nodes, rate))
 
 
 def _plans(paces: Paces) -> Iterator[PlanResult]:

@@ -25,9 +25,11 @@ from .question import FleetQuestion, JobKeys
 Ask = Callable[[Scenario], Result]
 
 
-def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None) -> Scenario:
+def own_scenario(
+    question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None, rate: float | None = None
+) -> Scenario:
     """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster, whose GPUs
-    may be limited to so many watts.
+    may be limited to so many watts; a service at its stated rate or at another, in requests/s.
 
     Raises
     ------
@@ -49,9 +51,14 @@ def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: flo
     }
     data |= {key: value for key in ("traffic", "loop") if (value := getattr(job, key)) is not None}
     try:
-        return load(data)
+        own = load(data)
     except InputError as error:
         raise _of_job(error, job) from None
+    if rate is None or own.traffic is None:
+        return own
+    return own.model_copy(
+        update={"traffic": own.traffic.model_copy(update={"arrivals": own.traffic.arrivals.at(rate)})}
+    )
 
 
 def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, Any]:
@@ -112,8 +119,23 @@ class Paces:
         own = pace_of(_best(self._answer(job, nodes), job, nodes))
         return min(1.0, own.step_s / slow.step_s)
 
-    def _answer(self, job: JobKeys, nodes: int, limit_w: float | None = None) -> Result:
-        scenario = own_scenario(self.question, job, nodes, limit_w)
+    def service_at(self, job: JobKeys, nodes: int, rate: float) -> PlanResult:
+        """One replica of a service at so many requests/s."""
+        answer = self._answer(job, nodes, rate=rate)
+        self.answers.setdefault((job.name, nodes), answer)
+        return _best(answer, job, nodes)
+
+    def peak_of(self, job: JobKeys, nodes: int) -> float:
+        """Requests/s of a service as stated; raises InputError where it has none."""
+        traffic = own_scenario(self.question, job, nodes).traffic
+        rate = traffic.arrivals.mean_rate if traffic is not None else None
+        if rate is None:
+            told = "replicas follow requests/s, and its arrivals state no rate; use kind: poisson with a rate"
+            raise InputError(told, key=f"jobs.{job.name}.traffic.arrivals")
+        return rate
+
+    def _answer(self, job: JobKeys, nodes: int, limit_w: float | None = None, rate: float | None = None) -> Result:
+        scenario = own_scenario(self.question, job, nodes, limit_w, rate)
         stated = scenario.to_dict()
         for entry in (stated, *stated["plans"]):
             entry.pop("name", None)
@@ -136,7 +158,8 @@ def _best(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
 def pace_of(plan: PlanResult) -> Pace:
     """The pace of a simulated plan: of a step, of an iteration of a loop, of a service."""
     if plan.serving:
-        return Pace(plan=plan)
+        # What has been answered is not lost.
+        return Pace(plan=plan, every_s=1.0)
     step_s = plan.step_time_s
     exposed_s = sum(plan.breakdown_s["exposed_communication"].values()) if plan.breakdown_s else 0.0
     written = plan.checkpoint
@@ -183,12 +206,32 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
     found: list[Job] = []
     for number, keys in enumerate(question.jobs):
         after = entries[keys.after] if keys.after is not None else None
+        if keys.replicas is not None:
+            continue
         if keys.file is not None:
             found += _logged(keys, number, paces)
             continue
         found += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
     found.sort(key=lambda job: (job.submit_s, job.entry, job.number))
     return [replace(job, number=number) for number, job in enumerate(found)]
+
+
+def replicas_of(question: FleetQuestion, paces: Paces) -> Iterator[tuple[JobKeys, Job, float, float]]:
+    """Of every service with an autoscaler: its keys, a replica as a job, seconds that it runs, and requests/s at full
+    load."""
+    seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
+    for entry, keys in enumerate(question.jobs):
+        if keys.replicas is None:
+            continue
+        assert keys.hours is not None
+        size, peak = (keys.nodes or (1,))[0], paces.peak_of(keys, (keys.nodes or (1,))[0])
+        hours_s = float(keys.hours.draw(np.random.default_rng(seeds[entry]), 1)[0])
+        start_s, rate = keys.replicas.start, peak / keys.replicas.max
+        pace = Pace(plan=paces.service_at(keys, size, rate), every_s=1.0, start_s=start_s, read_s=start_s)
+        yield keys, Job(
+            0, keys.name, keys.counted_as, keys.user or keys.counted_as, entry, keys.submit, (size,), (2.0 * hours_s,),
+            keys.limit or hours_s, keys.gpus or 0, keys.priority, keys.preemptible, keys.deadline, paces=(pace,),
+        ), hours_s, peak  # fmt: skip
 
 
 def _jobs_of_entry(

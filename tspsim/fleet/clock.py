@@ -7,6 +7,7 @@ back, for a process costs a generator for every wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from math import floor, inf, prod
 from typing import Any, cast
 
@@ -97,7 +98,7 @@ class Fleet:
         horizon_s: float | None = None,
     ) -> None:
         self.env = simpy.Environment()
-        self.jobs, self.nodes = jobs, nodes
+        self.jobs, self.nodes = list(jobs), nodes
         self.placement, self.random = placement, random
         self.restart_s, self.horizon_s = restart_s, horizon_s
         self.desk = Desk(nodes, Waiting(scheduler.rank), self._launch, self._halt)
@@ -128,6 +129,8 @@ class Fleet:
         self.listeners: list[Callable[[Fleet], None]] = []
         #: Processes that may bring nodes back: a fleet that waits for them is not stuck.
         self.repairs = 0
+        #: Numbers of jobs that were taken back before they ran.
+        self.withdrawn: set[int] = set()
 
     def run(self) -> None:
         """Until all jobs are done, or the horizon.
@@ -137,10 +140,10 @@ class Fleet:
         TspsimError
             Jobs wait that the scheduler never starts.
         """
-        if not self.jobs:
+        if not self._unfinished:
             return
         self._record()
-        self.env.process(self._submit())
+        self.env.process(self._submit(tuple(self.jobs)))
         if self.horizon_s is not None:
             self._at(self.horizon_s, lambda _: self._stop.succeed())
         self.env.run(until=self._stop)
@@ -167,8 +170,8 @@ class Fleet:
 
     # What happens.
 
-    def _submit(self) -> Generator[simpy.Event, Any, None]:
-        for job in self.jobs:
+    def _submit(self, jobs: Sequence[Job]) -> Generator[simpy.Event, Any, None]:
+        for job in jobs:
             if job.submit_s > self.env.now:
                 yield self.env.timeout(job.submit_s - self.env.now)
             self._account(self.env.now)
@@ -178,6 +181,59 @@ class Fleet:
                 continue
             self.desk.queue.add(job)
             self.changed()
+
+    def hold(self) -> None:
+        """More jobs may come: the fleet is not done before :meth:`release`."""
+        self._unfinished += 1
+        self._unsubmitted += 1
+
+    def release(self) -> None:
+        """The opposite of :meth:`hold`."""
+        self._unsubmitted -= 1
+        self._finish()
+
+    def add(self, job: Job) -> Job:
+        """Submit one more job now; with its number."""
+        self._account(self.env.now)
+        job = replace(job, number=len(self.jobs))
+        self.jobs.append(job)
+        self.lives.append(Life())
+        self._unfinished += 1
+        self._open[job.entry] = self._open.get(job.entry, 0) + 1
+        self.desk.queue.add(job)
+        self.changed()
+        return job
+
+    def retire(self, job: Job) -> None:
+        """A job that waits is taken back, one that runs is done now; nothing else of it is left to do."""
+        self._account(self.env.now)
+        run = self.desk.running.get(job.number)
+        if isinstance(run, Run):
+            self._leave(run, "done")
+        else:
+            self.desk.queue.remove(job)
+        life = self.lives[job.number]
+        if life.started_s is None:
+            self.withdrawn.add(job.number)
+        else:
+            life.ended_s = self.env.now
+        self._finish_of(job)
+        self.changed()
+
+    def _finish_of(self, job: Job) -> None:
+        """A job less; who waits for all of its entry need not wait longer."""
+        self._open[job.entry] -= 1
+        if not self._open[job.entry]:
+            for waiting in self._dependent.pop(job.entry, ()):
+                self.desk.queue.add(waiting)
+        self._finish()
+
+    def _finish(self) -> None:
+        self._unfinished -= 1
+        if not self._unfinished:
+            # After the scheduler has looked once more, so that the last row is an empty fleet.
+            self.changed()
+            self._at(self.env.now, lambda _: None if self._stop.triggered else self._stop.succeed(), LATE + 1)
 
     def _dispatch(self, _event: simpy.Event) -> None:
         self._due = False
@@ -226,6 +282,7 @@ class Fleet:
             life.restarts += 1
         else:
             life.started_s = now
+            run.ready_s = run.since_s = now + run.pace.start_s
         self._plan_end(run)
         return run
 
@@ -271,15 +328,8 @@ class Fleet:
         self._leave(run, "done")
         job = run.job
         self.lives[job.number].ended_s = self.env.now
-        self._unfinished -= 1
-        self._open[job.entry] -= 1
-        if not self._open[job.entry]:
-            for waiting in self._dependent.pop(job.entry, ()):
-                self.desk.queue.add(waiting)
+        self._finish_of(job)
         self.changed()
-        if not self._unfinished:
-            # After the scheduler has looked once more, so that the last row is an empty fleet.
-            self._at(self.env.now, lambda _: None if self._stop.triggered else self._stop.succeed(), LATE + 1)
 
     def _leave(self, run: Run, why: str) -> None:
         """A job gives its nodes back, and its seconds are told apart."""
@@ -345,6 +395,8 @@ class Fleet:
         """Where a job is, once the fleet has run."""
         if self.lives[job.number].ended_s is not None:
             return "done"
+        if job.number in self.withdrawn:
+            return "withdrawn"
         if job.number in self.cut_off:
             return "running"
         held = any(job in waiting for waiting in self._dependent.values())

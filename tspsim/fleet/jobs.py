@@ -21,6 +21,8 @@ class Pace:
     every_s, stall_s, read_s
         Seconds of work between two checkpoints, seconds that one holds the work up, seconds to read one back;
         ``every_s`` is infinite where none is written.
+    start_s
+        Seconds from its nodes to its work at the first start.
     plan
         The simulated step that says so.
     """
@@ -31,6 +33,7 @@ class Pace:
     every_s: float = inf
     stall_s: float = 0.0
     read_s: float = 0.0
+    start_s: float = 0.0
     plan: PlanResult | None = field(default=None, repr=False, compare=False)
 
     @property

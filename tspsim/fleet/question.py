@@ -31,6 +31,7 @@ from .failure_keys import in_words as failures_in_words
 from .need_keys import FleetOffer, Needs
 from .placements import PLACEMENTS, Placement
 from .power_keys import PowerKeys
+from .replica_keys import Replicas
 from .schedulers import JOB_SCHEDULERS, JobScheduler
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 days", "720 h"))]
@@ -72,6 +73,9 @@ class JobKeys(Section):
     )
     traffic: Annotated[dict[str, Any], _as_stated("traffic")] | None = Field(None, description="a service's requests")
     loop: Annotated[dict[str, Any], _as_stated("loop")] | None = Field(None, description="reinforcement learning")
+    replicas: Replicas | None = Field(
+        None, description="of a service: its replicas follow its load, each on `nodes` or `gpus` of its own"
+    )
     nodes: (
         Annotated[tuple[PositiveNumber, ...], BeforeValidator(_several), Field(min_length=1, max_length=64)] | None
     ) = Field(None, description="a number, or several that it can run on, the preferred one first; default 1")
@@ -123,6 +127,8 @@ class JobKeys(Section):
             raise refuse("a workload needs a plan, such as plan: {tp: 8}, or plan: best")
         if self.traffic is not None and self.hours is None:
             raise refuse("a service runs for hours; state them")
+        if self.replicas is not None and (self.traffic is None or self.arrivals is not None or self.after is not None):
+            raise refuse("replicas are of one service: state its traffic, and neither arrivals nor after")
         if self.arrivals is None and self.count is not None:
             raise refuse("count is of a class of jobs; state arrivals")
         if self.arrivals is not None and (

@@ -1,0 +1,123 @@
+"""Services whose replicas follow their load: bounds, start-up, latency, and nodes that others have."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import tspsim
+from tspsim.errors import InputError
+from tspsim.fleet import FleetAnswer
+from tspsim.fleet.autoscalers import AUTOSCALERS
+
+MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}
+DAY = [1, 1, 1, 1, 1, 1, 2, 4, 6, 8, 8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 2, 1, 1]
+SERVICE: dict[str, Any] = {
+    "name": "chat",
+    "workload": {"model": "llama-3.1-8b", "stack": "vllm"},
+    "traffic": {"arrivals": {"kind": "poisson", "rate": 8}, "prompt": 200, "output": 20, "requests": 20},
+    "plan": {"tp": 2},
+    "gpus": 2,
+    "hours": "24 h",
+}
+
+
+def service(replicas: dict[str, Any], *beside: dict[str, Any], **changes: Any) -> FleetAnswer:
+    load = [share / 8 for share in DAY]
+    keys = {"min": 1, "max": 8, "load": load, "autoscaler": {"kind": "target", "rate": 1}, "every": "10 min"}
+    jobs = [SERVICE | {"replicas": keys | replicas}, *beside]
+    answer = tspsim.simulate({"name": "s", "cluster": MACHINE, "jobs": jobs} | changes)
+    assert isinstance(answer, FleetAnswer)
+    return answer
+
+
+def test_replicas_follow_the_load_by_the_rule() -> None:
+    answer = service({"start": "0 s", "down_after": "0 s"})
+    (told,) = answer.to_json()["fleet"]["services"]
+    # 1 request/s a replica, 8 at most: as many as the hour has, but where a tenth less or more is let be.
+    assert told["mean_replicas"] == pytest.approx(sum(DAY) / 24) and told["most_replicas"] == 8
+    assert told["requests"] == pytest.approx(3600 * sum(DAY)) and told["unserved_share"] == 0.0
+    assert sum(job.gpu_hours for job in answer.facts.jobs) == pytest.approx(2 * sum(DAY))
+    assert [job.state for job in answer.facts.jobs] == ["done"] * len(answer.facts.jobs)
+    assert answer.facts.times.allocated_gpus.max() == 16
+    assert told["rates"] == [1.0]
+    assert answer.facts.lost_gpu_hours["redone"] == 0.0
+
+
+def test_a_replica_serves_once_it_has_started_and_leaves_when_it_has_not_been_wanted_for_a_while() -> None:
+    answer = service({"start": "20 min", "down_after": "30 min"})
+    (told,) = answer.to_json()["fleet"]["services"]
+    ups, downs = sum(max(0, b - a) for a, b in zip([0, *DAY], DAY, strict=False)), 8 - 1
+    assert len(answer.facts.jobs) == ups
+    assert answer.facts.lost_gpu_hours["restarting"] == pytest.approx(ups * 2 * 20 / 60)
+    # From an hour's begin until a third of it those of the hour before serve; all are held half an hour longer.
+    assert told["mean_replicas"] == pytest.approx((sum(DAY) + 0.5 * downs) / 24, rel=0.03)
+    assert told["unserved_share"] == pytest.approx(1200 / (3600 * sum(DAY)))
+
+
+def test_replicas_wait_for_nodes_that_others_have_and_go_on_after_a_failure() -> None:
+    other = {"name": "other", "nodes": 4, "hours": "9 h"}
+    (told,) = service({"min": 2}, other).to_json()["fleet"]["services"]
+    assert 0.0 < told["unserved_share"] < 0.5
+    failing = {"components": {"gpu": {"rate": 3000, "repair": "1 h"}}, "restart": "2 min"}
+    answer = service({}, failures=failing)
+    assert answer.facts.lost_gpu_hours["redone"] < 0.01 and any(job.restarts for job in answer.facts.jobs)
+    assert answer.facts.horizon_s == 86_400.0
+
+
+@given(st.integers(1, 6), st.integers(0, 6), st.floats(0.3, 4.0), st.lists(st.floats(0, 3), min_size=24, max_size=24))
+@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
+def test_never_fewer_than_min_nor_more_than_max(least: int, more: int, rate: float, load: list[float]) -> None:
+    answer = service(
+        {
+            "min": least,
+            "max": least + more,
+            "load": load,
+            "autoscaler": {"kind": "target", "rate": rate},
+            "start": "0 s",
+        }
+    )
+    times = answer.facts.times
+    changes = sorted([(float(at), 1) for at in times.spell_start_s] + [(float(at), -1) for at in times.spell_end_s])
+    here, before_s = 0, 0.0
+    for at_s, change in changes:
+        assert at_s == before_s or least <= here <= least + more
+        here, before_s = here + change, at_s
+
+
+def test_more_replicas_are_never_slower() -> None:
+    """But for the draws of each rate, a percent."""
+    answers = [
+        service({"max": 8, "start": "0 s", "autoscaler": {"kind": "fixed", "of": count}}) for count in (1, 2, 4, 8)
+    ]
+    told = [answer.to_json()["fleet"]["services"][0] for answer in answers]
+    for fewer, more in pairwise(told):
+        assert more["rates"][-1] == pytest.approx(fewer["rates"][-1] / 2)
+        for key in ("ttft_s", "tpot_s"):
+            assert all(more[key][part] <= fewer[key][part] * 1.01 for part in fewer[key])
+
+
+@pytest.mark.parametrize("name", sorted(AUTOSCALERS))
+def test_every_autoscaler_wants_no_fewer_for_more_load(name: str) -> None:
+    scaler: Any = AUTOSCALERS.get(name)
+    rule = scaler(**({"rate": 2.0} if "rate" in scaler.model_fields else {"of": 3}))
+    for here in (1, 4, 9):
+        wanted = [rule.wanted(rate, here) for rate in (0.0, 0.5, 2.0, 7.9, 8.5, 30.0)]
+        assert wanted == sorted(wanted) and all(isinstance(count, int) and count >= 0 for count in wanted)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "told"),
+    [
+        ({"min": 9}, "min: 9 is more than max: 8"),
+        ({"load": [1, 2]}, "load: 2 shares; state one, or 24 by hour of day"),
+        ({"autoscaler": {"kind": "targets", "rate": 1}}, "target"),
+    ],
+)
+def test_what_is_wrong_of_replicas_is_told(replicas: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        service(replicas)

@@ -1,0 +1,21 @@
+"""How many replicas a service has: the family of autoscalers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ...registry import Registry
+from ...traffic.kind import Kind
+
+
+class Autoscaler(Kind):
+    """A rule from load to replicas; the service's ``min`` and ``max`` bound whatever it says."""
+
+    registry: ClassVar[Registry[Any]] = Registry("kind of autoscaler", "tspsim.autoscalers")
+
+    def wanted(self, rate: float, replicas: int) -> int:
+        """Replicas for ``rate`` requests/s, of a service that has ``replicas``."""
+        raise NotImplementedError
+
+
+Autoscaler.registry.of = type[Autoscaler]

@@ -1,0 +1,24 @@
+"""The same number of replicas whatever the load is."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ...units import PositiveNumber
+from .base import Autoscaler
+
+
+class Fixed(Autoscaler):
+    """Always as many."""
+
+    name = "fixed"
+    of: PositiveNumber = Field(description="replicas")
+
+    def wanted(self, rate: float, replicas: int) -> int:
+        return self.of
+
+    def in_words(self) -> str:
+        return f"always {self.of:,}"
+
+
+Autoscaler.registry.register(Fixed)

@@ -1,0 +1,51 @@
+"""A service whose replicas follow its load, as a file states it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from ..scenario.section import Section, refuse
+from ..traffic import OneKind
+from ..units import PositiveNumber, Quantity, Seconds
+from .autoscalers import AUTOSCALERS, Autoscaler
+
+PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("1 min", "30 s"))]
+HOURS = 24
+Share = Annotated[float, Field(ge=0, le=1e3)]
+
+
+def _several(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+class Replicas(Section):
+    """Replicas of a service, each on nodes or GPUs of its own."""
+
+    min: PositiveNumber = Field(1, description="never fewer are asked for")
+    max: PositiveNumber = Field(description="never more are asked for")
+    autoscaler: Annotated[Autoscaler, OneKind(AUTOSCALERS)] = Field(description="the rule between them")
+    load: Annotated[tuple[Share, ...], BeforeValidator(_several), Field(min_length=1, max_length=HOURS)] = Field(
+        (1.0,),
+        description="requests/s over those of the traffic: always, or 24 by hour of day, the fleet's first hour first",
+    )
+    start: Seconds = Field(
+        300.0, description="from a replica's nodes to its first request: weights are read; 5 min, assumed"
+    )
+    every: PositiveSeconds = Field(60.0, description="between two looks at the load")
+    down_after: Seconds = Field(
+        300.0, description="fewer replicas only where that held so long; 5 min, the default of Kubernetes"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Replicas:
+        if self.min > self.max:
+            raise refuse(f"min: {self.min} is more than max: {self.max}")
+        if len(self.load) not in (1, HOURS):
+            raise refuse(f"load: {len(self.load)} shares; state one, or {HOURS} by hour of day")
+        return self
+
+    def share_at(self, since_s: float) -> float:
+        """Load so long after the begin of the fleet."""
+        return self.load[int(since_s / 3600.0) % len(self.load)]
