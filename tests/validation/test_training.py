@@ -94,6 +94,27 @@ def test_sources_differ_in_what_they_count() -> None:
     assert counts["arXiv:2104.04473"] == pytest.approx(formula)
 
 
+def test_a_page_counts_keys_of_every_head() -> None:
+    # its notes: 4096 · (869730877440 + 1565515579392 + 28311552000) = 1.01e16 of Nemotron-4 340B, which has 8 for 96
+    model = replace(
+        load_model("megatron-22b"), layers=96, hidden=18432, heads=96, kv_heads=8, head_dim=192, ffn=73728, vocab=256000
+    )
+    address = "https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.02/nemotron/README_340b.md"
+    assert step_flops(model, 4096, 4096.0, convention_of(address)) == pytest.approx(1.0091e16, rel=1e-4)
+
+
+def test_what_a_release_leaves_out_is_what_those_beside_it_state() -> None:
+    shape = {"layers": "96", "hidden": "18432", "heads": "96", "kv_heads": "8", "ffn": "73728", "vocab": "256000"}
+    row = ROW | shape | {"model": "Nemotron4 340B", "vpp": ""}
+    address = "https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.04.01/nemotron/README.md"
+    assert published_run(row | {"source_url": address}).vpp == 12
+    assert published_run(row).vpp == 1
+    other = {"gpu": "GB200", "model": "Llama 4 Maverick 400B", "metric": "MFU", "precision": "BF16", "n_gpus": "128"}
+    address = "https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.05.04/llama4/README.md"
+    with pytest.raises(InputError, match="half of what its own step time gives"):
+        published_run(row | other | {"source_url": address})
+
+
 def test_a_run_on_part_of_a_rack_uses_that_part_of_each() -> None:
     node, nodes = machine("gb200", 256)
     assert nodes == 4 and Path(node).exists()

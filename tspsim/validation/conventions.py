@@ -21,6 +21,8 @@ class Convention:
     source: str
     #: Forwards' worth of FLOPs that a step with frozen weights is counted as: two, or three as if they were trained.
     adapter_passes: float = 2.0
+    #: Keys and values are counted as if every head of the queries had its own.
+    every_head: bool = False
 
 
 #: The first entry whose ``where`` is part of a row's address; the last one fits all.
@@ -32,6 +34,10 @@ CONVENTIONS: tuple[Convention, ...] = (
     ),
     Convention("NVIDIA/NeMo", False, False, "NeMo 24.07 to 25.04, performance summary: full attention"),
     Convention("NVIDIA/Megatron-LM", False, False, "Megatron-LM README: full attention"),
+    Convention(
+        "nemotron/README_340b", False, False,
+        "its notes: 24 · layers · hidden² for attention's products, of 8 heads of keys for 96", every_head=True,
+    ),
     Convention("dgxc-benchmarking", False, False, "DGX Cloud benchmarking READMEs: full attention"),
     Convention(
         "Primus", True, False,
@@ -63,5 +69,7 @@ def step_flops(
     tokens/s are four FLOPs a parameter); one more of the layers where a recomputed forward is counted.
     """
     layers = model.layers * model.layer_forward_flops_per_token(sequence, convention.causal)
+    if convention.every_head:
+        layers += model.layers * 4.0 * model.hidden * (model.heads - model.kv_heads) * model.head_dim
     head = 2.0 * model.hidden * model.vocab
     return tokens * ((passes + recomputed) * layers + passes * head)
