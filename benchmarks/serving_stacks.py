@@ -35,7 +35,8 @@ NAMES = ("step ms", "sequence us", "layer us", "routed us", "skew us, Hopper", "
 PRIOR = np.array([1.0, 33.0, 16.0, 33.0, 10.0, 10.0])
 #: Increments that an engine's fit has.
 FREE = {
-    "vllm": (1, 3, 4), "sglang": (0, 1, 2, 3, 4, 5), "sglang@0.5.6": (0, 1, 2, 3, 4, 5), "trtllm": (1, 3),
+    "vllm": (1, 3, 4), "sglang": (0, 1, 2, 3, 4, 5), "sglang@0.5.6": (0, 1, 2, 3, 4, 5),
+    "sglang@0.5.9": (0, 1, 2, 3, 4, 5), "trtllm": (1, 3),
     "trtllm@1.0": (0, 3, 4), "atom": (0, 1, 2, 3, 5),
 }  # fmt: skip
 #: The same of the front end, in milliseconds.

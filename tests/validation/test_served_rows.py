@@ -212,7 +212,8 @@ WORKERS = {
     ("engine", "version", "stack"),
     [
         ("vllm", "0.15.1", "vllm@0.17"), ("vllm", "0.18.0", "vllm@0.19"), ("vllm", "", "vllm@0.19"),
-        ("sglang", "0.5.9", "sglang"), ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
+        ("sglang", "0.5.9", "sglang@0.5.9"), ("sglang", "0.5.10.post1", "sglang"),
+        ("sglang", "0.5.6.post2", "sglang@0.5.6"), ("sglang", "", "sglang@0.5.6"),
         ("trtllm", "1.0.0rc3", "trtllm@1.0"), ("trtllm", "1.2.0", "trtllm"),
     ],
 )  # fmt: skip

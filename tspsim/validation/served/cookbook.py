@@ -293,7 +293,7 @@ def gist(row: Row) -> ServedRun:
         raise InputError("how many tokens were drafted is not stated")
     model, device = model_of(found.group(1)), named_device(row["gpu"])
     plan = ServedPlan(
-        model, device, int(found.group(2)), stack="sglang", weights=narrow(model, device),
+        model, device, int(found.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
         activations=activations_of(model, device),
     )  # fmt: skip
     return ServedRun(
