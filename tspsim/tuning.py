@@ -198,10 +198,12 @@ def _by_simulation(
         if indices[0] in found and found[indices[0]].layer_s <= near_s:
             look_at(indices)
     # Paths alone do not tell which way of the rest is best: where it is another than was looked at first, a cut that
-    # seemed slow may be the fastest with it.
+    # seemed slow may be the fastest with it. Where attention hides all of the rest, ways of it are alike in that cut.
     best = fastest()
     while True:
-        look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) == _rest(plans[best])])
+        alike_s = ALIKE * found[best].layer_s
+        rests = {_rest(plans[index]) for index, each in found.items() if each.layer_s <= alike_s}
+        look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) in rests])
         if fastest() == best:
             return found
         best = fastest()

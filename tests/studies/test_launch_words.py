@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from tspsim import catalog
+from tspsim.errors import InputError
 from tspsim.parallel.balance import BALANCES
 from tspsim.parallel.dispatch import DISPATCHES, OVERLAPS
 from tspsim.parallel.draft import DRAFTS
@@ -247,10 +248,24 @@ def test_limits_of_another_engine_are_those_of_a_replica():
 def test_vllm_starts_with_few_tokens_a_pass_where_messages_are_small():
     """SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP: 256, unless somebody states more."""
     small = {**MINE, "expert_dispatch": "low_latency"}
-    assert "--max-num-batched-tokens 256" in text(small, "vllm")
+    few = text(small, "vllm")
+    assert "--max-num-batched-tokens 256" in few and "--max-num-seqs 256" in few  # was 1024, which vLLM refuses
     assert "--max-num-batched-tokens 8192" in text(MINE, "vllm")
     stated = text({**small, "engine": {"max_num_batched_tokens": 4096}}, "vllm")
     assert "--max-num-batched-tokens 4096" in stated and "far more memory than the 256" in stated
+
+
+@pytest.mark.parametrize("engine", [{}, {"chunked_prefill_size": 2048}, {"max_running_requests": 65536}])
+def test_vllm_is_given_no_more_sequences_than_tokens(engine: dict[str, int]) -> None:
+    """SchedulerConfig.verify_max_model_len raises; where nobody states them EngineArgs takes the smaller of both."""
+    for stack, options in (("sglang", engine), ("vllm", {}), ("vllm", {"max_num_batched_tokens": 64})):
+        question = question_of({**MINE, "engine": options}, stack)
+        words = launch("vllm", question.scenario, deployment_of(question, question.plans[0])).split()
+        stated = {name: int(value) for name, value in itertools.pairwise(words) if name.startswith("--max-num-")}
+        assert stated.get("--max-num-seqs", 0) <= stated["--max-num-batched-tokens"]
+    question = question_of({**MINE, "engine": {"max_num_batched_tokens": 64, "max_num_seqs": 65}}, "vllm")
+    with pytest.raises(InputError, match="65 is more than the 64 tokens of a step"):
+        launch("vllm", question.scenario, deployment_of(question, question.plans[0]))
 
 
 @pytest.mark.slow

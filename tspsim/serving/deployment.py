@@ -11,7 +11,7 @@ from ..description import cost_of, settings_of, too_large
 from ..errors import InputError, UnknownNameError, describe
 from ..parallel import Job, Plan, capacity, scheme_axes, served
 from ..parallel.remedy import fitting
-from ..parallel.serving_engine import Limits, ServingEngine
+from ..parallel.serving_engine import ServingEngine
 from ..question import Question
 from ..result import Memory
 from ..scenario.tiers import Tiers
@@ -348,10 +348,11 @@ def configured(
         sequences = policy.of_replica(policy.sequence_option, sequences, replicas)
     if sequences is not None:
         engine = replace(engine, slots=sequences)
+    if policy.token_each and tokens is not None and sequences is not None and sequences > tokens:
+        problem = f"{sequences} is more than the {tokens} tokens of a step ({policy.token_option})"
+        raise InputError(f"{problem}; the engine refuses that", key=policy.sequence_option)
     if tokens is not None or sequences is not None:
-        limits = tuple(
-            Limits(each.memory_bytes, tokens or each.tokens, sequences or each.sequences) for each in engine.limits
-        )
+        limits = tuple([policy.limited(each, tokens, sequences) for each in engine.limits])
         engine = replace(engine, limits=limits)
     block = policy.block_of(options)
     if block is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...registry import Registry
@@ -12,6 +12,9 @@ from ...scenario.section import Section
 from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..settings import Settings
+
+if TYPE_CHECKING:
+    from ...parallel.serving_engine import Limits
 
 
 class Group:
@@ -58,6 +61,9 @@ class Policy:
         Which option says whether equal beginnings are shared, and its value where they are not.
     shares_tokens
         Several attention replicas share the tokens of a step, each having its part; otherwise each has all of them.
+    token_each
+        No more requests run at once than a step has tokens: as many where nobody states fewer, and a larger number is
+        refused.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Policy:
     group: type[Group] = Group
     shares_tokens: bool = False
     switch: tuple[str, bool] | None = None
+    token_each: bool = field(default=False, kw_only=True)
 
     def remembers(self, options: Section) -> bool:
         """Whether equal beginnings are shared."""
@@ -97,6 +104,12 @@ class Policy:
         """Tokens that a step has at most by its options, as stated; None: they say nothing of it."""
         stated = options.get(self.token_option)
         return stated if isinstance(stated, int) and stated > 0 else None
+
+    def limited(self, limits: Limits, tokens: int | None, sequences: int | None) -> Limits:
+        """An engine's limits with the tokens of a step and the requests at once that somebody states."""
+        tokens = tokens or limits.tokens
+        usual = min(limits.sequences, tokens) if self.token_each else limits.sequences
+        return replace(limits, tokens=tokens, sequences=sequences or usual)
 
     def check(self, settings: Settings, request: Request) -> None:
         """Whether a request can ever be served; raises InputError with why not."""

@@ -106,4 +106,5 @@ VLLM = VllmPolicy(
     "max_num_seqs",
     chunk_option="enable_chunked_prefill",
     switch=("enable_prefix_caching", False),
+    token_each=True,  # engine/arg_utils.py: min(max_num_seqs, max_num_batched_tokens); config/scheduler.py raises
 )

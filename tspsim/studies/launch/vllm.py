@@ -59,7 +59,10 @@ class Vllm:
         if server.tokens is not None:
             words += ["--max-num-batched-tokens", str(server.tokens)]
         if server.sequences is not None:
-            words += ["--max-num-seqs", str(server.sequences)]
+            most = min(server.sequences, server.tokens or server.sequences)  # its SchedulerConfig raises beyond
+            if most < server.sequences:
+                cannot.append(f"{server.sequences} requests at once: vLLM runs no more than a step has tokens")
+            words += ["--max-num-seqs", str(most)]
         if server.cache in CACHES:
             words += ["--kv-cache-dtype", CACHES[server.cache]]
         if server.scheduler == self.name:
