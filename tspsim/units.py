@@ -391,6 +391,15 @@ def gib(size_bytes: float) -> str:
     return f"{size_bytes / GIB:.1f} GiB"
 
 
+def several(count: int, word: str) -> str:
+    """A number of things.
+
+    >>> several(1, "job"), several(2000, "job")
+    ('1 job', '2,000 jobs')
+    """
+    return f"{count:,} {word}{'s' if count != 1 else ''}"
+
+
 def were(count: int) -> str:
     """A count with its verb in the past.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS
+import tspsim
+from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, answer, load
 from tspsim.fleet.clock import Fleet
 from tspsim.fleet.jobs import Job
 from tspsim.fleet.nodes import Nodes
@@ -53,10 +55,12 @@ def run(drawn: list[tuple[int, int, int, int]], nodes: int, scheduler: str, plac
     return fleet
 
 
-@given(rows(), st.integers(1, 6))
+@given(rows(), st.integers(1, 6), st.sampled_from(sorted(PLACEMENTS)))
 @settings(max_examples=25, deadline=None)
-def test_more_nodes_never_start_a_job_later_under_first_come(drawn: list[tuple[int, int, int, int]], more: int) -> None:
-    few, many = (run(drawn, nodes, "fcfs") for nodes in (NODES, NODES + more))
+def test_more_nodes_never_start_a_job_later_under_first_come(
+    drawn: list[tuple[int, int, int, int]], more: int, placement: str
+) -> None:
+    few, many = (run(drawn, nodes, "fcfs", placement) for nodes in (NODES, NODES + more))
     for before, after in zip(few.lives, many.lives, strict=True):
         assert after.started_s is not None and before.started_s is not None
         assert after.started_s <= before.started_s
@@ -86,18 +90,62 @@ def test_no_node_has_two_jobs_and_no_work_is_lost(
     assert had + sum(fleet.idle_gpu_s.values()) == pytest.approx(total)
 
 
-@given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500))
-@example([(0, 5, 2, 1), (0, 8, 1, 1), (1, 1, 1, 0)], 0, 7, 2)
-@example([(0, 1, 2, 0), (0, 4, 2, 0), (0, 1, 2, 0), (1, 8, 1, 1)], 0, 3, 2)
+@given(rows(), st.integers(0, 60), st.integers(1, NODES), st.integers(1, 500), st.sampled_from(sorted(PLACEMENTS)))
+@example([(0, 5, 2, 1), (0, 8, 1, 1), (1, 1, 1, 0)], 0, 7, 2, "packed")
+@example([(0, 1, 2, 0), (0, 4, 2, 0), (0, 1, 2, 0), (1, 8, 1, 1)], 0, 3, 2, "packed")
 @settings(max_examples=25, deadline=None)
 def test_a_job_of_no_priority_delays_no_other_under_preemption(
-    drawn: list[tuple[int, int, int, int]], at: int, wide: int, runs: int
+    drawn: list[tuple[int, int, int, int]], at: int, wide: int, runs: int, placement: str
 ) -> None:
     higher = [(gap, nodes, seconds, 1 + priority) for gap, nodes, seconds, priority in drawn]
-    alone = [(life.started_s, life.ended_s) for life in run(higher, NODES, "priority").lives]
+    alone = [(life.started_s, life.ended_s) for life in run(higher, NODES, "priority", placement).lives]
     # It is submitted ``at`` seconds after all others' gaps begin, before the first.
     gap = higher[0][0]
     before = min(at, gap)
     added = [(before, wide, runs, 0), (gap - before, *higher[0][1:]), *higher[1:]]
-    beside = [(life.started_s, life.ended_s) for life in run(added, NODES, "priority").lives[1:]]
+    beside = [(life.started_s, life.ended_s) for life in run(added, NODES, "priority", placement).lives[1:]]
     assert beside == alone
+
+
+MACHINE = {"device": "h100", "nodes": 6, "fabric": "fat-tree-400g"}
+TRAINING = {"workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": "4Ki"}, "plan": {"tp": 8}}
+SERVICE = {
+    "workload": {"model": "llama-3.1-8b", "stack": "vllm"},
+    "traffic": {"arrivals": {"kind": "poisson", "rate": 4}, "prompt": 200, "output": 5, "requests": 20},
+    "plan": {"tp": 8},
+}  # fmt: skip
+
+
+@cache
+def own(steps: bool) -> Any:
+    """A job alone, as a scenario of its own."""
+    keys: dict[str, Any] = dict(TRAINING if steps else SERVICE)
+    plan = {"name": "a", **keys.pop("plan")}
+    return tspsim.simulate({"name": "own", "cluster": MACHINE | {"nodes": 2 if steps else 1}, **keys, "plans": [plan]})
+
+
+@pytest.mark.parametrize("placement", sorted(PLACEMENTS))
+@pytest.mark.parametrize("scheduler", sorted(JOB_SCHEDULERS))
+def test_one_job_or_one_service_is_its_own_scenario_whoever_starts_it(scheduler: str, placement: str) -> None:
+    ways: dict[str, Any] = {"name": "one", "cluster": MACHINE, "scheduler": scheduler, "placement": placement}
+    job = {"name": "a", "nodes": 2, "steps": 1000} | TRAINING
+    alone = answer(load(ways | {"jobs": [job]}), lambda _: own(True))
+    assert alone.facts.jobs[0].end_s == pytest.approx(1000 * own(True).plans[0].step_time_s, rel=1e-9)
+    service = {"name": "a", "nodes": 1, "hours": "3 h"} | SERVICE
+    served = answer(load(ways | {"jobs": [service]}), lambda _: own(False))
+    assert served.plans[0].serving == own(False).plans[0].serving and served.facts.jobs[0].end_s == 3 * 3600.0
+
+
+@given(st.integers(0, 2**31), st.sampled_from(sorted(JOB_SCHEDULERS)), st.sampled_from(sorted(PLACEMENTS)))
+@settings(max_examples=12, deadline=None)
+def test_the_same_seed_has_the_same_bytes(seed: int, scheduler: str, placement: str) -> None:
+    arrivals = {"arrivals": {"kind": "poisson", "rate": "6/day"}, "count": 12, "preemptible": True}
+    jobs = [
+        {"name": "many", "nodes": [3, 2], "hours": {"kind": "lognormal", "median": "3 h", "sigma": 1}, **arrivals},
+        {"name": "small", "gpus": 3, "hours": {"kind": "exponential", "mean": "2 h"}, "priority": 1, **arrivals},
+    ]
+    failures = {"components": {"gpu": {"rate": 500, "repair": "3 h"}}, "spares": 1, "checkpoint": {"every": "30 min"}}
+    ways: dict[str, Any] = {"scheduler": scheduler, "placement": placement, "failures": failures, "seed": seed}
+    asked = {"name": "s", "cluster": MACHINE, "jobs": jobs, "horizon": "6 days", **ways}
+    first, again = (tspsim.simulate(asked).dumps() for _ in range(2))
+    assert first == again

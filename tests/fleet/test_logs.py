@@ -71,7 +71,7 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
         (HELIOS.replace("u2,vc2,4,16", "u2,vc2,4"), "row 3: 8 columns, and row 1 has 9"),
         (SWF.replace("2 600 0 3600 4 -1 -1 4 -1", "2 600 0 3600 4"), "row 4: 14 columns"),
         (SACCT.replace("2024-03-01T00:10:00|2024", "yesterday|2024"), "row 4, column Submit: 'yesterday'"),
-        (ACME.replace("a,u1,2,16,", "a,u1,9,72,"), "row 2: job a has 72 GPUs; the cluster has 4 nodes"),
+        (ACME.replace("a,u1,2,16,", "a,u1,9,72,"), "row 2: job a has 72 GPUs; at most the cluster's 4 nodes of 8 GPUs"),
         ("", "no log of jobs"),
     ],
 )

@@ -69,8 +69,11 @@ def test_the_command_prints_and_writes_it(
     )
     assert cli.main(["compare", "q.json", "--set", "needs.p95_wait=1 s", "--set", "needs.done_by=3 days"]) == 3
     assert "no offer reaches" in capsys.readouterr().err
-    assert cli.main(["compare", "q.json", "--html", "c.html"]) == 2
-    assert not Path("c.html").exists()
+    assert cli.main(["compare", "q.json", "--csv", "c.csv"]) == 2
+    assert not Path("c.csv").exists()
+    assert cli.main(["compare", "q.json", "--html", "c.html"]) == 0
+    page = Path("c.html").read_text(encoding="utf-8")
+    assert "Enough in every draw" in page and "figure-waits-0" in page and "With one node less" in page
 
 
 def test_what_is_needed_has_to_be_said() -> None:

@@ -58,8 +58,8 @@ def compare(
     from ..scenario import load
 
     if any(map(is_fleet, scenarios)):
-        files = {"--html": html_file, "--csv": csv_file, "--pdf": pdf_file}
-        _fleet_sizes(scenarios, overrides, json_file, [name for name, given in files.items() if given])
+        files = {"--csv": csv_file, "--pdf": pdf_file}
+        _fleet_sizes(scenarios, overrides, json_file, html_file, [name for name, given in files.items() if given])
         return
     asked = [load(name, overrides) for name in scenarios]
     outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
@@ -88,23 +88,35 @@ def compare(
 
 
 def _fleet_sizes(
-    scenarios: Sequence[str], overrides: tuple[str, ...], json_file: str | None, beside: Sequence[str]
+    scenarios: Sequence[str],
+    overrides: tuple[str, ...],
+    json_file: str | None,
+    html_file: str | None,
+    beside: Sequence[str],
 ) -> None:
     """How many nodes a fleet takes, of each offer."""
     from ..errors import InfeasibleError, InputError
+    from ..files import atomic_write
     from ..fleet import load
     from ..report.fleet import sizes_in_terminal
+    from ..report.fleet_page import render_sizes
     from ..studies.fleet_size import fleet_sizes
 
     if len(scenarios) > 1:
         raise InputError("is a fleet of jobs, which is compared over its own offers alone", key=scenarios[1])
     if beside:
-        raise InputError("is not of a fleet of jobs, whose answer is a table and --json", key=beside[0])
+        raise InputError("is not of a fleet of jobs, whose answer is a table, --json and --html", key=beside[0])
     question = load(scenarios[0], overrides)
-    outputs = Outputs(inputs=question.files(), json=json_file)
+    outputs = Outputs(inputs=question.files(), html=html_file, json=json_file)
     with progress_bar() as progress:
         sizes = fleet_sizes(question, progress=progress)
-    outputs.write({"json": lambda: sizes.dumps() + "\n"}, show=lambda: print_rich(*sizes_in_terminal(sizes)))
+
+    def write_page(path: Path) -> None:
+        atomic_write(path, render_sizes(sizes, question.description))
+
+    outputs.write(
+        {"html": write_page, "json": lambda: sizes.dumps() + "\n"}, show=lambda: print_rich(*sizes_in_terminal(sizes))
+    )
     if all(size.error for size in sizes.sizes):
         raise InfeasibleError("no offer reaches what the fleet needs")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from .._display import progress_bar
@@ -40,8 +42,14 @@ def sweep(
     VALUES are separated by commas, or ranges: 1..8 (steps of one), 1..4+0.5 (equal steps), 32Ki..1Mi*2 (equal
     factors). The path plans chooses plans by name: --over plans=TSP8,TP8.
     """
+    from ..fleet import is_fleet
     from ..studies import Sweep
     from ..studies.table import check_suffix
+
+    if is_fleet(scenario):
+        elsewhere = {"--jobs": jobs, "--scheduler": scheduler, "--resume": resume or None, "--html": html_file}
+        _over_a_fleet(scenario, over, zipped, overrides, out_file, [key for key, given in elsewhere.items() if given])
+        return
 
     if jobs is not None and scheduler is not None:
         raise InputError("names other workers than --scheduler; give one of the two", file="--jobs")
@@ -77,3 +85,33 @@ def sweep(
     if not table.ran:
         first = next(error for error in table.columns["error"] if error is not None)
         raise InfeasibleError(f"no plan ran at any point; the first: {first}")
+
+
+def _over_a_fleet(
+    scenario: str, over: tuple[str, ...], zipped: bool, overrides: tuple[str, ...], out_file: str | None,
+    beside: Sequence[str],
+) -> None:  # fmt: skip
+    """A fleet of jobs at many points, answered one after the other."""
+    from ..report.fleet import fleet_rows
+    from ..studies.fleet_sweep import FleetSweep
+    from ..studies.table import check_suffix
+
+    if beside:
+        raise InputError(
+            "is not of a fleet of jobs, whose points are answered here; --out has the table", key=beside[0]
+        )
+    question = FleetSweep(scenario, over, zipped=zipped, overrides=overrides)
+    out = None
+    if out_file is not None:
+        out = writable(out_file, inputs=question.base.files())
+        check_suffix(out)
+    with progress_bar() as progress:
+        table = question.run(progress)
+    if out is not None:
+        table.write(out)
+    print_rich(*fleet_rows(table), "")
+    click.echo(f"{len(table):,} points; {table.ran:,} ran")
+    if out_file is not None:
+        click.echo(f"table: {printable(out_file)}")
+    if not table.ran:
+        raise InfeasibleError(f"no point ran; the first: {table.columns['error'][0]}")

@@ -14,6 +14,7 @@ from ..network import Cluster, build_cluster
 from ..question import in_islands, measured_between, with_faults
 from ..result import PlanResult
 from ..scenario import Faults
+from ..units import several
 from .asked import Ask, Paces, checked_sizes, jobs_of, replicas_of
 from .clock import Fleet
 from .failing import Failing
@@ -62,7 +63,7 @@ def answer(
     jobs = jobs_of(question, paces)
     checked_sizes(question, cluster.gpus_per_node, jobs)
     if progress is not None:
-        progress(f"{len(jobs):,} jobs", 0.5)
+        progress(several(len(jobs), "job"), 0.5)
     fleet = Fleet(
         jobs,
         Nodes.of(cluster),
@@ -147,7 +148,7 @@ def _plans(paces: Paces) -> Iterator[PlanResult]:
     """The simulated steps, named by job and nodes."""
     for (name, nodes), result in paces.answers.items():
         for plan in result.plans:
-            yield replace(plan, name=f"{name}, {nodes} nodes" if nodes > 1 else f"{name}, 1 node")
+            yield replace(plan, name=f"{name}, {several(nodes, 'node')}")
 
 
 def _in_words(jobs: list[Job], paces: Paces) -> Iterator[str]:
@@ -158,7 +159,8 @@ def _in_words(jobs: list[Job], paces: Paces) -> Iterator[str]:
             yield f"Rows of the log {name} that are no jobs as they stand: {told}."
     unknown = sum(job.paces[0].plan is None for job in jobs)
     if unknown:
-        yield f"Of {unknown:,} of {len(jobs):,} jobs no workload is known: they take their nodes for the time stated."
+        every = several(len(jobs), "job")
+        yield f"Of {unknown:,} of {every} no workload is known: they take nodes for a stated time."
 
 
 def facts_of(question: FleetQuestion, cluster: Cluster, device: Device, fleet: Fleet) -> FleetFacts:

@@ -282,7 +282,9 @@ def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[Job]:
         nodes = row.nodes or -(-row.gpus // of_a_node)
         if nodes > most:
             asked = f"{row.gpus:,} GPUs" if row.gpus else f"{row.nodes:,} nodes"
-            told = f"row {row.row}: job {row.name} has {asked}; the cluster has {most:,} nodes of {of_a_node} GPUs"
+            told = (
+                f"row {row.row}: job {row.name} has {asked}; at most the cluster's {most:,} nodes of {of_a_node} GPUs"
+            )
             raise InputError(told, file=keys.file)
         if row.gpus > of_a_node and row.gpus % of_a_node:
             log.leave_out("rounded up to whole nodes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..units import duration, percent
+from ..units import duration, percent, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..fleet import FleetAnswer
     from ..studies.fleet_size import FleetSizes
+    from ..studies.table import Table as SweepTable
 
 
 def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
@@ -24,7 +25,8 @@ def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
     facts = answer.facts
     device = answer.cluster["device"]["name"].upper()
     kicker = (
-        f"{len(facts.jobs):,} jobs on {facts.nodes:,} nodes, {facts.gpus:,} × {device}, {duration(facts.horizon_s)}"
+        f"{several(len(facts.jobs), 'job')} on {several(facts.nodes, 'node')}, {facts.gpus:,} × {device}, "
+        f"{duration(facts.horizon_s)}"
     )
     yield Text(kicker, style="bold")
     yield ""
@@ -60,37 +62,72 @@ def notes_of(answer: FleetAnswer) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in about.items()]
 
 
+def size_rows(sizes: FleetSizes) -> Iterator[tuple[str, ...]]:
+    """Of every offer its nodes, those of single draws, GPUs, dollars and MWh."""
+    for size in sizes.sizes:
+        if size.error:
+            yield (size.offer, "–", "–", "–", "–", "–")
+            continue
+        draws = f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
+        usd = "–" if size.usd is None else f"{size.usd:,.0f}"
+        energy = "–" if size.energy_kwh is None else f"{size.energy_kwh / 1000.0:,.0f}"
+        yield (size.offer, f"{size.nodes:,}", draws, f"{size.gpus:,}", usd, energy)
+
+
+def size_sentences(sizes: FleetSizes) -> Iterator[str]:
+    """What every offer reaches, and what one node less misses."""
+    for size in sizes.sizes:
+        if size.error:
+            yield f"{size.offer}: {size.error}."
+            continue
+        told = "; ".join(each.in_words() for each in size.reached)
+        missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+        less = f" With one node less {missed}." if missed else ""
+        yield f"{size.offer}: in the worst of {size.draws} draws {told}.{less}"
+
+
 def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
     """How many nodes of every offer reach what is needed, and why one less does not."""
-    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
     for name in ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh"):
         table.add_column(name, justify="left" if name == "offer" else "right")
-    for size in sizes.sizes:
-        if size.error:
-            table.add_row(size.offer, "–", "–", "–", "–", "–")
-            continue
-        draws = f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
-        usd = "–" if size.usd is None else f"{size.usd:,.0f}"
-        energy = "–" if size.energy_kwh is None else f"{size.energy_kwh / 1000.0:,.0f}"
-        table.add_row(size.offer, f"{size.nodes:,}", draws, f"{size.gpus:,}", usd, energy)
+    for row in size_rows(sizes):
+        table.add_row(*row)
     yield table
     yield ""
-    for size in sizes.sizes:
-        if size.error:
-            yield Text(f"{size.offer}: {size.error}.")
-            continue
-        told = "; ".join(each.in_words() for each in size.reached)
-        yield Text(f"{size.offer}: in the worst of {size.draws} draws {told}.")
-        missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
-        if missed:
-            yield Padding(Text(f"With one node less {missed}."), (0, 0, 0, 2))
+    for sentence in size_sentences(sizes):
+        yield Text(sentence)
     yield ""
     yield Text("Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes.")
     best = sizes.cheapest
     if best is not None and len(sizes.sizes) > 1:
         yield ""
         yield Text(f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the time that is looked at.", style="bold")
+
+
+def fleet_rows(table: SweepTable) -> Iterator[RenderableType]:
+    """The points of a sweep over a fleet."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False)
+    for name in (*table.swept, "jobs done", "allocated", "productive", "half wait", "95 % wait", "USD"):
+        shown.add_column(name, justify="right")
+    for row in table.rows():
+        swept = [str(row[path]) for path in table.swept]
+        if row["error"] is not None:
+            shown.add_row(*swept, "–", "–", "–", "–", "–", "–")
+            continue
+        half, most = (
+            "–" if row[key] is None else duration(float(str(row[key]))) for key in ("p50_wait_s", "p95_wait_s")
+        )
+        shares = (percent(float(str(row[key]))) for key in ("allocated", "productive"))
+        usd = "–" if row["cost_usd"] is None else f"{float(str(row['cost_usd'])):,.0f}"
+        shown.add_row(*swept, f"{row['done']:,} of {row['jobs']:,}", *shares, half, most, usd)
+    yield shown
+    for number, row in enumerate(table.rows()):
+        if row["error"] is not None:
+            yield Text(f"point {number + 1}: {row['error']}")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..units import duration, percent
+from ..units import duration, percent, several
 from .figures import LEGEND, bars, bars_layout, plan_colour, value_axis
-from .fleet import notes_of
+from .fleet import notes_of, size_rows, size_sentences
 from .numbers import label, words
 from .page import render_sections
 from .sections import assumptions, unexplained
@@ -19,6 +19,7 @@ from .view import View
 if TYPE_CHECKING:
     from ..fleet import FleetAnswer
     from ..fleet.result import FleetFacts
+    from ..studies.fleet_size import FleetSizes
 
 Floats = NDArray[np.float64]
 
@@ -49,6 +50,18 @@ FIGURE = """
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
 {% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></details>{% endif %}
+"""
+
+SIZES = """
+<h1>{{ name }}</h1>
+{% if description %}<p>{{ description }}</p>{% endif %}
+<p><b>{{ headline }}</b></p>
+<div class="scroll"><table>
+<thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}
+</tr>{% endfor %}</tbody></table></div>
+{% for sentence in sentences %}<p>{{ sentence }}</p>
+{% endfor %}
 """
 
 Values = dict[str, Any]
@@ -87,6 +100,39 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
     return render_sections(parts, drawn, title=whole.name, plotly_js=plotly_js, styles=("page.css",))
 
 
+def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inline") -> str:
+    """The page of how many nodes of each offer a fleet takes: their table, and of each offer that is enough the fleet
+    on so many nodes, as its own page draws it."""
+    best = sizes.cheapest
+    able = [size for size in sizes.sizes if not size.error]
+    fewest = ", ".join(f"{several(size.nodes, 'node')} of {size.offer}" for size in able)
+    cheapest = f" Cheapest: {best.offer}, {best.usd:,.0f} USD." if best is not None and len(sizes.sizes) > 1 else ""
+    values: Values = {
+        "name": sizes.name,
+        "description": description,
+        "headline": f"Enough in every draw: {fewest}.{cheapest}" if able else "No offer reaches what is needed.",
+        "columns": ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh"),
+        "rows": list(size_rows(sizes)),
+        "sentences": list(size_sentences(sizes)),
+    }
+    parts: list[tuple[str, str, str, Mapping[str, Any]]] = [("answer", "", SIZES, values)]
+    drawn: dict[str, Any] = {}
+    for number, size in enumerate(able):
+        if size.answer is None:
+            continue
+        for key, title, (figure, figures) in (
+            ("use", "use over time", _use(size.answer.facts)),
+            ("hours", "where GPU-hours went", _hours(size.answer.facts)),
+            ("waits", "how long jobs of a size wait", _waits(size.answer.facts)),
+        ):
+            if figure and figures:
+                own = f"{key}-{number}"
+                drawn[own] = figure
+                title = f"{size.offer}, {several(size.nodes, 'node')}: {title}"
+                parts.append((own, title, FIGURE, {"key": own, **figures, "short": title}))
+    return render_sections(parts, drawn, title=sizes.name, plotly_js=plotly_js, styles=("page.css",))
+
+
 def _answer(answer: FleetAnswer) -> Values:
     facts = answer.facts
     device = answer.cluster["device"]["name"].upper()
@@ -100,7 +146,7 @@ def _answer(answer: FleetAnswer) -> Values:
     return {
         "name": str(answer.scenario.get("name", "fleet")),
         "description": answer.scenario.get("description", ""),
-        "kicker": f"{len(facts.jobs):,} jobs on {facts.nodes:,} nodes, {facts.gpus:,} × {device}, "
+        "kicker": f"{several(len(facts.jobs), 'job')} on {several(facts.nodes, 'node')}, {facts.gpus:,} × {device}, "
         f"{duration(facts.horizon_s)}{cost}{energy}.",
         "allocated": percent(facts.allocated),
         "productive": percent(facts.productive),
@@ -227,7 +273,7 @@ def _spell_in_words(facts: FleetFacts, spell: int) -> str:
     job = facts.jobs[int(times.spell_job[spell])]
     nodes = times.spell_nodes[spell]
     how = duration(float(times.spell_end_s[spell] - times.spell_start_s[spell]))
-    return label(f"{job.name}: {len(nodes):,} node{'s' if len(nodes) > 1 else ''}, {how}, {times.spell_why[spell]}", 90)
+    return label(f"{job.name}: {several(len(nodes), 'node')}, {how}, {times.spell_why[spell]}", 90)
 
 
 def _nodes_in_words(nodes: Sequence[int]) -> str:
@@ -354,7 +400,7 @@ def _waits(facts: FleetFacts) -> tuple[Values | None, Values]:
         half, most = (float(np.quantile(own, share)) for share in (0.5, 0.95))
         lower = 2 ** (value - 1) + 1 if value > 0 else 1
         name = f"{lower}–{2**value}" if lower < 2**value else str(2**value)
-        points.append((2**value, (half, most), f"{name} GPUs, {len(own):,} jobs"))
+        points.append((2**value, (half, most), f"{name} GPU{'s' if value else ''}, {several(len(own), 'job')}"))
         rows.append((name, f"{len(own):,}", duration(float(own.mean())), duration(half), duration(most)))
     traces = [
         {
@@ -381,7 +427,7 @@ def _waits(facts: FleetFacts) -> tuple[Values | None, Values]:
         "legend": LEGEND,
     }  # fmt: skip
     unstarted = len(facts.jobs) - len(waited)
-    cut = f" {unstarted:,} jobs had not started and are not counted." if unstarted else ""
+    cut = f" {several(unstarted, 'job')} had not started: left out here." if unstarted else ""
     return {"data": traces, "layout": layout}, {
         "caption": f"Time from submission to the first start, by the job's size.{cut}",
         "summary": "As a table",

@@ -102,9 +102,13 @@ class Log:
     def moment(self, row: int, column: str, text: str) -> float:
         """Seconds of a time, as a number or in ISO 8601; without a zone it is UTC; raises InputError."""
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
             pass
+        else:
+            if isfinite(value):
+                return value
+            raise self.wrong(row, column, text, "a time: seconds, or such as 2023-05-17T08:30:00")
         try:
             told = datetime.fromisoformat(text.strip())
         except ValueError:
