@@ -83,6 +83,14 @@ def test_requests_that_end_together_count_in_whole_waves():
     assert steady.output_tokens_per_s.value == pytest.approx(800.0)
 
 
+def test_the_last_digit_of_a_time_does_not_move_the_steady_part():
+    """A request that is sent in the place of the first answered comes at that time, an ulp before it or not."""
+    waits = closed(4, 400)
+    second = np.where(waits.sent_s == waits.first_end_s, np.nextafter(waits.sent_s, 0.0), waits.sent_s)
+    assert (second < waits.sent_s).sum() == 1
+    assert window(waits_of(second, waits.first_token_s, waits.end_s)) == window(waits)
+
+
 def test_what_is_sent_at_once_or_ends_in_the_ramp_has_no_steady_part():
     assert window(waits_of([0.0] * 40, [1.0] * 40, [2.0] * 40))[0] == 2.0
     for waits in (waits_of([0.0] * 40, [1.0] * 40, np.arange(40) + 2.0), closed(64, 200), closed(2, 20)):

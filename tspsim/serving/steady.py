@@ -42,6 +42,8 @@ BATCHES = 20
 WARM = 2
 #: Requests of a run, for each that is under way at once, so that its steady part is long enough.
 A_CLIENT = 10
+#: Times that differ by less of themselves are one.
+ROUNDING = 1e-12
 #: 95 % of a normal distribution lie below: nine of ten lie within.
 NORMAL = 1.6448536269514722
 
@@ -172,11 +174,17 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
 
 def window(waits: Waits) -> tuple[float, float]:
     """From the end of the warm-up to the last send; of a run whose requests were all sent at once it is empty."""
-    first_end_s, to_s = waits.first_end_s, waits.last_sent_s
-    opening = waits.total(lambda piece: piece.sent_s < first_end_s)
-    rank = min(len(waits), WARM * opening)
+    to_s = waits.last_sent_s
+    rank = min(len(waits), WARM * opening(waits))
     (from_s,) = reached(lambda: ((piece.end_s, None) for piece in waits.pieces()), [rank])
     return from_s, max(from_s, to_s)
+
+
+def opening(waits: Waits) -> int:
+    """Requests sent before the first answer. One that is sent in its place comes at the same time, whatever the last
+    digit of either time is."""
+    before_s = waits.first_end_s * (1.0 - ROUNDING)
+    return waits.total(lambda piece: piece.sent_s < before_s)
 
 
 @dataclass
@@ -287,10 +295,9 @@ def student(freedom: int) -> float:
 
 def enough(waits: Waits) -> int:
     """Requests of a run like this one whose steady part is long enough: :data:`A_CLIENT` for each that is under way."""
-    first_end_s, span_s = waits.first_end_s, waits.last_sent_s - waits.first_s
-    opening = waits.total(lambda piece: piece.sent_s < first_end_s)
+    span_s = waits.last_sent_s - waits.first_s
     under_way = waits.stream(lambda piece: piece.e2e_s).total(len(waits)) / max(span_s, waits.wall_s / 2.0, 1e-12)
-    return max(2 * A_FEW * A_BATCH, ceil(A_CLIENT * max(opening, under_way)))
+    return max(2 * A_FEW * A_BATCH, ceil(A_CLIENT * max(opening(waits), under_way)))
 
 
 # --- of answers as they stand in JSON ------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ a rank's own heads: of what is cached of them the other ranks' parts are gathere
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 
+from ..._quick import replace
 from ...model.attention import decoded, prefilled
 from ...model.attention.base import Rows
 from ...model.layer import LayerShard
