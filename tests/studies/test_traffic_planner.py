@@ -18,8 +18,9 @@ from tspsim.scenario.plan import SERVING
 from tspsim.serving.steady import figures
 from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
 from tspsim.studies.planner.rates import Demand, Engine, apart, together
+from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
-from tspsim.studies.planner.traffic_answer import goodput
+from tspsim.studies.planner.traffic_answer import Tried, goodput
 from tspsim.studies.planner.written import scenario_text
 
 
@@ -254,3 +255,34 @@ def test_wrong_options_are_told_in_a_line(tmp_path, capsys, options, said):
     file.write_text(yaml.safe_dump(asked()))
     assert main(["plan", str(file), *options]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_plans_of_many_replicas_are_compared_on_a_part_and_told_of_all(monkeypatch: pytest.MonkeyPatch):
+    """Of 1,024 GPUs two plans were looked at in the default budget, each under the load of all of them."""
+    stated = asked(cluster={"device": "h200", "gpus_per_node": 4, "nodes": 8, "fabric": "rails-400g"})
+    stated["traffic"]["arrivals"]["concurrency"] = 128
+    planner = TrafficPlanner(load(stated), stated=False, budget_s=1.0)
+    parts: list[Tried] = []
+    conclude = planner._concluded
+    monkeypatch.setattr(planner, "_concluded", lambda answer: (parts.extend(answer.known), conclude(answer))[1])
+    answer = planner.run()
+    best = answer.best[0]
+    assert all(each.parts == 1 and each.result.gpus == 32 for each in answer.known) and best.whole
+    (part,) = [each for each in parts if each.keys == best.keys and each.load == best.load]
+    assert part.parts == 4 and part.result.gpus == 8
+    assert goodput(part) == pytest.approx(goodput(best), rel=0.1)
+    assert part.usd_per_hour == best.usd_per_hour
+
+
+def test_what_shares_something_has_no_parts():
+    def parts(replicas: int, keys: dict[str, Any] | None = None, **more: Any) -> int:
+        cluster = {"device": "h200", "nodes": 16, "fabric": "rails-400g"}
+        return parts_of(load(asked(**{"cluster": cluster, **more})), keys or {"tp": 4}, replicas, 8)
+
+    halves = {"prefill": {"replicas": 8, "tp": 4}, "decode": {"replicas": 24, "tp": 4}}
+    assert parts(32) == 4 and parts(1) == 1 and parts(32, {"pools": halves}) == 4
+    # Pools that stand in one node have caches that stay in it: they would not where pools are nodes.
+    assert parts(128, {"pools": {"prefill": {"replicas": 4}, "decode": {"replicas": 124}}}) == 1
+    assert parts(32, cluster={"device": "h200", "nodes": 1}) == 1
+    traffic = {**asked()["traffic"], "arrivals": {"kind": "poisson", "rate": 9, "max_concurrency": 4}}
+    assert parts(32, traffic=traffic) == 1

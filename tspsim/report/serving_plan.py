@@ -87,7 +87,7 @@ def sure(planned: ServingPlanned) -> list[str]:
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
-        said.append("Time ran out (--budget): plans were left that may be better.")
+        said.append("The budget ran out (--budget): plans were left that may be better.")
     return said
 
 

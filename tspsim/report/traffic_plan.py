@@ -115,7 +115,7 @@ def sure(planned: TrafficPlanned) -> list[str]:
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
-        said.append("Time ran out (--budget): plans were left that may be better.")
+        said.append("The budget ran out (--budget): plans were left that may be better.")
     level = [each.name for each in planned.best[1:] if each.whole and _ties(planned.best[0], each)]
     if level:
         said.insert(0, f"{planned.best[0].name} ties with {', '.join(level)}: a longer run may turn their order.")

@@ -1,12 +1,13 @@
 """The best plans for requests: every way to spread replicas and pools, at the load that bounds allow, on every offer.
 
-What anybody would try first is simulated first: every size of tensor parallelism behind the router that looks at loads,
-experts over ranks and attention replicas, pools from 1P1D on, and the other routers. Then a plan is bounded in closed
-form from a few of its steps (:mod:`.rates`), and those that are expected to serve most are simulated: clients in a
-closed loop are doubled or halved while that serves more within the bounds, and of requests that come at times of their
-own the highest rate within the bounds is looked for, roughly. What is best then gets variants: other routers, a limit
-on sequences, drafts, caches that are pushed. Those that lead are served as ``tspsim run`` serves them, and ranked by
-that. The budget is counted work (:mod:`.effort`), shared evenly by the offers; one plan is always answered.
+What anybody would try first is simulated first: every size of tensor parallelism behind the router that looks at
+loads, experts over ranks and attention replicas, pools from 1P1D on, and the other routers. Then a plan is bounded in
+closed form from a few of its steps (:mod:`.rates`), and those that are expected to serve most are simulated: clients
+in a closed loop are doubled or halved while that serves more within the bounds, and of requests that come at times of
+their own the highest rate within the bounds is looked for, roughly. What is best then gets variants: other routers, a
+limit on sequences, drafts, caches that are pushed. Those that lead are served as ``tspsim run`` serves them, and
+ranked by that; what falls into equal parts is compared on one of them (:mod:`.service_part`). The budget is counted
+work (:mod:`.effort`), shared evenly by the offers; one plan is always answered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...scenario.traffic import Traffic
 from ...serving.answer import notes_of_runs, result_of
 from ...serving.deployment import Deployment
 from ...serving.highest import NEAR, four_digits, highest_rate
-from ...serving.points import point
+from ...serving.points import point, steady_entries
 from ...serving.policies import POLICIES
 from ...serving.routers import ROUTERS
 from ..front import front_of
@@ -35,6 +36,7 @@ from .limit import Limits
 from .service_answer import stated_keys
 from .service_demand import bounded_by, demand_of
 from .service_names import name_of_service, plain
+from .service_part import keys_of_part, part_of, parts_of, under
 from .service_space import Candidate, ServiceSpace, rate
 from .spreads import spreads
 from .step_budgets import budgets, keys_with, why_not_the_step_s
@@ -72,10 +74,20 @@ class Offered:
 
     #: Plans that were tried, as text.
     seen: set[str] = field(default_factory=set)
+    #: Of so many equal parts of the cluster the plans on one.
+    smaller: dict[int, ServiceSpace] = field(default_factory=dict)
 
     def passed(self, share: float) -> bool:
         """Whether so much of its budget is spent."""
         return self.effort.passed(share)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of so many equal parts of a plan, which is simulated instead of all."""
+
+    deployment: Deployment
+    parts: int = 1
 
 
 class TrafficPlanner:
@@ -170,6 +182,8 @@ class TrafficPlanner:
             self._serve_leaders(answer)
         except KeyboardInterrupt:
             answer.interrupted, answer.complete = True, False
+        answer.known = [each for each in answer.known if each.parts == 1]
+        answer.check_any()
         ranked = self._ranked(answer.known)
         distinct: dict[tuple[str, str], Tried] = {}
         for tried in ranked:
@@ -225,7 +239,7 @@ class TrafficPlanner:
         for plan in here.scenario.plans if self.stated else ():
             keys = stated_keys(plan)
             keys.pop("name")
-            found = self._try(here, answer, Candidate(keys, here.scenario), plan.name)
+            found = self._try(here, answer, Candidate(keys, here.scenario), plan.name, whole=True)
             answer.stated += (found,) if found is not None else ()
         obvious = here.space.obvious()
         here.candidates += obvious
@@ -286,8 +300,8 @@ class TrafficPlanner:
         candidate = Candidate({key: value for key, value in best.keys.items() if key != "name"}, here.scenario)
         for clients in (int(best.load["concurrency"]) * 3 // 2, int(best.load["concurrency"]) * 3 // 4):
             if clients and not here.passed(1.0):
-                deployment = here.space.deployment(candidate.plan(best.name))
-                self._at(here, answer, candidate, deployment, self._with_clients(clients))
+                served = self._served(here, candidate, best.name)
+                self._at(here, answer, candidate, served, self._with_clients(clients))
 
     @property
     def _free_clients(self) -> bool:
@@ -355,9 +369,9 @@ class TrafficPlanner:
     # --- one plan -------------------------------------------------------------------------------------------
 
     def _try(
-        self, here: Offered, answer: TrafficPlanned, candidate: Candidate, name: str | None = None
+        self, here: Offered, answer: TrafficPlanned, candidate: Candidate, name: str | None = None, whole: bool = False
     ) -> Tried | None:
-        """The plan at its best load, if it is legal and has room."""
+        """The plan at its best load, if it is legal and has room; ``whole``: on all of the cluster."""
         if plain(candidate.keys) in here.seen:
             return None
         here.seen.add(plain(candidate.keys))
@@ -365,14 +379,13 @@ class TrafficPlanner:
         self._tell(f"{here.name}: {name}", 0.0)
         here.effort.priced()
         try:
-            plan = candidate.plan(name)
-            deployment = here.space.deployment(plan)
-            refused = deployment.refusal(self.demand.prompt + self.demand.output)
+            served = self._served(here, candidate, name, whole)
+            refused = served.deployment.refusal(self.demand.prompt + self.demand.output)
             if refused is not None:
                 answer.refused += ((name, refused),)
                 return None
-            loads = self._loads(here, candidate, deployment)
-            found = [self._at(here, answer, candidate, deployment, traffic) for traffic in loads]
+            loads = self._loads(here, candidate, served)
+            found = [self._at(here, answer, candidate, served, traffic) for traffic in loads]
         except (TspsimError, ValueError) as error:
             answer.refused += ((name, str(error)),)
             if isinstance(error, InputError) and name in {stated.name for stated in self.stated}:
@@ -380,20 +393,37 @@ class TrafficPlanner:
             return None
         return max(found, key=self._rank, default=None)
 
-    def _loads(self, here: Offered, candidate: Candidate, deployment: Deployment) -> Iterator[Traffic]:
+    def _served(self, here: Offered, candidate: Candidate, name: str, whole: bool = False) -> Part:
+        """What of a plan is simulated: all of it, or of many equal replicas a part."""
+        deployment, cluster = here.space.deployment(candidate.plan(name)), here.space.cluster
+        replicas = sum(count for _, _, count, _ in deployment.engines())
+        parts = 1 if whole else parts_of(here.scenario, candidate.keys, replicas, cluster.gpus // cluster.nodes)
+        if parts == 1:
+            return Part(deployment)
+        space = here.smaller.get(parts)
+        if space is None:
+            scenario = part_of(here.scenario, parts)
+            here.smaller[parts] = space = ServiceSpace(scenario, self.demand, self.library, self.kept_limits)
+        fewer = Candidate(keys_of_part(candidate.keys, parts), space.scenario)
+        part = space.deployment(fewer.plan(name))
+        # A plan that spreads something over all GPUs has no such parts.
+        alike = parts * sum(count for _, _, count, _ in part.engines()) == replicas
+        return Part(part, parts) if alike else Part(deployment)
+
+    def _loads(self, here: Offered, candidate: Candidate, served: Part) -> Iterator[Traffic]:
         """Loads to try, each after the one before was."""
         arrivals = self.traffic.arrivals
         if not arrivals.closed:
             points = self.traffic.points()
             if self.looks_for_rate:
                 expected = candidate.best(self.bounds)
-                start = expected.requests_per_s if expected else None
-                found = highest_rate(deployment, self.traffic, rough=True, start=start)
+                start = expected.requests_per_s / served.parts if expected else None
+                found = highest_rate(served.deployment, self.traffic, rough=True, start=start)
                 here.effort.served(found.served)
                 trace = arrivals.trace()
                 most = 2 * found.requests if trace is None else min(2 * found.requests, len(trace))
                 asked = self.traffic.model_copy(update={"requests": most})
-                rate_ = found.rate or points[0].arrivals.mean_rate or 0.01
+                rate_ = served.parts * found.rate if found.rate else points[0].arrivals.mean_rate or 0.01
                 for _ in range(DOWN if found.rate else 1):
                     yield asked.at_rate(four_digits(rate_))
                     if here.known[-1].kept:
@@ -429,14 +459,18 @@ class TrafficPlanner:
         arrivals = self.traffic.arrivals.model_copy(update={"concurrency": (clients,)})
         return self.traffic.model_copy(update={"arrivals": arrivals, "requests": requests})
 
-    def _at(
-        self, here: Offered, answer: TrafficPlanned, candidate: Candidate, deployment: Deployment, traffic: Traffic
-    ) -> Tried:
+    def _at(self, here: Offered, answer: TrafficPlanned, candidate: Candidate, served: Part, traffic: Traffic) -> Tried:
         """A plan under one load."""
-        one = point(deployment, traffic, ranges=False)
+        deployment, parts = served.deployment, served.parts
+        load = under(traffic, 1.0 / parts) if parts > 1 else traffic
+        one = point(deployment, load, ranges=False, steady=False)
         if one.interrupted:
             raise KeyboardInterrupt
-        told = one.run.metrics
+        told = dict(one.run.metrics)
+        if told["steady"] is None and (told["bounds"] is None or told["bounds"]["kept"]):
+            # Ramp and drain only flatter: what misses the bounds with them does so in a longer run too.
+            told |= steady_entries(deployment, load, one.run.waits)
+            one = replace(one, run=replace(one.run, metrics=told))
         here.effort.served(max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
         answer.simulated += 1
         notes = tuple(notes_of_runs(deployment, [told], one))
@@ -445,7 +479,8 @@ class TrafficPlanner:
         asked = here.scenario.model_copy(update={"plans": (plan,), "traffic": traffic, "offers": ()})
         keys = {**candidate.keys, "name": plan.name}
         kept = told["bounds"] or {"share": 1.0, "kept": True}
-        tried = Tried(keys, result, asked, here.name, one.run.label, float(kept["share"]), bool(kept["kept"]))
+        label = dict(traffic.arrivals.label)
+        tried = Tried(keys, result, asked, here.name, label, float(kept["share"]), bool(kept["kept"]), parts=parts)
         here.known.append(tried)
         return tried
 
@@ -478,7 +513,7 @@ class TrafficPlanner:
         asked = tried.asked.model_copy(update={"traffic": traffic})
         return replace(
             tried, result=result, asked=asked, load=one.run.label, share=float(kept["share"]), kept=bool(kept["kept"]),
-            whole=True,
+            whole=True, parts=1,
         )  # fmt: skip
 
     @property

@@ -27,6 +27,8 @@ class Tried(ServedPlan):
     kept: bool = True
     #: Served as ``tspsim run`` serves it; otherwise of few requests, as a search ranks it.
     whole: bool = False
+    #: What was simulated is one of so many equal parts (:mod:`.service_part`); of all that is told it is the whole.
+    parts: int = 1
 
     def to_json(self) -> dict[str, Any]:
         return super().to_json() | {"offer": self.offer, "load": dict(self.load), "good_share": self.share}
@@ -35,7 +37,17 @@ class Tried(ServedPlan):
     def usd_per_hour(self) -> float | None:
         """All its GPUs, at the mean of the prices that are known; None where none is."""
         prices = list(self.result.cost.get("usd_per_gpu_hour", {}).values())
-        return self.result.gpus * sum(prices) / len(prices) if prices else None
+        return self.gpus * sum(prices) / len(prices) if prices else None
+
+    @property
+    def gpus(self) -> int:
+        """Of all parts."""
+        return self.parts * self.result.gpus
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Of all parts, in the steady part of the run."""
+        return self.parts * self.result.lasting_tokens_per_s
 
 
 def plain(plan: Plan) -> str:
@@ -45,23 +57,23 @@ def plain(plan: Plan) -> str:
 
 def a_dollar(rate: Callable[[Tried], float]) -> Callable[[Tried], float]:
     """A rate over what its GPUs cost; where a price is missing over how many they are."""
-    return lambda tried: 3600.0 * rate(tried) / (tried.usd_per_hour or tried.result.gpus)
+    return lambda tried: 3600.0 * rate(tried) / (tried.usd_per_hour or tried.gpus)
 
 
 def goodput(tried: Tried) -> float:
     """Requests/s within bounds in the steady part; where there are none, all."""
     told = figures(tried.result.serving)
     good = told["goodput_requests_per_s"]
-    return float(told["requests_per_s"] if good is None else good)
+    return tried.parts * float(told["requests_per_s"] if good is None else good)
 
 
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[Tried], float]] = {
     "goodput_per_dollar": a_dollar(goodput),
     "goodput": goodput,
-    "tokens_per_s": lambda tried: tried.result.lasting_tokens_per_s,
-    "tokens_per_s_per_gpu": lambda tried: tried.result.lasting_tokens_per_s / tried.result.gpus,
-    "tokens_per_dollar": a_dollar(lambda tried: tried.result.lasting_tokens_per_s),
+    "tokens_per_s": lambda tried: tried.tokens_per_s,
+    "tokens_per_s_per_gpu": lambda tried: tried.tokens_per_s / tried.gpus,
+    "tokens_per_dollar": a_dollar(lambda tried: tried.tokens_per_s),
     "time_to_first_token": lambda tried: -tried.result.serving["ttft_s"]["mean"],
     "time_per_output_token": lambda tried: -(tried.result.serving["tpot_s"] or {"mean": math.inf})["mean"],
 }
