@@ -22,13 +22,17 @@ from .catalog import names as entries
 from .entries import entry_in_words
 from .errors import InputError, Interrupted
 from .files import atomic_write
+from .fleet import FleetQuestion, is_fleet
+from .fleet import load_text as fleet_of_text
 from .refusals import nothing_runs, placed
 from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
-from .scenario import Scenario, load, load_text
+from .scenario import Scenario, load
+from .scenario import load_text as scenario_of_text
 from .schema import schema
 from .studies import Sweep, SweepInterruptedError, Table
-from .studies.best_plans import with_best
+from .studies.best_plans import fleet_with_best, with_best
 from .studies.ceiling import beside_the_ceiling
+from .studies.fleet_size import fleet_sizes
 from .studies.planner import (
     OffersPlanned,
     Planned,
@@ -50,14 +54,15 @@ from .validation.run import validate as score
 __all__ = [
     "FOLDERS",
     "VERSION",
+    "Asked",
     "Comparison",
     "Interrupted",
     "Kind",
     "Plans",
     "Progress",
     "Source",
+    "answered",
     "atomic_write",
-    "beside_the_ceiling",
     "best_stated",
     "bounds",
     "compare",
@@ -65,6 +70,8 @@ __all__ = [
     "doubts",
     "entries",
     "entry_in_words",
+    "fleet_figures",
+    "fleet_sizes",
     "kind_of",
     "likely_ratio",
     "load",
@@ -72,12 +79,14 @@ __all__ = [
     "locate_entry",
     "mapping_of",
     "nothing_runs",
+    "of_one_job",
     "parse_yaml",
     "placed",
     "plan",
     "scenario_text",
     "schema",
     "simulate",
+    "sort_of",
     "sweep",
     "validate",
 ]
@@ -89,6 +98,8 @@ if TYPE_CHECKING:
 
 #: Called with what is under way and the share that is done.
 Progress = Callable[[str, float], None]
+#: A question that was read and checked, of one job or of a fleet.
+Asked = Scenario | FleetQuestion
 #: What every command takes for a scenario.
 Source = Scenario | str | Path | Mapping[str, Any]
 #: What a search answers: of steps, of serving steps, of requests, of offers.
@@ -173,9 +184,47 @@ def plan(
     return found
 
 
-def best_stated(question: Scenario, progress: Progress | None = None) -> tuple[Scenario, str]:
-    """A question with its best plan where it asks for that (``plans: best``), and what was searched in a sentence; as
-    it is elsewhere. ``tspsim run`` asks so before it simulates.
+def sort_of(question: Asked | Mapping[str, Any]) -> str:
+    """The kind of schema that a question's file has: ``scenario`` or ``fleet``."""
+    return "fleet" if is_fleet(question) else "scenario"
+
+
+def load_text(text: str, file: str | Path) -> Asked:
+    """Read and check the text of a question as if it stood in ``file``, which need not be there.
+
+    Raises
+    ------
+    InputError
+        As :func:`tspsim.load` and :func:`tspsim.fleet.load` raise it of the file.
+
+    >>> type(load_text("{name: a, cluster: {device: h100}, jobs: [{name: b, hours: 1 h}]}", "a.yaml")).__name__
+    'FleetQuestion'
+    """
+    fleet = is_fleet(mapping_of(text, Path(file)))
+    return fleet_of_text(text, file) if fleet else scenario_of_text(text, file)
+
+
+def of_one_job(question: Asked) -> Scenario:
+    """A question that is searched, or stands beside others; raises InputError where it is a fleet's.
+
+    >>> of_one_job(load("tsp-8x-h100")).name
+    'tsp-8x-h100'
+    """
+    if isinstance(question, FleetQuestion):
+        raise InputError("asks for a fleet; this is of one job (a job of a fleet says plan: best)", key="jobs")
+    return question
+
+
+def fleet_figures(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
+    """Figures of a fleet's report, for pages of others: title, the figure as Plotly takes it, caption."""
+    from .report.fleet_page import drawn
+
+    return drawn(answer)
+
+
+def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Asked, str]:
+    """A question with its best plan where it asks for that (``plans: best``, a job's ``plan: best``), and what was
+    searched in a sentence; as it is elsewhere. ``tspsim run`` asks so before it simulates.
 
     Raises
     ------
@@ -184,6 +233,8 @@ def best_stated(question: Scenario, progress: Progress | None = None) -> tuple[S
     InfeasibleError
         No plan keeps the limits.
     """
+    if isinstance(question, FleetQuestion):
+        return fleet_with_best(question, progress=progress), ""
     if question.searched is None:
         return question, ""
     from .question import look_up
@@ -194,6 +245,24 @@ def best_stated(question: Scenario, progress: Progress | None = None) -> tuple[S
         return found, ""
     named = named_by_search(look_up(found).plans) if searched.plan else []
     return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
+
+
+def answered(question: Asked, progress: Progress | None = None, **how: Any) -> tuple[Result, str]:
+    """The answer of ``tspsim run``, and what was searched in a sentence.
+
+    Parameters
+    ----------
+    how
+        As :func:`tspsim.simulate` takes it: ``every_rank``, ``every_step``, ….
+
+    Raises
+    ------
+    InputError, InfeasibleError
+        As :func:`best_stated` and :func:`tspsim.simulate` raise them.
+    """
+    stated, searched = best_stated(question, progress)
+    result = simulate(stated, progress=progress, **how)
+    return (beside_the_ceiling(stated, result) if isinstance(stated, Scenario) else result), searched
 
 
 def compare(

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from helpers import studio as helper
+from helpers.keys import walked
 from helpers.studio import PATIENCE_MS, Tab
 
 from tspsim.cli import main
-from tspsim.studio import link
+from tspsim.interface import schema
+from tspsim.studio import link, values
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
@@ -114,7 +116,7 @@ def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(tab: Tab) -
 @pytest.mark.slow
 def test_back_forward_reload_and_the_link_open_the_same_question(tab: Tab, opened: Open) -> None:
     page = tab.page
-    tab.type("16Ki", "8Ki").says("8Ki").fresh()
+    tab.set("workload/sequence", "16Ki").set("workload/sequence", "8Ki")
     rate = page.inner_text("#rate")
     page.go_back()
     tab.says("16Ki").fresh()
@@ -263,6 +265,24 @@ def test_a_plan_that_is_found_joins_and_a_purchase_is_a_table(opened: Open) -> N
 
 
 @pytest.mark.slow
+def test_a_fleet_is_asked_and_changed_and_kept(opened: Open) -> None:
+    tab = opened()
+    page = tab.page
+    page.fill("#start", "fleet-neighbours-fat-tree")
+    tab.says("name: fleet-neighbours-fat-tree").shows("#answer .headline", "of all GPU-hours").fresh()
+    before = page.inner_text("#answer .headline")
+    page.wait_for_selector("#answer .js-line, #answer .js-plotly-plot", timeout=PATIENCE_MS)
+    tab.go("jobs").shows("#level-title", "jobs").go("jobs/0")
+    tab.set("jobs/0/hours", "6 h")
+    assert page.inner_text("#answer .headline") != before
+    page.click("#pin")
+    tab.pinned(1).shows("#pinned", "all jobs")
+    assert "tspsim run fleet-neighbours-fat-tree --set" in (page.text_content("#command") or "")
+    assert serious(page) == []
+    page.context.close()
+
+
+@pytest.mark.slow
 def test_a_restart_of_the_server_keeps_the_question(chromium: Any, tmp_path: Path) -> None:
     with helper.running(tmp_path) as first:
         port = int(first.address.rstrip("/").rpartition(":")[2])
@@ -280,14 +300,11 @@ def test_a_restart_of_the_server_keeps_the_question(chromium: Any, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_every_key_of_the_schema_has_its_control_on_the_page(opened: Open) -> None:
+@pytest.mark.parametrize("sort", ["scenario", "fleet"])
+def test_every_key_of_the_schema_has_its_control_on_the_page(opened: Open, sort: str) -> None:
     """The walk is that of tests/studio, along the schema; every section is opened in the browser."""
-    from test_studio_text import SCHEMA, walked
-
-    from tspsim.studio import values
-
     levels: dict[str, tuple[Any, set[str]]] = {}
-    for path, name, data in walked(SCHEMA, {}, [], ()):
+    for path, name, data in walked(schema(sort)):
         kinds = json.dumps(
             [values.get(data, path[:depth]) for depth in range(len(path) + 1)], default=str, sort_keys=True
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -145,6 +144,17 @@ def test_a_file_is_replaced_only_where_somebody_says_so(desk: Desk, folder: Path
     assert (folder / "a/b.yaml").read_text(encoding="utf-8") == "x: 1\n"
 
 
+FLEET = """\
+name: several
+cluster: {device: h100, nodes: 4, fabric: rails-400g}
+jobs:
+  - name: train
+    nodes: 2
+    steps: 1000
+    workload: {model: llama-3.1-8b, pass: training, sequence: 4Ki}
+    plan: {tp: 8}
+  - {name: other, hours: 3 h, nodes: 4}
+"""
 BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
 )
@@ -159,11 +169,25 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
         QUESTION.replace("llama-3.1-8b", "big.json"),
         QUESTION.replace("tp: 8", "tp: 3"),
         QUESTION.replace("h100", "h1000"),
+        FLEET.replace("nodes: 2", "nodes: 9"),
+        FLEET.replace("llama-3.1-8b", "lama-3.1-8b"),
         "[" * 3000,
         "",
         "name: !!python/object:os.system x",
     ],
-    ids=["bomb", "infinite", "huge", "100 MB", "degree", "unknown", "deep", "empty", "tag"],
+    ids=[
+        "bomb",
+        "infinite",
+        "huge",
+        "100 MB",
+        "degree",
+        "unknown",
+        "crowded",
+        "unknown in a job",
+        "deep",
+        "empty",
+        "tag",
+    ],
 )
 def test_what_is_wrong_is_told_in_the_command_s_own_line(
     desk: Desk, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -175,14 +199,32 @@ def test_what_is_wrong_is_told_in_the_command_s_own_line(
     assert capsys.readouterr().err == f"tspsim: {told}\n"
 
 
-def test_the_answer_is_the_command_s_to_the_byte(desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    value = desk.done("front", "answer", QUESTION, "right.yaml")
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [(QUESTION, ["llama-3.1-8b", "ideal", "h100"]), (FLEET, ["h100", "rails-400g", "llama-3.1-8b"])],
+    ids=["scenario", "fleet"],
+)
+def test_the_answer_is_the_command_s_to_the_byte(
+    desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, entries: list[str]
+) -> None:
+    value = desk.done("front", "answer", text, "right.yaml")
     monkeypatch.chdir(folder)
-    Path("right.yaml").write_text(QUESTION, encoding="utf-8")
+    Path("right.yaml").write_text(text, encoding="utf-8")
     assert main(["run", "right.yaml", "--json", "right.json"]) == 0
     assert Path("right.json").read_text(encoding="utf-8") == value["json"]
-    assert value["best"] == "TP8" and json.loads(value["json"])["plans"][0]["name"] == "TP8"
-    assert [name for _, name, _ in value["facts"]] == ["llama-3.1-8b", "ideal", "h100"]
+    assert [name for _, name, _ in value["entries"]] == entries
+
+
+def test_a_curve_of_a_fleet_has_a_line_for_the_cluster_and_one_a_class(desk: Desk) -> None:
+    points = desk.done("front", "curve", FLEET, "q.yaml", "cluster/nodes", ["4", "8", "1"])["points"]
+    four, eight, one = (point["lines"] for point in points)
+    assert set(four) == {"all jobs", "train", "other"} and "the cluster has 1" in points[2]["error"] and not one
+    assert eight["other"]["mean_wait_s"] == 0.0 < four["other"]["mean_wait_s"]
+    assert eight["all jobs"]["allocated"] < four["all jobs"]["allocated"]
+
+
+def test_a_fleet_is_searched_for_its_jobs_plans_alone(desk: Desk) -> None:
+    assert "jobs: asks for a fleet" in refusal(desk, "plans", FLEET, "q.yaml", "1 s", [])
 
 
 def test_what_is_asked_anew_replaces_what_was_asked(desk: Desk) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 import yaml
+from helpers.keys import walked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,12 +18,12 @@ from tspsim.studio import kept, link, numbers, values
 from tspsim.studio.fields import Form
 
 FIRST = text_of("first")
-SCHEMA = schema("scenario")
+SORTS = ("scenario", "fleet")
 
 
 @pytest.fixture(scope="module")
 def form() -> Form:
-    return Form(SCHEMA)
+    return Form(schema("scenario"))
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -128,42 +128,12 @@ def test_numbers_that_may_slide_are_those_of_the_question(form: Form) -> None:
 # --- the form ---------------------------------------------------------------------------------------------------------
 
 
-def resolved(node: Mapping[str, Any]) -> Mapping[str, Any]:
-    while "$ref" in node:
-        node = {**SCHEMA["$defs"][node["$ref"].rpartition("/")[2]], **{k: v for k, v in node.items() if k != "$ref"}}
-    return node
-
-
-def walked(
-    node: Mapping[str, Any], data: Any, path: list[str], inside: tuple[str, ...]
-) -> Iterator[tuple[list[str], str, Any]]:
-    """Every key of the schema with a question in which it may stand: path of its section, its name, the question."""
-    reference = node.get("$ref", "")
-    if inside.count(reference) and reference:
-        return
-    inside = (*inside, reference) if reference else inside
-    node = resolved(node)
-    for word in ("anyOf", "oneOf"):
-        for each in node.get(word, ()):
-            yield from walked(each, data, path, inside)
-    if node.get("type") == "array" and isinstance(node.get("items"), Mapping):
-        yield from walked(node["items"], values.put(data, path, [None]), [*path, "0"], inside)
-    if node.get("type") == "object":
-        properties = node.get("properties", {})
-        begun = {"kind": properties["kind"]["const"]} if "const" in properties.get("kind", {}) else {}
-        told = data if not path else values.put(data, path, begun)
-        for name, each in properties.items():
-            if name == "kind" and begun:
-                continue
-            stated = told if begun else values.put(told, [*path, name], None)
-            yield path, name, stated
-            yield from walked(each, stated, [*path, name], inside)
-
-
-def test_every_key_of_the_schema_is_reached(form: Form) -> None:
+@pytest.mark.parametrize("sort", SORTS)
+def test_every_key_of_the_schema_is_reached(sort: str) -> None:
     """The walk is the schema's own; nothing is listed here."""
-    missing, seen = [], 0
-    for path, name, data in walked(SCHEMA, {}, [], ()):
+    whole = schema(sort)
+    form, missing, seen = Form(whole), [], 0
+    for path, name, data in walked(whole):
         seen += 1
         level = form.level(data, values.path(path))
         if level.path != values.path(path) or name not in [each.key for each in level.fields]:

@@ -74,14 +74,12 @@ def run(
     outputs = Outputs(
         report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
     )
-    from ..interface import beside_the_ceiling, best_stated, simulate
+    from ..interface import answered
 
     with placed(question), progress_bar() as progress:
-        question, searched = best_stated(question, progress)
-        result = simulate(
-            question, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel, progress=progress
+        result, searched = answered(
+            question, progress, every_rank=every_rank, every_step=every_step, every_kernel=every_kernel
         )
-        result = beside_the_ceiling(question, result)
     outputs.write(
         {
             "html": lambda path: report.write_report(result, path),
@@ -102,10 +100,9 @@ def _run_fleet(
 ) -> None:
     """A question with jobs."""
     from .. import report
-    from ..answer import simulate
     from ..fleet import FleetAnswer, load
+    from ..interface import answered
     from ..report.fleet import in_terminal
-    from ..studies.best_plans import fleet_with_best
 
     question = load(scenario, overrides)
     if beside:
@@ -113,8 +110,7 @@ def _run_fleet(
     report_to = report_file(question.name, question.asked_in)
     outputs = Outputs(report_to, source=question.asked_in, inputs=question.files(), **files)
     with placed(question), progress_bar() as progress:
-        question = fleet_with_best(question, progress=progress)
-        result = simulate(question, every_job_step=every_job_step, progress=progress)
+        result, _ = answered(question, progress, every_job_step=every_job_step)
     assert isinstance(result, FleetAnswer)
     outputs.write(
         {

@@ -11,7 +11,7 @@ from .answer import answer
 from .asked import own_scenario
 from .autoscalers import AUTOSCALERS, Autoscaler
 from .durations import DURATIONS, Durations
-from .loading import is_fleet, load
+from .loading import is_fleet, load, load_text
 from .logs import LOG_FORMS, LogForm, Logged
 from .placements import PLACEMENTS, Placement
 from .question import FleetQuestion, JobKeys
@@ -39,5 +39,6 @@ __all__ = [
     "answer",
     "is_fleet",
     "load",
+    "load_text",
     "own_scenario",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from .. import catalog
 from ..errors import InputError
 from ..scenario.cluster import ClusterInline
-from ..scenario.loading import asks_for_jobs, read, with_known_parts
+from ..scenario.loading import asks_for_jobs, read, read_text, with_known_parts
 from ..scenario.question import origin_of
 from .question import FleetQuestion, JobKeys
 
@@ -29,7 +29,16 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
     InputError
         One line: file, key path, value, what is allowed, and the nearest valid name.
     """
-    file, folder, data, paths = read(source, overrides)
+    return _checked(*read(source, overrides))
+
+
+def load_text(text: str, file: str | Path) -> FleetQuestion:
+    """Read and check the text of a fleet's question as if it stood in ``file``; raises InputError as :func:`load`."""
+    return _checked(*read_text(text, file))
+
+
+def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths: list[str]) -> FleetQuestion:
+    """What a question says, its names known."""
     try:
         question = catalog.validate(data, FleetQuestion)
         cluster = with_known_parts(question.cluster, folder, "cluster")

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     Field,
+    GetJsonSchemaHandler,
     PrivateAttr,
     StrictBool,
     StrictInt,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from .. import catalog
 from ..errors import did_you_mean, shorten
-from ..scenario import ClusterInline, Prices
+from ..scenario import ClusterInline, Plan, Prices, Workload
+from ..scenario.loop import Loop
 from ..scenario.question import origin_of
 from ..scenario.section import Name, Prose, Section, refuse
+from ..scenario.traffic import Traffic
 from ..traffic import ARRIVALS, Arrivals, OneKind
 from ..units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
 from . import durations, placements, schedulers
@@ -38,9 +44,22 @@ PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 da
 MOST_ENTRIES = 10_000
 
 
-def _as_stated(shape: str) -> WithJsonSchema:
-    """What of a job its own scenario reads: a mapping here, checked there."""
-    return WithJsonSchema({"type": "object", "description": f"as `{shape}` of a scenario of one job"})
+@dataclass(frozen=True)
+class AsStated:
+    """What of a job its own scenario reads: a mapping here, checked there; its keys are that section's, but for those
+    that the job says itself."""
+
+    section: type[BaseModel]
+    without: frozenset[str] = frozenset()
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        stated = handler(self.section.__pydantic_core_schema__)
+        if not self.without:
+            return stated
+        keys = dict(handler.resolve_ref_schema(stated))
+        keys["properties"] = {name: each for name, each in keys["properties"].items() if name not in self.without}
+        keys["required"] = [name for name in keys.get("required", ()) if name not in self.without]
+        return keys
 
 
 def _several(value: Any) -> Any:
@@ -65,14 +84,14 @@ class JobKeys(Section):
     name: Name
     kind: Name | None = Field(None, alias="class", description="what it is counted with; default: its name")
     user: Name | None = Field(None, description="who asks for it; default: its class")
-    workload: Annotated[dict[str, Any], _as_stated("workload")] | None = Field(
+    workload: Annotated[dict[str, Any], AsStated(Workload)] | None = Field(
         None, description="what it computes; without one its duration is stated (`hours`) and no network is known"
     )
-    plan: Annotated[dict[str, Any] | Literal["best"], _as_stated("plans")] | None = Field(
+    plan: Annotated[dict[str, Any] | Literal["best"], AsStated(Plan, frozenset({"name"}))] | None = Field(
         None, description="how it is spread, as an entry of plans without its name; best: searched for"
     )
-    traffic: Annotated[dict[str, Any], _as_stated("traffic")] | None = Field(None, description="a service's requests")
-    loop: Annotated[dict[str, Any], _as_stated("loop")] | None = Field(None, description="reinforcement learning")
+    traffic: Annotated[dict[str, Any], AsStated(Traffic)] | None = Field(None, description="a service's requests")
+    loop: Annotated[dict[str, Any], AsStated(Loop)] | None = Field(None, description="reinforcement learning")
     replicas: Replicas | None = Field(
         None, description="of a service: its replicas follow its load, each on `nodes` or `gpus` of its own"
     )

@@ -62,50 +62,22 @@ def notes_of(answer: FleetAnswer) -> list[str]:
     return [f"{', '.join(names)}: {note}" for note, names in about.items()]
 
 
-def size_rows(sizes: FleetSizes) -> Iterator[tuple[str, ...]]:
-    """Of every offer its nodes, those of single draws, GPUs, dollars and MWh."""
-    for size in sizes.sizes:
-        if size.error:
-            yield (size.offer, "–", "–", "–", "–", "–")
-            continue
-        draws = f"{size.low:,}" if size.low == size.high else f"{size.low:,} to {size.high:,}"
-        usd = "–" if size.usd is None else f"{size.usd:,.0f}"
-        energy = "–" if size.energy_kwh is None else f"{size.energy_kwh / 1000.0:,.0f}"
-        yield (size.offer, f"{size.nodes:,}", draws, f"{size.gpus:,}", usd, energy)
-
-
-def size_sentences(sizes: FleetSizes) -> Iterator[str]:
-    """What every offer reaches, and what one node less misses."""
-    for size in sizes.sizes:
-        if size.error:
-            yield f"{size.offer}: {size.error}."
-            continue
-        told = "; ".join(each.in_words() for each in size.reached)
-        missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
-        less = f" With one node less {missed}." if missed else ""
-        yield f"{size.offer}: in the worst of {size.draws} draws {told}.{less}"
-
-
 def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
     """How many nodes of every offer reach what is needed, and why one less does not."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for name in ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh"):
+    for name in sizes.COLUMNS:
         table.add_column(name, justify="left" if name == "offer" else "right")
-    for row in size_rows(sizes):
+    for row in sizes.rows():
         table.add_row(*row)
     yield table
     yield ""
-    for sentence in size_sentences(sizes):
-        yield Text(sentence)
-    yield ""
-    yield Text("Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes.")
-    best = sizes.cheapest
-    if best is not None and len(sizes.sizes) > 1:
+    yield from map(Text, sizes.in_words())
+    if sizes.verdict:
         yield ""
-        yield Text(f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the time that is looked at.", style="bold")
+        yield Text(sizes.verdict, style="bold")
 
 
 def fleet_rows(table: SweepTable) -> Iterator[RenderableType]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..units import duration, percent, several
 from .figures import LEGEND, bars, bars_layout, plan_colour, value_axis
-from .fleet import notes_of, size_rows, size_sentences
+from .fleet import notes_of
 from .numbers import label, words
 from .page import render_sections
 from .sections import assumptions, unexplained
@@ -103,17 +103,17 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
 def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inline") -> str:
     """The page of how many nodes of each offer a fleet takes: their table, and of each offer that is enough the fleet
     on so many nodes, as its own page draws it."""
-    best = sizes.cheapest
     able = [size for size in sizes.sizes if not size.error]
     fewest = ", ".join(f"{several(size.nodes, 'node')} of {size.offer}" for size in able)
-    cheapest = f" Cheapest: {best.offer}, {best.usd:,.0f} USD." if best is not None and len(sizes.sizes) > 1 else ""
     values: Values = {
         "name": sizes.name,
         "description": description,
-        "headline": f"Enough in every draw: {fewest}.{cheapest}" if able else "No offer reaches what is needed.",
-        "columns": ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh"),
-        "rows": list(size_rows(sizes)),
-        "sentences": list(size_sentences(sizes)),
+        "headline": f"Enough in every draw: {fewest}. {sizes.verdict}".strip()
+        if able
+        else "No offer reaches what is needed.",
+        "columns": sizes.COLUMNS,
+        "rows": sizes.rows(),
+        "sentences": sizes.in_words(),
     }
     parts: list[tuple[str, str, str, Mapping[str, Any]]] = [("answer", "", SIZES, values)]
     drawn: dict[str, Any] = {}
@@ -131,6 +131,12 @@ def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inl
                 title = f"{size.offer}, {several(size.nodes, 'node')}: {title}"
                 parts.append((own, title, FIGURE, {"key": own, **figures, "short": title}))
     return render_sections(parts, drawn, title=sizes.name, plotly_js=plotly_js, styles=("page.css",))
+
+
+def drawn(answer: FleetAnswer) -> list[tuple[str, Values, str]]:
+    """The page's figures that need no zoom: title, figure, caption of use over time and of where GPU-hours went."""
+    told = (("Where GPU-hours went", _hours(answer.facts)), ("Use over time", _use(answer.facts)))
+    return [(title, figure, str(values["caption"])) for title, (figure, values) in told if figure is not None]
 
 
 def _answer(answer: FleetAnswer) -> Values:

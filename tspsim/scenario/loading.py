@@ -79,10 +79,17 @@ def load_text(text: str, file: str | Path, overrides: Sequence[str] = ()) -> Sce
         ...
     tspsim.errors.InputError: first.yaml: cluster, workload and plans are required
     """
+    return _checked(*read_text(text, file, overrides))
+
+
+def read_text(
+    text: str, file: str | Path, overrides: Sequence[str] = ()
+) -> tuple[str, Path, dict[str, Any], list[str]]:
+    """As :func:`read`, of a text that would stand in ``file``."""
     path = Path(file)
     data = catalog.mapping_of(text, path)
     _refuse_other_kinds(path, data)
-    return _checked(str(path), path.parent, *_overridden(data, overrides))
+    return str(path), path.parent, *_overridden(data, overrides)
 
 
 def _overridden(data: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

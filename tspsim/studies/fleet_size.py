@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..answer import simulate
 from ..errors import InfeasibleError, InputError
@@ -23,6 +23,8 @@ from ..scenario import Scenario
 #: Nodes more than the draws' own that are looked at, as a share, where one of them does not hold at the most of all.
 MORE = 0.25
 Progress = Callable[[str, float], None]
+#: Of the table of offers.
+COLUMNS = ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh")
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class FleetSize:
     #: On so many nodes, of the fleet's own seed.
     answer: FleetAnswer | None = field(default=None, repr=False, compare=False)
 
+    def cells(self) -> list[str]:
+        """Under :data:`COLUMNS`."""
+        if self.error:
+            return [self.offer, *["–"] * (len(COLUMNS) - 1)]
+        draws = f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
+        usd = "–" if self.usd is None else f"{self.usd:,.0f}"
+        energy = "–" if self.energy_kwh is None else f"{self.energy_kwh / 1000.0:,.0f}"
+        return [self.offer, f"{self.nodes:,}", draws, f"{self.gpus:,}", usd, energy]
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         told: dict[str, Any] = {"name": self.offer, "device": self.device, "draws": self.draws}
@@ -69,6 +80,7 @@ class FleetSizes:
 
     name: str
     sizes: tuple[FleetSize, ...]
+    COLUMNS: ClassVar[tuple[str, ...]] = COLUMNS
 
     @property
     def cheapest(self) -> FleetSize | None:
@@ -77,6 +89,34 @@ class FleetSizes:
         if not able or any(size.usd is None for size in able):
             return None
         return min(able, key=lambda size: size.usd or 0.0)
+
+    def rows(self) -> list[list[str]]:
+        """A row an offer, under :data:`COLUMNS`."""
+        return [size.cells() for size in self.sizes]
+
+    def in_words(self) -> list[str]:
+        """Of every offer what it reaches, and why one node less does not."""
+        sentences = []
+        for size in self.sizes:
+            if size.error:
+                sentences.append(f"{size.offer}: {size.error}.")
+                continue
+            told = "; ".join(each.in_words() for each in size.reached)
+            missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+            less = f" With one node less {missed}." if missed else ""
+            sentences.append(f"{size.offer}: in the worst of {size.draws} draws {told}.{less}")
+        return [
+            *sentences,
+            "Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes.",
+        ]
+
+    @property
+    def verdict(self) -> str:
+        """Which offer is cheapest; empty where there is no choice, or no price."""
+        best = self.cheapest
+        if best is None or len(self.sizes) < 2:
+            return ""
+        return f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the time that is looked at."
 
     def to_json(self) -> dict[str, Any]:
         """The contract's JSON (``docs/json.md``)."""

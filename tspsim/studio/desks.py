@@ -16,7 +16,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,8 @@ class Job:
             self._news.notify_all()
 
 
+#: Kind of catalog → its entries: name, what it is.
+Entries = dict[str, list[tuple[str, str]]]
 _numbers = itertools.count(1)
 
 
@@ -80,8 +84,15 @@ def context() -> Any:
     if sys.platform == "win32":
         return multiprocessing.get_context("spawn")
     made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["tspsim.studio.warm"])
+    made.set_forkserver_preload(["__main__", "tspsim.studio.warm"])
     return made
+
+
+def begin() -> None:
+    """Start the process that others are made of, which takes a second or two, beside what the caller does meanwhile."""
+    if sys.platform != "win32":
+        context()
+        forkserver.ensure_running()
 
 
 class Worker:
@@ -162,10 +173,10 @@ class Worker:
 
 
 class Desk:
-    """The processes of one tab."""
+    """The processes of one tab; ``catalogs`` gives the entries of all catalogs, which tabs share."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, catalogs: Callable[[], Entries]) -> None:
+        self.folder, self.catalogs = folder, catalogs
         self.lanes: dict[str, Worker] = {}
         self.heard_s = time.monotonic()
         self._lock = threading.Lock()
@@ -177,11 +188,10 @@ class Desk:
         #: What the curve that was asked for last is of, and the jobs beside the answer.
         self.drawn = ""
         self.drawing: Job | None = None
-        self.searching: Job | None = None
-        self.deciding: Job | None = None
+        self.aside: dict[str, Job] = {}
         self.writing: Job | None = None
-        #: What can be named, by kind; None: it is to be looked at.
-        self.offered: dict[str, list[tuple[str, str]]] | None = None
+        #: Files of the folder that can be named, by kind; None: it is to be looked at.
+        self.own: dict[str, list[str]] | None = None
         self.listing = threading.Lock()
 
     def ask(self, lane: str, name: str, *arguments: Any) -> Job:
@@ -238,6 +248,18 @@ class Desks:
         self.folder = folder
         self._desks: dict[str, Desk] = {}
         self._lock = threading.Lock()
+        self._first = Desk(folder, dict)
+        self._listing = threading.Lock()
+        self._entries: Entries | None = None
+
+    def catalogs(self) -> Entries:
+        """Kind → its entries: name, what it is. Looked at once, before a page asks where there is time (raises
+        InputError)."""
+        with self._listing:
+            if self._entries is None:
+                self._entries = self._first.done("list", "catalogs")
+                self._first.clear()
+            return self._entries
 
     def of(self, tab: str) -> Desk:
         """The desk of a tab, laid when it is first asked for; desks of tabs that fell silent are cleared."""
@@ -250,7 +272,7 @@ class Desks:
                 by_silence = sorted(self._desks, key=lambda name: self._desks[name].heard_s)
                 silent += by_silence[: max(0, len(self._desks) - MOST_DESKS + 1)]
                 cleared = [self._desks.pop(name) for name in dict.fromkeys(silent)]
-                desk = self._desks[tab] = Desk(self.folder)
+                desk = self._desks[tab] = Desk(self.folder, self.catalogs)
             desk.heard_s = now
         for each in cleared:
             each.clear()
@@ -267,7 +289,7 @@ class Desks:
         """Every process ends."""
         with self._lock:
             desks, self._desks = list(self._desks.values()), {}
-        for desk in desks:
+        for desk in [self._first, *desks]:
             desk.clear()
 
     def processes(self) -> dict[str, dict[str, int | None]]:

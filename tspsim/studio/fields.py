@@ -1,86 +1,22 @@
 """A form from the JSON Schema: what stands at a place of a question, and which keys may.
 
-Nothing here knows a key of a scenario. A :class:`Level` is one place (a section, a list, a mapping of free keys), a
-:class:`Field` a key of it; both come from walking the schema along the place's parts, and where a value may be one of
-several kinds along what the question says there.
+Nothing here knows a key of a scenario. A level is one place (a section, a list, a mapping of free keys), a field a key
+of it; both come from walking the schema along the place's parts, and where a value may be one of several kinds along
+what the question says there.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
+from ..interface import schema, sort_of
 from . import values
+from .levels import CATALOGS, Field, Level
 
 Schema = Mapping[str, Any]
-
-#: Keys whose values are names of a catalog; where a catalog's name is a section's too, the section is no text.
-CATALOGS: dict[str, tuple[str, ...]] = {
-    "cluster": ("clusters", "nodes"),
-    "device": ("devices",),
-    "fabric": ("fabrics",),
-    "node": ("nodes",),
-    "transport": ("transports",),
-    "model": ("models",),
-    "stack": ("stacks",),
-}
-
-
-@dataclass(frozen=True)
-class Field:
-    """A key of a level."""
-
-    key: str
-    path: str
-    title: str
-    #: Its documentation, as the schema has it.
-    doc: str = ""
-    #: What holds where nothing is stated; empty where that is nothing.
-    default: str = ""
-    #: How a value may be written, with its unit.
-    example: str = ""
-    required: bool = False
-    #: What may be chosen; empty: anything may be typed.
-    choices: tuple[str, ...] = ()
-    #: Catalogs whose entries may be named.
-    catalogs: tuple[str, ...] = ()
-    #: Whether a text is a text though it looks like a number.
-    plain: bool = False
-    #: Kinds of section or list that may stand here: what each is called, and what it begins with.
-    sections: tuple[tuple[str, Any], ...] = ()
-    #: Whether a value without keys of its own may stand here.
-    typed: bool = True
-    value: Any = None
-    stated: bool = False
-
-    @property
-    def opened(self) -> bool:
-        """Whether a section or list stands here now."""
-        return isinstance(self.value, Mapping | list)
-
-    @property
-    def number(self) -> bool:
-        """Whether a number may be stated."""
-        return self.typed and not self.choices and not self.catalogs and not self.plain
-
-
-@dataclass(frozen=True)
-class Level:
-    """A place of a question, and what may be stated there."""
-
-    path: str
-    title: str
-    doc: str = ""
-    fields: tuple[Field, ...] = ()
-    #: Kinds that may stand here, and which one does.
-    kinds: tuple[tuple[str, Any], ...] = ()
-    kind: str = ""
-    #: What one more entry of a list begins with (None: no list, or it is full).
-    entry: Any = None
-    #: Whether keys of any name may be added.
-    free: bool = False
-    above: tuple[tuple[str, str], ...] = field(default=())
 
 
 class Form:
@@ -205,7 +141,7 @@ class Form:
         further = more if isinstance(more, Mapping) else {}
         names = [name for name in value if name not in properties and isinstance(name, str)]
         fields += [self._field(name, further, value, here, False) for name in names]
-        return _with(level, fields=tuple(fields), free=free)
+        return replace(level, fields=tuple(fields), free=free)
 
     def _list(self, level: Level, section: Schema, value: list[Any], here: list[str]) -> Level:
         items = section.get("items", {})
@@ -216,7 +152,7 @@ class Form:
         full = len(value) >= section.get("maxItems", 1000)
         inside = self.sections(items)
         entry = None if full else _begin(inside[0], len(value)) if inside else 1
-        return _with(level, fields=fields, entry=entry)
+        return replace(level, fields=fields, entry=entry)
 
     def _field(self, name: str, schema: Schema, within: Any, here: list[str], required: bool) -> Field:
         told = self.resolved(schema)
@@ -246,7 +182,7 @@ class Form:
             catalogs=CATALOGS.get(name, ()) if texts and open_ended else (),
             plain=texts,
             sections=tuple((self._called(each), _begin(each)) for each in sections),
-            typed=bool(flat) or not sections,
+            typed=bool(flat) or not sections or (stated and not isinstance(value, Mapping | list)),
             value=value,
             stated=stated,
         )
@@ -278,8 +214,8 @@ class Form:
         if section is None:
             return
         if section.get("type") == "array":
-            for index, each in enumerate(standing or ()):
-                yield from self._keys(section.get("items", {}), each, [*here, str(index)], depth + 1)
+            for each in (standing or ())[:1]:  # the others have the same
+                yield from self._keys(section.get("items", {}), each, [*here, "0"], depth + 1)
             return
         for name, each in section.get("properties", {}).items():
             yield values.path([*here, name]), str(self.resolved(each).get("description") or "")
@@ -319,7 +255,17 @@ def _begin(section: Schema, number: int = 0) -> Any:
     return begun
 
 
-def _with(level: Level, **changes: Any) -> Level:
-    from dataclasses import replace
+class Forms:
+    """The forms of all sorts of question, each made when it is first wanted; they are the same for every tab."""
 
-    return replace(level, **changes)
+    def __init__(self) -> None:
+        self._forms: dict[str, Form] = {}
+        self._lock = threading.Lock()
+
+    def of(self, data: Mapping[str, Any]) -> Form:
+        """The form of a question as it stands."""
+        sort = sort_of(data)
+        with self._lock:
+            if sort not in self._forms:
+                self._forms[sort] = Form(schema(sort))
+            return self._forms[sort]

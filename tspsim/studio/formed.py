@@ -11,7 +11,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from . import values
-from .fields import CATALOGS, Field, Level
+from .levels import CATALOGS, Field, Level
 
 #: Levels of so many keys show all of them at once.
 FEW = 9

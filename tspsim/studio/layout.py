@@ -26,6 +26,7 @@ def page() -> Any:
             dcc.Store(id="found"),
             dcc.Store(id="curve-of"),
             dcc.Store(id="writing"),
+            dcc.Store(id="keys-of"),
             dcc.Store(id="pins", storage_type="session"),
             html.Div(id="offered"),
             dcc.Interval(id="tick", interval=250, disabled=True),

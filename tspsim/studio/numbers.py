@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any
 
 from . import values
-from .fields import Field, Form
+from .fields import Form
+from .levels import Field
 
 #: Times the value as it stands.
 FACTORS = tuple(Fraction(each) for each in ("1/8", "1/4", "1/2", "3/4", "1", "3/2", "2", "4", "8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .desks import Desks
+from .desks import Desks, begin
 from .guard import LOOPBACK, Guard
 
 #: Where it listens if nobody says otherwise and nobody else does: a page that is open finds it again after a restart.
@@ -69,8 +69,6 @@ def opened(
         import werkzeug.serving
     except ImportError:
         raise InputError(MISSING) from None
-    from .app import made
-
     folder = folder.resolve()
     if not folder.is_dir():
         raise InputError("is no folder", file=str(folder))
@@ -79,8 +77,12 @@ def opened(
     if not local and not token:
         token = secrets.token_urlsafe(24)
     listening = _listening(host, port)
+    begin()
+    from .app import made
+
     at = int(listening.getsockname()[1])
     desks = Desks(folder)
+    threading.Thread(target=_look, args=(desks,), daemon=True).start()
     app = made(desks, start)
     hosts = (*LOOPBACK, *(() if local else (host, socket.gethostname())))
     if host in ("0.0.0.0", "::"):
@@ -98,7 +100,7 @@ def opened(
 
     server = werkzeug.serving.make_server(host, at, guard, threaded=True, request_handler=Quiet, fd=listening.fileno())
     server.daemon_threads = True
-    listening.detach()
+    listening.close()  # the server has one of its own, which ends with it
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{at}/"
     return Studio(address, address + (f"?token={token}" if token else ""), desks, server)
@@ -121,6 +123,12 @@ def _listening(host: str, port: int | None) -> socket.socket:
             continue
         return made
     raise AssertionError
+
+
+def _look(desks: Desks) -> None:
+    """Have the catalogs listed before a page asks."""
+    with contextlib.suppress(InputError):  # who asks is told
+        desks.catalogs()
 
 
 def _addresses() -> tuple[str, ...]:

@@ -19,8 +19,5 @@ with contextlib.suppress(Exception):  # a worker says itself what is wrong
     )
     result.dumps()
     del result
-    for kind in interface.FOLDERS:
-        for name in interface.entries(kind):  # type: ignore[arg-type]
-            interface.describe_entry(kind, name)  # type: ignore[arg-type]
 
 __all__ = ["work"]

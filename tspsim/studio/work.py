@@ -13,13 +13,15 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
 from .. import interface
 from ..errors import InputError, TspsimError, printable, shorten
-from . import confine, figures, values
+from . import confine, values
+from .answers import SORTS
 
 #: Called with what is under way, the share that is done, and a piece of the answer (or None).
 Tell = Callable[[str, float, Any], None]
@@ -88,45 +90,28 @@ def one_line(text: str) -> str:
 def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
     """The answer of a question: what ``tspsim run`` says of it, its JSON to the byte, and what else a page shows."""
     question = interface.load_text(text, file)
+    sort = interface.sort_of(question)
     with interface.placed(question):
-        question, searched = interface.best_stated(question, lambda words, share: tell(words, share, None))
-        result = interface.simulate(question, progress=lambda words, share: tell(words, share, None))
-        result = interface.beside_the_ceiling(question, result)
-    refused = ""
-    if not any(plan.ran for plan in result.plans):
-        refused = one_line(str(interface.nothing_runs(result.plans)))
+        result, searched = interface.answered(question, lambda words, share: tell(words, share, None))
+    told = SORTS[sort].facts(result)
     return {
+        **told,
         "json": result.dumps() + "\n",
+        "sort": sort,
         "searched": searched,
-        "refused": refused,
-        "best": result.best.name if result.best is not None else None,
-        "doubts": {plan.name: interface.doubts(result, plan) for plan in result.plans if plan.ran},
-        "facts": _facts(question),
+        "refused": one_line(told["refused"]),
+        "entries": _entries(question, sort),
         "offers": bool(question.offers),
     }
 
 
-def _facts(question: Any) -> list[tuple[str, str, str]]:
+def _entries(question: interface.Asked, sort: str) -> list[tuple[str, str, str]]:
     """``(key, name, what it is)`` of the catalog's entries that a question names."""
-    named: list[tuple[str, interface.Kind, str | None]] = [
-        ("workload.model", "models", question.workload.model),
-        ("workload.stack", "stacks", question.workload.stack),
-    ]
-    cluster = question.cluster
-    if isinstance(cluster, str):
-        kind: interface.Kind = "nodes" if cluster in interface.entries("nodes") else "clusters"
-        named.append(("cluster", kind, cluster))
-    else:
-        named += [
-            ("cluster.device", "devices", cluster.device),
-            ("cluster.fabric", "fabrics", cluster.fabric),
-            ("cluster.node", "nodes", cluster.node),
-        ]
     told = []
-    for key, kind, name in named:
+    for key, kind, name in SORTS[sort].entries(question):
         if name is not None:
             with contextlib.suppress(TspsimError):
-                told.append((key, name, interface.entry_in_words(kind, name)))
+                told.append((key, name, interface.entry_in_words(cast("interface.Kind", kind), name)))
     return told
 
 
@@ -139,19 +124,22 @@ def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) ->
         try:
             question = interface.load_text(values.dumped(values.put(data, values.parts(path), value)), file)
             with interface.placed(question):
-                question, _ = interface.best_stated(question)
-                result = interface.simulate(question)
-            plans = {plan["name"]: figures.curve_figures(plan) for plan in result.to_json()["plans"]}
-            told.append({"at": point, "plans": plans})
+                stated, _ = interface.best_stated(question)
+                document = interface.simulate(stated).to_json()
+            lines = {
+                name: {each.key: each.value for each in figures if each.value is not None}
+                for name, figures in SORTS[interface.sort_of(question)].lines(document).items()
+            }
+            told.append({"at": point, "lines": lines})
         except TspsimError as error:
-            told.append({"at": point, "plans": {}, "error": one_line(str(error))})
+            told.append({"at": point, "lines": {}, "error": one_line(str(error))})
         tell(f"{number + 1} of {len(points)} points", (number + 1) / len(points), told[-1])
     return {"path": path, "points": told}
 
 
 def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) -> dict[str, Any]:
     """What the planner finds, each plan with the keys that join it to the question."""
-    question = interface.load_text(text, file)
+    question = interface.of_one_job(interface.load_text(text, file))
     with interface.placed(question):
         found = interface.plan(
             question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None)
@@ -171,27 +159,26 @@ def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) 
 def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
     """The offers of a question side by side, as ``tspsim compare`` decides them."""
     question = interface.load_text(text, file)
+    sort = SORTS[interface.sort_of(question)]
     with interface.placed(question):
-        compared = interface.compare(question, jobs=1, progress=lambda words, share: tell(words, share, None))
-        decision = compared.verdict
-    if decision is None:
-        raise InputError("has no offers to compare; state some", file=file, key="offers")
-    return {"document": decision.to_json(), "told": list(decision.in_words())}
+        return asdict(sort.bought(question, lambda words, share: tell(words, share, None)))
 
 
-def folder(tell: Tell) -> dict[str, Any]:
-    """What can be named: entries of every catalog with what they are, files of this folder by what they describe."""
+def catalogs(tell: Tell) -> dict[str, list[tuple[str, str]]]:
+    """Entries of every catalog with what they are."""
     kinds = [cast("interface.Kind", kind) for kind in interface.FOLDERS]
-    catalogs = {
-        kind: [(name, interface.describe_entry(kind, name)) for name in interface.entries(kind)] for kind in kinds
-    }
+    return {kind: [(name, interface.describe_entry(kind, name)) for name in interface.entries(kind)] for kind in kinds}
+
+
+def folder(tell: Tell) -> dict[str, list[str]]:
+    """Files of this folder that can be named, by the kind that they describe."""
     own: dict[str, list[str]] = {kind: [] for kind in interface.FOLDERS}
     for path in _files(Path()):
         with contextlib.suppress(TspsimError):
             kind = interface.kind_of(path, interface.mapping_of(path.read_text(encoding="utf-8-sig"), path))
             if kind is not None:
                 own[kind].append(path.as_posix())
-    return {"catalogs": catalogs, "own": own}
+    return own
 
 
 def _files(root: Path) -> list[Path]:
@@ -249,12 +236,12 @@ def report(texts: Sequence[tuple[str, str]], file: str, replace: bool, tell: Tel
         return {"exists": path.as_posix()}
     questions = [interface.load_text(text, name) for text, name in texts]
     answer: Any
-    if len(questions) == 1 and not questions[0].offers:
-        stated, _ = interface.best_stated(questions[0])
-        answer = interface.simulate(stated, progress=lambda words, share: tell(words, share, None))
-        answer = interface.beside_the_ceiling(stated, answer)
+    if len(questions) == 1 and SORTS[interface.sort_of(questions[0])].alone(questions[0]):
+        answer, _ = interface.answered(questions[0], lambda words, share: tell(words, share, None))
     else:
-        answer = interface.compare(*questions, jobs=1, progress=lambda words, share: tell(words, share, None))
+        answer = interface.compare(
+            *map(interface.of_one_job, questions), jobs=1, progress=lambda words, share: tell(words, share, None)
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     answer.to_html(path)
     return {"saved": path.as_posix()}
@@ -267,5 +254,5 @@ def rest(seconds: float, tell: Tell) -> str:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (answer, curve, plans, purchase, folder, opened, save, report, rest)
+    each.__name__: each for each in (answer, curve, plans, purchase, catalogs, folder, opened, save, report, rest)
 }

@@ -72,8 +72,8 @@
 
   /* What somebody typed is in the answer once its turn is over and answered; or nothing came of it. */
   function settle() {
-    const over = settled >= changed || (!busy && !queue.length && Date.now() - changed > FORGET_MS);
-    if (same && over && answer()) answer().removeAttribute("data-changing");
+    const over = settled >= changed || Date.now() - changed > FORGET_MS;
+    if (same && over && !busy && !queue.length && answer()) answer().removeAttribute("data-changing");
   }
   function typed(text, question) {
     clearTimeout(waiting);

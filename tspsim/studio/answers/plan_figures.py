@@ -1,28 +1,21 @@
-"""The figures of an answer's JSON, as pages and curves show them; no number is made here."""
+"""The figures of a plan's entry, as tables and curves show them; no number is made here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from ..units import compact, digits, duration, gib, percent
+from ...units import compact, digits, duration, gib, percent
+from .sort import Figure
+
+Plan = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A figure of a plan: its key, what it is called, its value (None: it has none) and how it is written."""
-
-    key: str
-    name: str
-    value: float | None
-    text: str
-
-
-def figures(plan: Mapping[str, Any]) -> list[Figure]:
+def figures(plan: Plan) -> list[Figure]:
     """What a plan's entry says, the rate first; of a refused plan its memory."""
     memory = plan["memory"]
-    held = Figure("memory", "memory a GPU", memory["peak_bytes"], gib(memory["peak_bytes"]))
+    peak = memory["peak_bytes"]
+    held = Figure("memory", "memory a GPU", peak, gib(peak))
     if "error" in plan:
         return [held]
     rate = plan["tokens_per_s"]
@@ -61,21 +54,9 @@ def _served(serving: Mapping[str, Any]) -> list[Figure]:
     return told
 
 
-def dollars(plan: Mapping[str, Any]) -> tuple[float | None, str]:
+def dollars(plan: Plan) -> tuple[float | None, str]:
     """Dollars for a million tokens and the basis of the price, the first of the device's; None without a price."""
     told = plan.get("cost", {}).get("usd_per_million_tokens")
     if isinstance(told, Mapping):
         return next(((value, str(basis)) for basis, value in told.items() if value is not None), (None, ""))
     return (float(told), "") if isinstance(told, int | float) else (None, "")
-
-
-def curve_figures(plan: Mapping[str, Any]) -> dict[str, float]:
-    """Figures that a curve can be drawn of, by key; none of a refused plan."""
-    if "error" in plan:
-        return {}
-    return {each.key: each.value for each in figures(plan) if each.value is not None}
-
-
-def names(plans: list[Mapping[str, Any]]) -> dict[str, str]:
-    """Keys of the figures of some plans, and what they are called."""
-    return {each.key: each.name for plan in plans for each in figures(plan)}

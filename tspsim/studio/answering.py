@@ -1,0 +1,131 @@
+"""The answer: there, refused, or under way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
+
+from ..errors import shorten
+from . import values
+from .answers import SORTS, loads
+from .part import WAIT_S, Part, Said
+
+
+class Answers(Part):
+    """What the question's number is answered with."""
+
+    def join(self, app: Dash) -> None:
+        """Bind the answer to its question."""
+        app.callback(
+            Output("answer", "children"),
+            Output("answered", "data"),
+            Output("status", "children"),
+            Output("spinner", "hidden"),
+            Output("cancel", "hidden"),
+            Output("tick", "disabled"),
+            Output("problem", "children"),
+            Output("lines", "children"),
+            Output("figure", "options"),
+            Output("figure", "value"),
+            Output("loads", "hidden"),
+            Output("load", "max"),
+            Output("purchase", "hidden"),
+            Input("question", "data"),
+            Input("tick", "n_intervals"),
+            Input("again", "n_clicks"),
+            State("tab", "data"),
+            State("figure", "value"),
+            State("answered", "data"),
+            prevent_initial_call=True,
+        )(self.answer)
+        app.callback(
+            Output("cancel", "n_clicks"), Input("cancel", "n_clicks"), State("tab", "data"), prevent_initial_call=True
+        )(self.cancel)
+        app.callback(
+            Output("at-load", "children"),
+            Output("load-name", "children"),
+            Input("load", "value"),
+            Input("answered", "data"),
+            State("tab", "data"),
+            prevent_initial_call=True,
+        )(self.load)
+
+    def answer(
+        self, question: Said | None, _tick: int, _again: int, tab: str, figure: str | None, answered: Said | None
+    ) -> tuple[Any, ...]:
+        """The answer as far as it is: there, refused, or under way."""
+        if question is None:
+            raise PreventUpdate
+        desk = self.desks.of(tab)
+        if ctx.triggered_id == "question" and answered and answered["n"] == question["n"]:
+            raise PreventUpdate  # another place of the same question
+        job = desk.answering if desk.asked == question["n"] else None
+        if job is None or ctx.triggered_id == "again":
+            job = desk.answering = desk.ask("front", "answer", question["text"], question["file"])
+            desk.asked = question["n"]
+        keep = (no_update,) * 5
+        if not job.wait(WAIT_S):
+            words = shorten(f"{job.words}: {100 * job.share:.0f} %" if job.words else "", 90)
+            status = f"answering… {words}".rstrip()
+            return (no_update, no_update, status, False, False, False, no_update, no_update, *keep)
+        count = question["text"].count("\n") + 1
+        if job.line:
+            place = values.place_of(question["text"], job.key)
+            at = values.line_told(job.line) or (place[0] if place else None)
+            where = f"line {at}: " if at else ""
+            told = {"n": question["n"], "refused": True, "path": values.path(place[1]) if place else ""}
+            status = "cancelled" if job.cancelled else "no answer; what is shown is of an earlier question"
+            if not (answered and answered.get("shown")):
+                status = "cancelled" if job.cancelled else "no answer yet"
+            told["shown"] = bool(answered and answered.get("shown"))
+            return (no_update, told, status, True, True, True, f"{where}{job.line}", _lines(count, at), *keep)
+        value = job.value
+        document = json.loads(value["json"])
+        desk.document, desk.value = document, value
+        sort = SORTS[value["sort"]]
+        names = {each.key: each.name for figures in sort.lines(document).values() for each in figures}
+        options = [{"label": name, "value": key} for key, name in names.items()]
+        chosen = figure if figure in names else next(iter(names), None)
+        points = loads.loads(document)
+        told = {"n": question["n"], "refused": False, "path": "", "shown": True}
+        problem = value["refused"]
+        return (
+            sort.parts(document, value),
+            told,
+            "answered",
+            True,
+            True,
+            True,
+            problem,
+            _lines(count, None),
+            options,
+            chosen,
+            not points,
+            max(1, len(points) - 1),
+            not value["offers"],
+        )
+
+    def cancel(self, clicks: int | None, tab: str) -> Any:
+        """End what answers."""
+        if clicks:
+            self.desks.of(tab).cancel("front")
+        raise PreventUpdate
+
+    def load(self, index: float | str | None, answered: Said | None, tab: str) -> tuple[Any, str]:
+        """The figures of a serving curve at the load that the slider is at."""
+        document = self.desks.of(tab).document
+        if document is None or not answered or answered.get("refused"):
+            raise PreventUpdate
+        names = loads.loads(document)
+        if not names:
+            return [], ""
+        at = min(int(float(index or 0)), len(names) - 1)
+        return loads.at_load(document, at), f"load: {names[at]}"
+
+
+def _lines(count: int, wrong: int | None) -> str:
+    """Numbers of lines, the wrong one marked."""
+    return "\n".join(f"▶{number}" if number == wrong else str(number) for number in range(1, count + 1))

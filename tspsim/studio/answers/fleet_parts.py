@@ -1,0 +1,64 @@
+"""The answer of a fleet as components: what jobs have of the cluster, the table of classes, where GPU-hours went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dash import dcc, html
+
+from ...units import duration, percent
+from .fleet_figures import of_class
+from .parts import AXIS, LOOKS, about, heads, region
+
+
+def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
+    """What became of a fleet, the cluster first.
+
+    Parameters
+    ----------
+    document
+        The JSON that ``tspsim run --json`` writes.
+    told
+        What the process said beside it (:func:`tspsim.studio.work.answer`).
+    """
+    fleet, device = document["fleet"], document["cluster"]["device"]["name"].upper()
+    kicker = (
+        f"{document['scenario']['name']}: {len(fleet['jobs']):,} jobs on {fleet['nodes']:,} nodes, "
+        f"{fleet['gpus']:,} × {device}, {duration(fleet['horizon_s'])}"
+    )
+    spent = [f"{fleet[key]:,.0f} {unit}" for key, unit in _SPENT if fleet[key] is not None]
+    classes = fleet["classes"]
+    rows = []
+    for kind in classes:
+        cells = [html.Td(html.Span(each.text, className="figure")) for each in of_class(kind)]
+        rows.append(html.Tr([html.Th(kind["class"], scope="row"), *cells]))
+    columns = ["class", *(each.name for each in of_class(classes[0]))] if classes else []
+    return [
+        html.P(kicker, className="kicker"),
+        html.P(
+            [
+                html.Span(percent(fleet["productive"]), id="rate"),
+                " of all GPU-hours do work that lasts; jobs have ",
+                percent(fleet["allocated"]),
+                ".",
+            ],
+            className="headline",
+        ),
+        *([html.P(f"{' and '.join(spent)} for the time that is looked at.", className="sub")] if spent else []),
+        region("Classes of jobs", heads(columns), rows),
+        *(_drawn(*each) for each in told["drawn"]),
+        *about(document, told),
+    ]
+
+
+_SPENT = (("cost_usd", "USD"), ("energy_kwh", "kWh"))
+
+
+def _drawn(title: str, figure: Mapping[str, Any], caption: str) -> Any:
+    """A figure of the report."""
+    layout = {**figure["layout"], **LOOKS}
+    layout |= {name: {**AXIS, **axis} for name, axis in layout.items() if name.startswith(("xaxis", "yaxis"))}
+    layout.pop("meta", None)
+    graph = dcc.Graph(figure={"data": figure["data"], "layout": layout}, config={"displayModeBar": False})
+    return html.Details([html.Summary(title), html.P(caption, className="doc"), graph], open=True)

@@ -1,0 +1,63 @@
+"""A question of many jobs: an answer a class of jobs, and the cluster's GPU-hours. No number is made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ... import interface
+from ...interface import Progress
+from .fleet_figures import of_class, whole
+from .plans import of_cluster
+from .sort import Bought, Document, Figure, Pinned
+
+#: What figures of the cluster itself are of.
+WHOLE = "all jobs"
+
+
+class Fleets:
+    """Classes of jobs on one cluster."""
+
+    def entries(self, question: Any) -> list[tuple[str, str, str | None]]:
+        found = of_cluster(question.cluster)
+        for job in question.jobs:
+            for key, kind in (("model", "models"), ("stack", "stacks")):
+                name = (job.workload or {}).get(key)
+                if isinstance(name, str) and all(name != other for _, _, other in found):
+                    found.append((f"jobs.{job.name}.workload.{key}", kind, name))
+        return found
+
+    def facts(self, result: Any) -> dict[str, Any]:
+        return {"refused": "", "best": None, "doubts": {}, "drawn": interface.fleet_figures(result)}
+
+    def lines(self, document: Document) -> dict[str, list[Figure]]:
+        fleet = document["fleet"]
+        return {WHOLE: whole(fleet), **{each["class"]: of_class(each) for each in fleet["classes"]}}
+
+    def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:
+        fleet = document["fleet"]
+        waits = [
+            Figure(f"{each['class']} {figure.key}", f"{each['class']}: {figure.name}", figure.value, figure.text)
+            for each in fleet["classes"]
+            for figure in of_class(each)
+            if figure.key in ("mean_wait_s", "p95_wait_s")
+        ]
+        return Pinned(WHOLE, [*whole(fleet), *waits], None)
+
+    def parts(self, document: Document, told: Mapping[str, Any]) -> list[Any]:
+        from .fleet_parts import parts
+
+        return parts(document, told)
+
+    def bought(self, question: Any, progress: Progress) -> Bought:
+        sizes = interface.fleet_sizes(question, progress=progress)
+        names = [size.offer for size in sizes.sizes]
+        return Bought(
+            words=[*filter(None, (sizes.verdict,)), *sizes.in_words()],
+            columns=sizes.COLUMNS,
+            rows=sizes.rows(),
+            best=names.index(sizes.cheapest.offer) if sizes.cheapest is not None else None,
+        )
+
+    def alone(self, question: Any) -> bool:
+        return True

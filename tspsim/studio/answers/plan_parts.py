@@ -1,0 +1,147 @@
+"""The answer of plans as components: headline, table, why each number is what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dash import html
+
+from ...units import compact, digits, duration, gib, percent
+from .parts import about, capital, heads, region
+from .plan_figures import figures
+from .sort import Figure
+
+Plan = Mapping[str, Any]
+
+
+def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
+    """The answer of a question.
+
+    Parameters
+    ----------
+    document
+        The JSON that ``tspsim run --json`` writes.
+    told
+        What the process said beside it (:func:`tspsim.studio.work.answer`).
+    """
+    plans = document["plans"]
+    best = next((plan for plan in plans if plan["name"] == told["best"]), None)
+    cluster = document["cluster"]
+    machine = f"{cluster['gpus']:,} × {cluster['device']['name'].upper()}"
+    shown: list[Any] = [html.P(f"{document['scenario']['name']} on {machine}", className="kicker")]
+    if best is None:
+        shown.append(html.P(told["refused"], className="headline refused"))
+    else:
+        shown += _headline(best, len(plans))
+    if told["searched"]:
+        shown.append(html.P(told["searched"]))
+    return [*shown, table(document, best), *about(document, told)]
+
+
+def _headline(best: Plan, count: int) -> list[Any]:
+    shown = figures(best)
+    low, high = best["range"]["low"], best["range"]["high"]
+    fastest = " is best" if count > 1 else ""
+    return [
+        html.P(
+            [html.Strong(f"{best['name']}{fastest}: "), html.Span(f"{shown[0].text} tokens/s", id="rate")],
+            className="headline",
+        ),
+        html.P(
+            f"Nine times of ten {compact(low)} to {compact(high)} tokens/s. {capital(best['bottleneck'])}.",
+            className="sub",
+        ),
+    ]
+
+
+def table(document: Mapping[str, Any], best: Plan | None, caption: str = "Plans and their figures") -> Any:
+    """A row a plan, a column a figure, each with its why."""
+    plans = document["plans"]
+    keys: dict[str, str] = {}
+    for plan in plans:
+        keys |= {each.key: each.name for each in figures(plan)}
+    several = sum("error" not in plan for plan in plans) > 1
+    head = heads(["plan", *keys.values()])
+    if several:
+        head.insert(2, html.Th("against the best", scope="col"))
+    rows = []
+    for plan in plans:
+        told = {each.key: each for each in figures(plan)}
+        refused = "error" in plan
+        cells: list[Any] = [html.Td(_cell(document, plan, told[key])) if key in told else html.Td("–") for key in keys]
+        if several:
+            ratio = "–" if refused or best is None else f"{plan['tokens_per_s'] / best['tokens_per_s']:.2f}×"
+            cells.insert(1, html.Td(ratio))
+        state = "refused" if refused else "best" if plan is best else ""
+        rows.append(html.Tr([html.Th(plan["name"], scope="row"), *cells], className=state))
+        if refused:
+            rows.append(html.Tr(html.Td(f"refused: {plan['error']}", colSpan=len(head), className="error")))
+    return region(caption, head, rows)
+
+
+def _cell(document: Mapping[str, Any], plan: Plan, figure: Figure) -> list[Any]:
+    reasons = why(document, plan, figure.key)
+    shown: list[Any] = [html.Span(figure.text, className="figure", **{"data-figure": figure.key})]
+    if reasons:
+        inside = [html.P(each) for each in reasons]
+        label = {"aria-label": f"why {figure.name} of {plan['name']}"}
+        shown.append(html.Details([html.Summary("why?", **label), html.Div(inside)], className="why"))
+    return shown
+
+
+def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
+    """What a figure rests on: its parts, its range, where its numbers come from."""
+    memory = plan["memory"]
+    if key == "memory":
+        parts = sorted(memory["parts"].items(), key=lambda pair: -pair[1])
+        told = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts if size > 0)
+        return [f"Of {gib(memory['capacity_bytes'])} that a program may use: {told}.", *_sources(document, "memory")]
+    if "error" in plan:
+        return []
+    if key == "tokens_per_s":
+        low, high, basis = (plan["range"][part] for part in ("low", "high", "basis"))
+        return [
+            f"Nine times of ten {compact(low)} to {compact(high)}: {basis}.",
+            f"{capital(plan['bottleneck'])}.",
+            *(plan["notes"][:3]),
+        ]
+    if key in ("step_time_s", "mfu"):
+        spent = plan.get("breakdown_s", {})
+        exposed = sum(spent.get("exposed_communication", {}).values())
+        named = {"compute": spent.get("compute", 0.0), "exposed communication": exposed}
+        named |= {"bubble": spent.get("bubble", 0.0), "idle": spent.get("idle", 0.0)}
+        told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in named.items() if seconds)
+        kinds = ", ".join(
+            f"{kind.replace('_', ' ')} {duration(each)}" for kind, each in plan["compute_by_kind_s"].items()
+        )
+        peak = [f"MFU: the model's FLOPs over the dense peak; {percent(plan['mfu'])}."] if key == "mfu" else []
+        return [
+            *peak,
+            f"Mean over ranks: {told}.",
+            f"Of compute: {kinds}.",
+            *_sources(document, "peak" if peak else ""),
+        ]
+    if key == "usd":
+        return [
+            ", ".join(f"{name}: {_money(value)}" for name, value in plan["cost"].items()),
+            *_sources(document, "price"),
+        ]
+    told = plan["range"].get(key.removesuffix("_p99"))
+    rows = (
+        [f"Nine times of ten {duration(told['low'])} to {duration(told['high'])}."] if isinstance(told, Mapping) else []
+    )
+    return [*rows, f"Rests on: {plan['range']['basis']}."]
+
+
+def _money(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name} {digits(each)}" for name, each in value.items() if each is not None)
+    return digits(value) if isinstance(value, float | int) else str(value)
+
+
+def _sources(document: Mapping[str, Any], word: str) -> list[str]:
+    if not word:
+        return []
+    rows = [row for row in document["provenance"] if word in row["what"].lower()]
+    return [f"{row['what']}: {row['value']} ({row['source']}; {row['basis']})." for row in rows[:3]]

@@ -1,0 +1,45 @@
+"""What a page may name: entries of catalogs, files of the folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, html
+from dash.exceptions import PreventUpdate
+
+from ..errors import InputError
+from . import formed
+from .desks import Desk
+from .part import Part
+
+
+class Choices(Part):
+    """What fields offer while somebody types."""
+
+    def join(self, app: Dash) -> None:
+        """Bind the lists to the page's opening and to files that were saved."""
+        app.callback(Output("offered", "children"), Input("saved", "children"), State("tab", "data"))(self.choices)
+
+    def choices(self, saved: Any, tab: str) -> list[Any]:
+        """The lists, anew when a page opens or a file was saved."""
+        if ctx.triggered_id is not None and not str(saved).startswith("saved"):
+            raise PreventUpdate
+        desk = self.desks.of(tab)
+        with desk.listing:
+            desk.own = None
+        entries = offered(desk)
+        scenarios = [html.Option(what, value=name) for name, what in dict(entries.get("scenarios", ())).items()]
+        return [*formed.lists(entries), html.Datalist(scenarios, id="offered-scenarios")]
+
+
+def offered(desk: Desk) -> dict[str, list[tuple[str, str]]]:
+    """Entries of catalogs and files of the folder, by kind: each its name and what it is."""
+    with desk.listing:
+        try:
+            if desk.own is None:
+                desk.own = desk.done("list", "folder")
+            entries = desk.catalogs()
+        except InputError:
+            return {}
+        own = desk.own
+    return {kind: [*((file, "a file of this folder") for file in own[kind]), *told] for kind, told in entries.items()}

@@ -1,0 +1,130 @@
+"""The question as a file, a report, a command and a script."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash.exceptions import PreventUpdate
+
+from ..errors import InputError
+from ..interface import mapping_of, sort_of
+from . import kept, numbers
+from .desks import Desk, Job
+from .part import WAIT_S, Part, Said
+
+
+class Keep(Part):
+    """What is written, and what may be copied."""
+
+    def join(self, app: Dash) -> None:
+        """Bind files to their buttons."""
+        app.callback(
+            Output("number", "options"),
+            Output("command", "children"),
+            Output("script", "children"),
+            Output("keys", "children"),
+            Output("keys-of", "data"),
+            Input("question", "data"),
+            State("keys-of", "data"),
+            prevent_initial_call=True,
+        )(self.about)
+        app.callback(
+            Output("saved", "children"),
+            Output("asked", "hidden"),
+            Output("writing", "data"),
+            Output("write-tick", "disabled"),
+            Input("save", "n_clicks"),
+            Input("save-json", "n_clicks"),
+            Input("save-report", "n_clicks"),
+            Input("save-pins", "n_clicks"),
+            Input("replace", "n_clicks"),
+            Input("leave", "n_clicks"),
+            Input("write-tick", "n_intervals"),
+            State("writing", "data"),
+            State("question", "data"),
+            State("pins", "data"),
+            State("tab", "data"),
+            prevent_initial_call=True,
+        )(self.write)
+
+    def about(self, question: Said | None, keys_of: str | None) -> tuple[Any, ...]:
+        """Numbers that may slide, the question as a command and as a script, and the keys that may be looked for."""
+        if question is None:
+            raise PreventUpdate
+        try:
+            data = mapping_of(question["text"], Path(question["file"]))
+        except InputError:
+            return no_update, "", "", no_update, no_update
+        form, sort = self.forms.of(data), sort_of(data)
+        options = [
+            {"label": f"{numbers.titled(path, data)} (now {text})", "value": path}
+            for path, text in numbers.sliding(form, data)
+        ]
+        try:
+            base = mapping_of(question["base"], Path("base.yaml"))
+        except InputError:
+            base = None
+        one = kept.line(question["start"], base, data)
+        whole = kept.command(question["text"], question["file"])
+        command = f"{one}\n\n# or, with a file of its own:\n{whole}" if one else whole
+        keys: Any = no_update
+        if sort != keys_of:
+            keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
+        return options, command, kept.script(data), keys, sort
+
+    def write(
+        self,
+        _save: int,
+        _json: int,
+        _report: int,
+        _pins: int,
+        _replace: int,
+        _leave: int,
+        _tick: int,
+        writing: Said | None,
+        question: Said | None,
+        pins: list[Said] | None,
+        tab: str,
+    ) -> tuple[Any, ...]:
+        """A file below the folder; one that is there is replaced only where somebody says so."""
+        by, desk = ctx.triggered_id, self.desks.of(tab)
+        if question is None or by is None:
+            raise PreventUpdate
+        if by == "leave":
+            return "left as it was", True, None, True
+        replace = by == "replace"
+        what = (writing or {}).get("what") if replace or by == "write-tick" else by
+        if what is None:
+            raise PreventUpdate
+        if by != "write-tick":
+            job = desk.writing = self._written(desk, what, question, pins or [], replace)
+            if job is None:
+                return "wait for the answer first", True, None, True
+        job = desk.writing
+        if job is None:
+            raise PreventUpdate
+        if not job.wait(WAIT_S):
+            return f"writing… {job.words}", True, {"what": what}, False
+        if job.line:
+            return job.line, True, None, True
+        if "exists" in job.value:
+            return f"{job.value['exists']} is there already. Replace it?", False, {"what": what}, True
+        return f"saved {job.value['saved']}", True, None, True
+
+    def _written(self, desk: Desk, what: str, question: Said, pins: list[Said], replace: bool) -> Job | None:
+        """The job that writes; None where there is nothing to write yet."""
+        file = PurePosixPath(question["file"])
+        if what == "save":
+            return desk.ask("file", "save", question["file"], question["text"], replace, (".yaml", ".yml"))
+        if what == "save-json":
+            if desk.value is None or desk.asked != question["n"] or desk.answering is None or not desk.answering.over:
+                return None
+            return desk.ask("file", "save", str(file.with_suffix(".json")), desk.value["json"], replace, (".json",))
+        asked = [(question["text"], question["file"])]
+        page = f"reports/{file.stem}.html"
+        if what == "save-pins":
+            asked = [(pin["text"], pin["file"]) for pin in pins] or asked
+            page = "reports/pins.html"
+        return desk.ask("file", "report", asked, page, replace)

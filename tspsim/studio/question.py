@@ -1,0 +1,188 @@
+"""What happens to the question: one turn at a time, from what the page says to its text and its form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
+from dash.exceptions import PreventUpdate
+
+from ..errors import InputError, printable
+from ..interface import mapping_of
+from . import edits, formed, link, values
+from .catalogs import offered
+from .desks import Desk
+from .part import Part, Said
+
+MOST_ROWS = 300
+#: What a new page asks if nobody says otherwise: an answer comes at once, and every part of a question is there.
+FIRST = """\
+name: first
+cluster: {device: h100, nodes: 1}
+workload: {model: llama-3.1-8b, pass: forward, sequence: 32Ki}
+plans:
+  - {name: TP8, tp: 8}
+  - {name: TP4-SP2, tp: 4, sp: 2}
+  - {name: TSP8, tsp: 8}
+"""
+
+
+class Turns(Part):
+    """The question of every tab."""
+
+    def join(self, app: Dash) -> None:
+        """Bind what happens to what it changes."""
+        app.clientside_callback(
+            ClientsideFunction("studio", "happen"),
+            Output("happen", "data"),
+            Input("link", "hash"),
+            Input("yaml", "value"),
+            Input("start", "value"),
+            Input("find", "value"),
+            Input("file", "value"),
+            Input("slid", "data"),
+            Input({"type": "field", "path": ALL}, "value"),
+            Input({"type": "go", "path": ALL}, "n_clicks"),
+            Input({"type": "put", "path": ALL, "what": ALL}, "n_clicks"),
+            Input({"type": "free", "path": ALL}, "value"),
+            Input({"type": "join", "row": ALL}, "n_clicks"),
+            Input({"type": "reopen", "pin": ALL}, "n_clicks"),
+            State("question", "data"),
+        )
+        app.clientside_callback(
+            ClientsideFunction("studio", "turned"), Output("turned-seen", "data"), Input("turned", "data")
+        )
+        app.clientside_callback(
+            ClientsideFunction("studio", "fresh"),
+            Output("answer", "className"),
+            Input("question", "data"),
+            Input("answered", "data"),
+        )
+        app.callback(
+            Output("turned", "data"),
+            Output("yaml", "value"),
+            Output("yaml", "rows"),
+            Output("form", "children"),
+            Output("link", "hash"),
+            Output("question", "data"),
+            Output("start", "value"),
+            Output("find", "value"),
+            Output("file", "value"),
+            Output("file-name", "children"),
+            Input("happened", "data"),
+            State("question", "data"),
+            State("tab", "data"),
+            State("found", "data"),
+            State("pins", "data"),
+            prevent_initial_call=True,
+        )(self.turn)
+
+    def turn(
+        self,
+        happened: Said | None,
+        question: Said | None,
+        tab: str,
+        found: list[Said] | None,
+        pins: list[Said] | None,
+    ) -> tuple[Any, ...]:
+        """The question after something happened; the page sends the next one when it has the answer to this."""
+        if happened is None:
+            raise PreventUpdate
+        desk, turned = self.desks.of(tab), {"n": happened["n"]}
+        if question is None:
+            now = link.read(happened.get("hash")) or self._begun(desk, self.start)
+            begun = {"n": 0, "base": now.text, "start": self.start or ""}
+            return ({**turned, "asks": True}, *self._shown(desk, now, begun, True, None))
+        before = link.State(question["text"], question["file"], question["at"])
+        try:
+            now, whole = self._after(desk, happened, before, found or [], pins or [])
+        except (InputError, LookupError, TypeError, ValueError):
+            now, whole = before, False  # the form cannot follow a text that is told to be wrong
+        if now == before:
+            return (turned, *(no_update,) * 9)
+        origin = question
+        if happened["kind"] == "start":
+            origin = {**question, "base": now.text, "start": happened["value"]}
+        typed = now.text if happened["kind"] == "typed" else before.text
+        turned["asks"] = (now.text, now.file) != (before.text, before.file)
+        return (turned, *self._shown(desk, now, origin, whole, typed))
+
+    def _after(
+        self, desk: Desk, happened: Said, before: link.State, found: list[Said], pins: list[Said]
+    ) -> tuple[link.State, bool]:
+        """The question after something happened, and whether the form looks otherwise."""
+        text, file, at, kind = before.text, before.file, before.at, happened["kind"]
+        if kind == "link":
+            return link.read(happened["hash"]) or before, True
+        if kind == "typed":
+            return link.State(str(happened["value"]), file, at), True
+        if kind == "start":
+            if happened["value"] not in dict(offered(desk).get("scenarios", ())):
+                return before, False  # somebody is still typing
+            return self._begun(desk, str(happened["value"])), True
+        if kind == "field":
+            text, whole = edits.typed(self.forms, text, dict(happened["values"]))
+            return link.State(text, file, at), whole
+        if kind == "file":
+            return link.State(text, str(happened["value"] or file), at), False
+        if kind == "go":
+            at = happened["path"]
+        elif kind == "put":
+            text, at = edits.put(self.forms, text, happened["path"], happened["what"], at)
+        elif kind == "free":
+            name = str(happened["value"]).strip()
+            text = (
+                edits.edited(self.forms, text, values.path([*values.parts(happened["path"]), name]), True)
+                if name
+                else text
+            )
+        elif kind == "find":
+            at = edits.place(self.forms, text, str(happened["value"]), at)
+        elif kind == "slid":
+            text = edits.edited(self.forms, text, happened["path"], values.scalar(str(happened["value"])))
+        elif kind == "join":
+            text = edits.joined(text, found[happened["row"]])
+        elif kind == "reopen":
+            text, file = pins[happened["pin"]]["text"], pins[happened["pin"]]["file"]
+        return link.State(text, file, at), True
+
+    def _begun(self, desk: Desk, start: str | None) -> link.State:
+        """What a page begins with."""
+        if start is None:
+            return link.State(FIRST, "first.yaml")
+        try:
+            told = desk.done("list", "opened", start)
+        except InputError as error:
+            return link.State(f"# {printable(str(error))}\n{FIRST}", "first.yaml")
+        return link.State(told["text"], told["file"])
+
+    def _shown(self, desk: Desk, now: link.State, question: Said, whole: bool, before: str | None) -> tuple[Any, ...]:
+        """The page of a question: its text where it changed, its form where that may look otherwise."""
+        children: Any = no_update
+        if whole:
+            try:
+                data: Any = mapping_of(now.text, Path(now.file))
+            except InputError:
+                data = None  # what is wrong is told with the answer
+            if data is not None:
+                form = self.forms.of(data)
+                level = form.level(data, now.at)
+                children = formed.level(level, offered(desk), lambda path: form.level(data, path))
+                now = link.State(now.text, now.file, level.path)
+        made = link.made(now)
+        asks = (now.text, now.file) != (question.get("text"), question.get("file"))
+        told = {**question, "text": now.text, "file": now.file, "at": now.at, "n": question["n"] + asks, "hash": made}
+        same = now.text == before
+        rows = min(MOST_ROWS, max(10, now.text.count("\n") + 2))
+        return (
+            no_update if same else now.text,
+            rows,
+            children,
+            made or no_update,
+            told,
+            "",
+            "",
+            now.file,
+            f" {now.file}",
+        )

@@ -1,0 +1,131 @@
+"""What if: the curve of a figure along a number of the question, and the slider over its points."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from ..errors import InputError
+from ..interface import mapping_of
+from . import numbers, values
+from .answers.parts import AXIS, LOOKS
+from .desks import Job
+from .part import WAIT_S, Part, Said
+
+
+class Curves(Part):
+    """A number that slides, and what it changes."""
+
+    def join(self, app: Dash) -> None:
+        """Bind curve and slider."""
+        app.callback(
+            Output("curve", "children"),
+            Output("curve-told", "children"),
+            Output("curve-tick", "disabled"),
+            Output("curve-of", "data"),
+            Output("slides", "hidden"),
+            Output("slide", "max"),
+            Output("slide-ends", "children"),
+            Output("slide", "value"),
+            Output("slide-name", "children"),
+            Input("number", "value"),
+            Input("figure", "value"),
+            Input("question", "data"),
+            Input("curve-tick", "n_intervals"),
+            State("curve-of", "data"),
+            State("tab", "data"),
+            prevent_initial_call=True,
+        )(self.curve)
+        app.callback(
+            Output("slid", "data"),
+            Input("slide", "value"),
+            State("curve-of", "data"),
+            State("question", "data"),
+            prevent_initial_call=True,
+        )(self.slide)
+
+    def curve(
+        self,
+        path: str | None,
+        figure: str | None,
+        question: Said | None,
+        _tick: int,
+        before: Said | None,
+        tab: str,
+    ) -> tuple[Any, ...]:
+        """The curve of a figure along a number, as far as it is drawn."""
+        if not path or question is None:
+            raise PreventUpdate
+        desk = self.desks.of(tab)
+        try:
+            data = mapping_of(question["text"], Path(question["file"]))
+        except InputError:
+            raise PreventUpdate from None
+        now = dict(numbers.sliding(self.forms.of(data), data)).get(path)
+        if now is None:
+            return [], "this number is no longer in the question", True, None, True, 1, "", 0, ""
+        points = before["points"] if before and before["path"] == path else []
+        if now not in points:
+            points = numbers.points(now)
+        rest = values.dumped(values.put(data, values.parts(path), values.GONE))
+        key = hashlib.sha256(f"{rest}\0{path}\0{points}".encode()).hexdigest()
+        if desk.drawn != key or desk.drawing is None:
+            desk.drawing = desk.ask("curve", "curve", question["text"], question["file"], path, points)
+            desk.drawn = key
+        job: Job = desk.drawing
+        over = job.wait(WAIT_S if ctx.triggered_id == "curve-tick" else 0.05)
+        title = numbers.titled(path, data)
+        told = job.line if job.line else "" if over else f"drawing: {job.words or 'begins'}"
+        index = points.index(now)
+        refused = [each["error"] for each in job.parts if "error" in each]
+        if over and refused:
+            told = f"{len(refused)} of {len(points)} points have no answer: {refused[0]}"
+        same = before is not None and before["key"] == key
+        ends = [html.Span(points[0]), html.Span(points[-1])]
+        return (
+            _drawing(job.parts, points, figure, title, now),
+            told,
+            over,
+            {"key": key, "path": path, "points": points},
+            False,
+            no_update if same else len(points) - 1,
+            no_update if same else ends,
+            index,
+            f"{title}: {now}",
+        )
+
+    def slide(self, index: float | str | None, curve: Said | None, question: Said | None) -> Any:
+        """A slider that stopped at another value."""
+        place = int(float(index or 0))
+        if index is None or not curve or question is None or place >= len(curve["points"]):
+            raise PreventUpdate
+        value = curve["points"][place]
+        data = mapping_of(question["text"], Path(question["file"]))
+        if dict(numbers.sliding(self.forms.of(data), data)).get(curve["path"]) == value:
+            raise PreventUpdate
+        return {"path": curve["path"], "value": value}
+
+
+def _drawing(parts: list[Said], points: list[str], figure: str | None, title: str, now: str) -> Any:
+    """A line a plan, as far as points came; the value as it stands is marked."""
+    import plotly.graph_objects as go
+
+    drawn = go.Figure()
+    names = list(dict.fromkeys(name for part in parts for name in part["lines"]))
+    for name in names:
+        told = {part["at"]: part["lines"][name].get(figure) for part in parts if name in part["lines"]}
+        drawn.add_scatter(x=points, y=[told.get(point) for point in points], name=name, mode="lines+markers")
+    drawn.add_vline(x=points.index(now), line_dash="dot", line_color="#8a94a6")
+    drawn.update_layout(
+        **LOOKS,
+        height=280,
+        xaxis={**AXIS, "title": {"text": title}, "type": "category", "categoryarray": points},
+        yaxis={**AXIS, "rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.15},
+        uirevision=title,
+    )
+    return dcc.Graph(figure=drawn, config={"displayModeBar": False}, responsive=True, id="curve-graph")
