@@ -163,6 +163,25 @@ def test_somebody_with_measurements_makes_a_node_of_their_own_better(
     assert "%" in before
 
 
+def test_a_deadline_says_what_is_large_enough_or_why_nothing_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """A node alone that is in time is large enough; one that is not says how many it would take. Where a step's
+    sequences do not divide over the fewest nodes, that is said too."""
+    node: dict[str, Any] = {"device": "h200", "gpus_per_node": 8}
+    asked = written("late.yaml", {
+        "name": "late", "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "8Ki", "global_batch": 16},
+        "plans": [{"name": "TP8", "tp": 8}], "project": {"tokens": "20G", "deadline": "30 days"},
+        "offers": [{"name": "one", "cluster": node},
+                   {"name": "two", "cluster": {**node, "nodes": 2, "fabric": "rail-optimised-400g"}}],
+    })  # fmt: skip
+    in_time = json.loads(told(capsys, "compare", asked, "--json", "-"))["purchase"]["offers"]
+    assert [offer["need"]["nodes"] for offer in in_time] == [1, 1]
+    days = in_time[0]["project"]["days"]
+    late = ("--set", f"project.deadline='{days / 2.6:.4f} days'")
+    page = told(capsys, "compare", asked, *late, "--html", "late.html")
+    assert "  large enough       4" in page and "two: 3 nodes should be enough, but their replicas do not share" in page
+    assert "takes 3 nodes, and one is stated without a fabric" in Path("late.html").read_text()
+
+
 @pytest.mark.slow
 def test_six_hundred_and_sixty_thousand_requests_have_one_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     """H200 or MI355X for a 70B: machines, dollars and who is cheapest, however long the run; a tie is the only other

@@ -236,6 +236,7 @@ def test_the_needed_size_is_one_whose_replicas_share_a_global_batch_evenly() -> 
     cluster = build_cluster("mi300x", 2, "rails-400g")
     found = need(scenario, cluster, "TSP8", run.tokens_per_s, lambda asked: simulate(asked).plans[0])
     assert isinstance(found, Need) and found.nodes == 4 and found.tokens_per_s >= 0.7e6
+    assert found.hint.startswith("3 nodes should be enough, but their replicas do not share the 16 sequences")
     assert scenario.project is not None
     fast = scenario.model_copy(update={"project": scenario.project.model_copy(update={"rate": 1e12})})
     refused = need(fast, cluster, "TSP8", run.tokens_per_s, lambda asked: simulate(asked).plans[0])

@@ -142,7 +142,7 @@ def _offers(compared: Comparison) -> Sequence[Row]:
 
 def _project(compared: Comparison) -> Iterator[RenderableType]:
     """Days and dollars of the work that a project states."""
-    from ..report.comparison_terms import money_table
+    from ..report.comparison_terms import hints, money_table
     from ..units import compact
 
     decision = compared.verdict
@@ -151,6 +151,7 @@ def _project(compared: Comparison) -> Iterator[RenderableType]:
         yield ""
         yield f"{compact(float(decision.project.tokens or 0), 'tokens')}, with failures and checkpoints:"
         yield table
+        yield from hints(decision)
 
 
 def _told(compared: Comparison) -> Iterator[str]:

@@ -93,7 +93,8 @@ PROJECT = (
 {% set table, columns = needs, need_columns %}"""
     + TABLE.format("The machine of every offer that is large enough")
     + """
-<p class="note">Guessed by proportion, then simulated at that size until it holds.</p>{% endif %}
+<p class="note">Guessed by proportion, then simulated at that size until it holds.</p>
+{% for hint in hints %}<p class="note">{{ hint|prose }}</p>{% endfor %}{% endif %}
 """
 )
 

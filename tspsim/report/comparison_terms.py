@@ -162,6 +162,7 @@ def project(decision: Decision) -> dict[str, Any]:
         "need": need,
         "need_columns": need_columns(terms.tokens is not None, bases),
         "needs": [(row.name, needed(row, terms.tokens is not None, bases)) for row in decision.rows] if need else [],
+        "hints": hints(decision),
         "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
         f"{failures.source}. Prices: {'; '.join(f'{basis}, {BASES[basis]}' for basis in bases)}.",
     }
@@ -217,6 +218,12 @@ def need_columns(budget: bool, bases: list[str]) -> list[str]:
     """Of the table of machines that are large enough: for the budget where there is one, else a day."""
     per = "" if budget else " a day"
     return ["nodes", "GPUs", "tokens/s", *(["days"] if budget else []), *(f"${per}, {b}" for b in bases), f"kWh{per}"]
+
+
+def hints(decision: Decision) -> list[str]:
+    """Where fewer nodes would do if a step's sequences divided, a sentence an offer."""
+    said = [(row.name, row.need.hint) for row in decision.rows if row.need is not None]
+    return [f"{name}: {hint}." for name, hint in said if hint]
 
 
 def needed(row: OfferRow, budget: bool, bases: list[str]) -> list[str]:

@@ -109,6 +109,8 @@ def prose(text: object) -> Markup:
 
     >>> prose("see `<plan>`")
     Markup('see <code>&lt;plan&gt;</code>')
+    >>> prose("more with --budget.")
+    Markup('more with <span style="white-space:nowrap">--budget</span>.')
     """
     from markupsafe import Markup, escape
 
@@ -116,7 +118,17 @@ def prose(text: object) -> Markup:
     if len(pieces) % 2 == 0:
         return escape(text)
     code = Markup("<code>{}</code>")
-    return Markup("").join(code.format(piece) if index % 2 else piece for index, piece in enumerate(pieces))
+    parts = [_options(piece) for piece in pieces]
+    return Markup("").join(code.format(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def _options(text: str) -> Markup:
+    """Options of the command that no line breaks, which a browser does after their first hyphen."""
+    from markupsafe import Markup, escape
+
+    whole = Markup('<span style="white-space:nowrap">{}</span>')
+    pieces = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", text)
+    return Markup("").join(whole.format(piece) if index % 2 else escape(piece) for index, piece in enumerate(pieces))
 
 
 _LINKS = re.compile(

@@ -40,7 +40,7 @@ HEADLINE = """
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
 {% if opening %}<p class="headline"><strong>{{ opening }}</strong></p>{% endif %}
 <p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
-{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
 {% if searched %}<details><summary>What was searched</summary><p>{{ searched }}</p></details>{% endif %}
 <pre><code>{{ yaml }}</code></pre>
 """
@@ -56,12 +56,12 @@ TABLE = """
 """
 
 FIGURE = """
-{% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
+{% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
 {{ figure(key, caption) }}
 """
 
 LIST = """
-<ul>{% for sentence in sentences %}<li>{{ sentence }}</li>{% endfor %}</ul>
+<ul>{% for sentence in sentences %}<li>{{ sentence|prose }}</li>{% endfor %}</ul>
 """
 
 NAMES = """

@@ -55,7 +55,8 @@ def summary(searched: Searched) -> list[RenderableType]:
     table = empty_table(())
     columns, rows = searched.shown(searched.wide)
     for number, heading in enumerate(columns):
-        table.add_column(heading.lower(), justify="right" if number else "left", no_wrap=number > 0)
+        name = heading if heading[1:2].isupper() else heading[:1].lower() + heading[1:]
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0)
     for index, row in enumerate(rows):
         if index == searched.best:
             table.add_section()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import figures, interval, tied
-from tspsim.units import compact, digits, share_beside
+from tspsim.units import compact, digits, several, share_beside
 
 from .figures import ACCENT, value_axis
 from .fronts import Line, Marks, front_figure
@@ -107,7 +107,8 @@ def sure(planned: TrafficPlanned) -> list[str]:
     """What was looked at, and what may be left."""
     searched = ", ".join(planned.searched)
     said = [
-        f"{planned.bounded:,} plans bounded in closed form, {planned.simulated:,} runs simulated; searched: {searched}."
+        f"{several(planned.bounded, 'plan')} bounded in closed form, {several(planned.simulated, 'run')} simulated; "
+        f"searched: {searched}."
     ]
     if not planned.kept:
         bounds = planned.best[0].result.serving["bounds"]

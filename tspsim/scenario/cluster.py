@@ -178,7 +178,8 @@ class ClusterInline(Section):
     def in_words(self) -> tuple[str, ...]:
         """What of it is not as its parts come: GPUs left out, then a sentence a fault."""
         used = self.gpus_per_node
-        part = f"Of each node {used} GPUs are used, with their share of its NICs, and paid (`cluster.gpus_per_node`)."
+        are = "GPU is used, with its" if used == 1 else "GPUs are used, with their"
+        part = f"Of each node {used} {are} share of its NICs, and paid (`cluster.gpus_per_node`)."
         own = f"Links are those of {shorten(self.topology, 200)} (`cluster.topology`)."
         faults = (*((own,) if self.topology else ()), *(self.faults.in_words() if self.faults else ()))
         varied = self.variation.in_words() if self.variation else ()

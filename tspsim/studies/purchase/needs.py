@@ -40,6 +40,18 @@ class Need:
     #: Where days and dollars of that lie nine times of ten.
     likely: Likely | None = None
     day: Outcome | None = None
+    #: Nodes that should be enough if any number of replicas could share a step's sequences; else 0.
+    uneven: int = 0
+
+    @property
+    def hint(self) -> str:
+        """Why it is not the fewest nodes that the rate takes; empty where it is."""
+        if not self.uneven:
+            return ""
+        return (
+            f"{self.uneven:,} nodes should be enough, but their replicas do not share the "
+            f"{self.scenario.workload.global_batch:,} sequences of a step evenly (`workload.global_batch`)"
+        )
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, sequences: int | None = None) -> Scenario:
@@ -97,8 +109,7 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
     project = scenario.project or Project()
     if project.rate is None and project.deadline is None:
         return None
-    if cluster.fabric is None and cluster.nodes == 1 and not _may_grow(scenario):
-        return "one node is stated without a fabric, so there are no more"
+    alone = cluster.fabric is None and cluster.nodes == 1 and not _may_grow(scenario)
     per_node, step = tokens_per_s / cluster.nodes, step_of(scenario.plan(plan), cluster.gpus_per_node)
     wanted = project.rate or 0.0
     if project.deadline is not None and project.tokens is not None:
@@ -106,7 +117,9 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
     nodes = 0
     for _ in range(MOST_GUESSES):
         nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
-        nodes = dividing(scenario, scenario.plan(plan), cluster.gpus_per_node, nodes)
+        if alone and nodes > 1:
+            return f"takes {nodes:,} nodes, and one is stated without a fabric"
+        fewest, nodes = nodes, dividing(scenario, scenario.plan(plan), cluster.gpus_per_node, nodes)
         if nodes > MOST_NODES:
             return _too_many(scenario, wanted)
         asked = at_nodes(scenario, cluster, plan, nodes)
@@ -120,7 +133,8 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
         run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
         late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
         if found >= (project.rate or 0.0) and late <= 1.0:
-            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost)
+            uneven = fewest if fewest < nodes else 0
+            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost, uneven=uneven)
         per_node = found / nodes
         wanted = max(project.rate or 0.0, min(late, 2.0) * found)
     return f"{plan} reaches {compact(found)} tokens/s on {nodes:,} nodes, and more nodes help too little"
