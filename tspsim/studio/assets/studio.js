@@ -7,6 +7,8 @@
 
   /* What happens is told to the server one by one: while it works out one turn, the next ones wait here. */
   const queue = [];
+  /* Keys that somebody typed into, and that were not told yet. */
+  const typing = new Set();
   function push(event) {
     event.at = Date.now();
     if (!["go", "find", "file"].includes(event.kind) && answer()) answer().setAttribute("data-changing", "");
@@ -45,8 +47,12 @@
           else if (id.type === "yaml") typed(each.value, question);
           else if (each.value) push(Object.assign({}, id, { kind: id.type, value: each.value }));
         }
-        /* One at a time is somebody typing; all at once is a form that has just been drawn. */
-        if (Object.keys(fields).length === 1) push({ kind: "field", values: fields });
+        /* One at a time is somebody typing, or choosing; many at once are a form that has just been drawn, and what
+           somebody typed into it while the page was busy. */
+        const paths = Object.keys(fields), mine = paths.length === 1 ? paths : paths.filter((path) => typing.has(path));
+        const values = Object.fromEntries(mine.map((path) => [path, fields[path]]));
+        mine.forEach((path) => typing.delete(path));
+        if (mine.length) push({ kind: "field", values: values });
         return none();
       },
       turned: function (told) {
@@ -85,6 +91,7 @@
     const from = event.target.closest && event.target.closest(".ask, .editor");
     if (!from || event.target.id === "find" || !answer()) return;
     changed = Date.now();
+    if (event.target.id.includes('"field"')) typing.add(JSON.parse(event.target.id).path);
     answer().setAttribute("data-changing", "");
     setTimeout(settle, FORGET_MS + 50);
   });
