@@ -64,6 +64,8 @@ _ROUTER_BIAS = {
     *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
     *("minimax_m2",),
 }
+#: The router's bias belongs to its linear layer, before a softmax over what is chosen (``modeling_gpt_oss.py``).
+_BIAS_OF_SCORES = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text"),
@@ -235,6 +237,7 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         _size(data, "groups", 1),
         _size(data, "kept_groups", 1),
         family in _SHARED_GATE,
+        "softmax" if family in _BIAS_OF_SCORES else "sigmoid",
     )
 
 
