@@ -220,12 +220,6 @@ class Desk:
             raise InputError(job.line)
         return job.value
 
-    def job(self, lane: str) -> Job | None:
-        """What was asked last."""
-        self.heard_s = time.monotonic()
-        worker = self.lanes.get(lane)
-        return worker.job if worker is not None else None
-
     def cancel(self, lane: str) -> None:
         """End what a lane does."""
         with self._lock:
