@@ -14,6 +14,7 @@ from typing import Any
 from tspsim.errors import InputError, UnitError, did_you_mean, shorten
 from tspsim.units import parse
 
+from . import zaya
 from .architecture import Architecture
 from .attention import CHOSEN, COMPRESSED, GATED_DELTA, KIMI_DELTA
 from .checkpoints import checkpoint_of
@@ -52,7 +53,7 @@ _LINEAR_BIAS = {"gpt2", "gpt_neo", "gpt_neox", "gpt_bigcode", "opt", "bloom", "p
 _UNGATED = _LINEAR_BIAS | {"gptj", "codegen", "falcon", "mpt", "nemotron"}
 _GATED = {"gemma", "gemma2", "gemma3", "gemma3_text", "phi3", "glm", "glm4", "chatglm", "helium"}
 _QWEN_GATED = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
-_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe"} | _QWEN_GATED
+_QK_NORM = {"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2", "olmo3", "olmoe", zaya.FAMILY} | _QWEN_GATED
 _QKV_BIAS = {"qwen2", "qwen2_5", "qwen2_moe", "qwen", "chatglm", "glm"}
 #: One shared expert as wide as a routed one that no key mentions.
 _ONE_SHARED = {"llama4", "llama4_text"}
@@ -68,7 +69,7 @@ _ROUTER_BIAS = {
 _BIAS_OF_SCORES = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
-    *("gemma", "gemma2", "gemma3", "gemma3_text"),
+    *("gemma", "gemma2", "gemma3", "gemma3_text", zaya.FAMILY),
 }
 
 #: Families whose decoders are what their keys say, with what the sets above add.
@@ -146,6 +147,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
     if isinstance(data.get("text_config"), Mapping):
         outer = {key: data[key] for key in ("_name_or_path", "quantization_config") if key in data}
         data = {**outer, **data["text_config"]}
+    data = zaya.in_usual_names(data) if str(data.get("model_type", "")).lower() == zaya.FAMILY else data
     _refuse_what_is_not_a_decoder(data)
     family = str(data.get("model_type", "")).lower()
     layers, hidden, heads = (_size(data, field) for field in ("layers", "hidden", "heads"))
@@ -420,4 +422,6 @@ def _note(data: Mapping[str, Any], window: bool, chunk: bool) -> str:
         notes.append(f"attention in chunks of {shorten(data['attention_chunk_size'], 20)} tokens is read as full")
     if data.get("index_topk") and data.get("kv_lora_rank") is None and data.get("o_lora_rank") is None:
         notes.append(f"attention to {shorten(data['index_topk'], 20)} chosen tokens is read as full; no indexer")
+    if data.get("model_type") == zaya.FAMILY:
+        notes.append(zaya.NOTE)
     return "; ".join(notes)
