@@ -368,10 +368,10 @@ def overlap_that_loses(question: Question, job: Job) -> Iterator[str]:
     plan, device, cluster = job.plan, question.device, question.cluster
     if plan.overlap is not True or job.step.serves or plan.tp * plan.sp == 1:
         return
-    stack, mixed = job.work.stack, len(set(job.model.blocks)) > 1
+    stack = job.work.stack
     cost = stack.cost(Costs(device), device, job.capture)
     peak = max(device.peak_flops_per_s.values())
-    bound = LowerBound(cluster, cost, peak, stack.slowdown(device), mixed=mixed)
+    bound = LowerBound(cluster, cost, peak, stack.slowdown(device))
     mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
     try:
         cut, whole = (bound.layer_s(replace(job, plan=replace(plan, overlap=how)), mesh) for how in (True, False))

@@ -170,10 +170,7 @@ def _by_simulation(
 ) -> dict[int, Sampled]:
     """What steady layers of the options took that were simulated, the fastest among them, by index."""
     cluster = samples[0][1]
-    mixed = len(set(samples[0][0].model.blocks)) > 1
-    bound = LowerBound(
-        cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device), mixed=mixed
-    )
+    bound = LowerBound(cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device))
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
     least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
     order = sorted(range(len(plans)), key=lambda index: (least[index], index))

@@ -123,9 +123,7 @@ def test_folded_equals_every_rank_and_no_step_lies_below_its_bound(tmp_path: Pat
         assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12), plan.name
         assert folded.communication_bytes_per_layer == whole.communication_bytes_per_layer
         assert folded.tokens_per_s <= ceilings[plan.name] * (1 + 1e-9), plan.name
-        bound = LowerBound(
-            cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown, mixed=True
-        )
+        bound = LowerBound(cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
         mesh = build_mesh(planned.plan, cluster.gpus, cluster.gpus_per_node)
         assert bound.step_s(planned, mesh) <= folded.step_time_s * (1 + 1e-9), plan.name
         told = sum(each.bytes for each in scheme_of(planned.plan).received(planned, False))

@@ -10,16 +10,20 @@ from typing import Any
 
 import pytest
 from helpers import newcomers, serving_newcomers
+from helpers.engine import architecture, model_file, question
 
+import tspsim
 from tspsim.cli import main
 from tspsim.network import CollectiveAlgorithm, scheduled
 from tspsim.network.collectives.algorithm import ALGORITHMS
 from tspsim.parallel import CONTEXT_METHODS
 from tspsim.parallel.context.attention import others_context
 from tspsim.parallel.partition import local_segments
+from tspsim.question import look_up
 from tspsim.registry import Registry
 from tspsim.serving.routers import ROUTERS
 from tspsim.studies.contract import check, probes, registries
+from tspsim.studies.contract.steps import below_paths
 
 #: Kinds that are quickly held; all of them in the slow walk.
 QUICK = ("collective_algorithms", "decode_exchanges", "decode_forms", "drafts")
@@ -144,3 +148,13 @@ def test_what_needs_keys_or_a_scenario_of_its_own_takes_them(
     own.write_text(json.dumps(probes.question(work, {"tp": 8})))
     assert main(["check-plugin", "attention_kinds/gqa", "--scenario", str(own)]) == 0
     assert "folded ranks are what every rank is" in capsys.readouterr().out
+
+
+def test_bounds_of_a_model_of_unlike_layers_hold_a_plugin_to_what_is_true(tmp_path: Path) -> None:
+    """A window in every other layer: one layer, taken for all, said 1.9 times what a step takes."""
+    unlike = replace(architecture(1024, layers=4, heads=16, head_dim=64, vocab=32000), window=512, full_every=2)
+    asked = question(model_file(tmp_path, unlike), [{"name": "P", "tp": 8}], pass_="training", sequence=16384)
+    found = look_up(tspsim.load(asked))
+    (answer,) = tspsim.simulate(asked).plans
+    held = below_paths(found, found.job(found.plans[0]), answer, "P", {"tp": 8})
+    assert held.outcome == "kept", held

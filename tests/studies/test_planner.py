@@ -77,8 +77,7 @@ def question_of(source: dict[str, Any]) -> Question:
 def bounds_of(question: Question) -> LowerBound:
     device = question.device
     peak = max(device.peak_flops_per_s.values())
-    mixed = len(set(question.model.blocks)) > 1
-    return LowerBound(question.cluster, Costs(device), peak, device.compute_slowdown, mixed=mixed)
+    return LowerBound(question.cluster, Costs(device), peak, device.compute_slowdown)
 
 
 def simulated(question: Question, candidate: Candidate) -> PlanResult:

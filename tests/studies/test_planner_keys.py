@@ -99,7 +99,7 @@ def test_no_bound_lies_above_the_step_of_any_way_to_experts(keys: dict[str, Any]
     job, device = scheduled(question, question.plans[0]), question.device
     bound = LowerBound(
         question.cluster, question.work.stack.cost(Costs(device), device, Captured.NOTHING),
-        max(device.peak_flops_per_s.values()), device.compute_slowdown, mixed=True,
+        max(device.peak_flops_per_s.values()), device.compute_slowdown,
     )  # fmt: skip
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     result = run_plan(question, job.plan)

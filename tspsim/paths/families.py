@@ -19,7 +19,7 @@ from ..parallel import Job, Plan, method_of, scheme_of
 from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk, PipelineOrder
 from ..parallel.recomputed import KEPT
-from .kernels import KernelSeconds, KernelTimes, on_one_stage, signature
+from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
 
 #: What rows of experts need beside products.
 OF_ROWS = (Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
@@ -108,7 +108,7 @@ class FamilyBounds:
             routed = partial(self.kernels.of_pieces, job, [(chunk, 1)])
             found = routed(lambda each: seconds(each) if _of_experts(each) else 0.0)
             # Of layers of several kinds the quickest counts alone, which may have no experts.
-            alone = 0.0 if self.kernels.mixed else 1.0
+            alone = 0.0 if mixed(job) else 1.0
             self._floors[key] = found * np.array([0.0, times, alone, alone])
         return self._floors[key]
 

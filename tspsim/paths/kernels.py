@@ -34,6 +34,11 @@ KernelSeconds = NDArray[np.float64]
 NO_SCHEDULE = np.full(4, math.inf)
 
 
+def mixed(job: Job) -> bool:
+    """Whether the layers of a job's model are not all alike: one of them does not stand for the others."""
+    return len(job.model.distinct) > 1
+
+
 class KernelTimes:
     """What kernels take; each is asked once.
 
@@ -45,8 +50,6 @@ class KernelTimes:
         Seconds of an operator.
     peak_flops_per_s
         No kernel is faster.
-    mixed
-        The model's layers are not all alike.
     effort
         Is told what is done.
     """
@@ -57,10 +60,9 @@ class KernelTimes:
         cost: Callable[[Operator], float],
         peak_flops_per_s: float,
         *,
-        mixed: bool,
         effort: Effort | None = None,
     ) -> None:
-        self.cluster, self.cost, self.peak, self.mixed = cluster, cost, peak_flops_per_s, mixed
+        self.cluster, self.cost, self.peak = cluster, cost, peak_flops_per_s
         self.effort = effort or Effort()
         self._seconds: dict[Operator, float] = {}
         self._rates: dict[Operator, float] = {}
@@ -132,7 +134,7 @@ class KernelTimes:
         """Kernels of one micro-batch through a whole model on one stage. Of layers of several kinds one of each is
         written."""
         chunk = job.chunks(0)[0]
-        if not self.mixed:
+        if not mixed(job):
             return self.of_pieces(job, [(chunk, 1)], seconds)
         kinds = [(Chunk(first, 1, False, False), count) for first, count in kinds_of(job)]
         return self.of_pieces(job, [(replace(chunk, layers=0), 1), *kinds], seconds)

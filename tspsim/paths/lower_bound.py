@@ -45,8 +45,6 @@ class LowerBound:
         No kernel is faster.
     slowdown
         Factor on a kernel's time while its device moves data, at least 1.
-    mixed
-        The model's layers are not all alike.
     effort
         Is told what is done to find them.
     """
@@ -58,11 +56,10 @@ class LowerBound:
         peak_flops_per_s: float,
         slowdown: float,
         *,
-        mixed: bool = False,
         effort: Effort | None = None,
     ) -> None:
         self.effort = effort or Effort()
-        self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, mixed=mixed, effort=self.effort)
+        self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, effort=self.effort)
         parts = Parts(cluster, self._kernels)
         self._families = FamilyBounds(self._kernels)
         self._stages = StageBounds(self._kernels, parts, slowdown)

@@ -18,7 +18,7 @@ from ..program import Collective, Compute, Copy, Instruction, Launch, Program, R
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .effort import TIMED_S, WRITTEN_S
 from .groups import Floats, Groups
-from .kernels import MIDDLE, KernelTimes, signature
+from .kernels import MIDDLE, KernelTimes, mixed, signature
 from .tasks import Pair, Part, Stage, role_of
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
@@ -75,21 +75,20 @@ class Parts:
 
     def part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Task) -> Part:
         """One visit as a task."""
-        mixed = self.kernels.mixed
-        chunk = chunks[visit.chunk]
+        unlike, chunk = mixed(job), chunks[visit.chunk]
         met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
         replicas = (groups.replicas, job.plan.shard_group) if met or visit.micro_batch != MIDDLE else ()
         place = (groups.pattern, replicas)
         ends = (visit.micro_batch == 0, visit.micro_batch == job.micro_batches - 1)
         # Of layers that differ a chunk is like another with the same ones in the same order.
-        layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if mixed else ()
+        layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if unlike else ()
         tables = (chunk.has_embedding, chunk.has_head, layers)
         task = (signature(job), job.plan.pp > 1, visit.kind, ends, tables, met)
         shape = (*task, place)
         key = (*shape, chunk.layers)
         known = self._parts.get(key)
         if known is None:
-            if mixed or job.plan.recomputed is not None or job.plan.copies:
+            if unlike or job.plan.recomputed is not None or job.plan.copies:
                 known = self.compile(self.kernels.write(job, stage, chunk, visit), groups)
             else:  # layers are alike: the task is written with one, which then runs as often as there are layers
                 if shape not in self._parts:
@@ -113,7 +112,7 @@ class Parts:
         """The forward of the first chunk and the backward of the second, as a middle of a step interleaves them."""
         parts: list[Hashable] = []
         for chunk in chunks:
-            layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if self.kernels.mixed else chunk.layers
+            layers = tuple(job.model.kinds(chunk.first_layer, chunk.layers)) if mixed(job) else chunk.layers
             parts += [chunk.has_embedding, chunk.has_head, layers]
         replicas = (groups.replicas, job.plan.shard_group, job.plan.zero) if job.plan.zero >= 2 else ()
         again = job.plan.recomputed, chunks[0].first_layer if job.plan.recomputed is not None else 0

@@ -30,7 +30,7 @@ from ..parallel.step import write_program
 from ..steps import Task
 from .effort import LAYER_S, STAGE_S, TASK_S
 from .groups import Floats, Groups
-from .kernels import MIDDLE, KernelTimes, kinds_of
+from .kernels import MIDDLE, KernelTimes, kinds_of, mixed
 from .parts import Parts
 from .replicas import Division, Replicas
 from .tasks import ROUNDS, Part, Stage, around_last, longest_path
@@ -117,7 +117,7 @@ class StageBounds:
         """Kernels of a plan of which some layers are made again, with what they lose, spread evenly over the stages."""
         kernels, plan = self.kernels.of_model(job), job.plan
         again_s = 0.0
-        if plan.recomputed is not None and not self.kernels.mixed:
+        if plan.recomputed is not None and not mixed(job):
             made = [
                 sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
                 for layers in job.chunk_sizes
@@ -203,7 +203,7 @@ class StageBounds:
 
     def _said_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
         """The same of one layer; where layers differ, of those on one stage nothing is known."""
-        if self.kernels.mixed and job.plan.pp > 1:
+        if mixed(job) and job.plan.pp > 1:
             return None
         said = self._said_s(job, divisions)
         return None if said is None else said / job.model.layers
@@ -250,7 +250,7 @@ class StageBounds:
 
     def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[Part]]]:
         """One layer of each kind between two others, in every kind of task, and how many there are."""
-        if not self.kernels.mixed:
+        if not mixed(job):
             yield job.model.layers, self._layer_parts(job, mesh)
             return
         for first, count in kinds_of(job):

@@ -144,7 +144,6 @@ class Searches:
         return Space(question.model, question.work, question.cluster, batch, self.effort)
 
     def _bounds(self, question: Question) -> LowerBound:
-        mixed = len(set(question.model.blocks)) > 1
         work, device = question.work, question.device
         captured = Captured.WHOLE if work.step.serves else Captured.NOTHING
         return LowerBound(
@@ -152,6 +151,5 @@ class Searches:
             work.stack.cost(self.costs, device, captured),
             max(device.peak_flops_per_s.values()),
             work.stack.slowdown(device),
-            mixed=mixed,
             effort=self.effort,
         )
