@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tspsim import cli
+from tspsim.errors import InputError
+from tspsim.studies import fleet_sweep, fleet_worker
+from tspsim.studies.fleet_worker import FleetQuery
 
 MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}
 HEAD = "job_id,user,gpu_num,submit_time,start_time,end_time\n"
@@ -86,11 +90,37 @@ def test_one_job_is_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("1 job on 4 nodes, 32 × H100")
 
 
+def test_answers_of_a_sweep_are_kept_by_what_a_fleet_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("log.csv").write_text(RAN + "a,u,8,5,60\nb,u,32,9,60\n", encoding="utf-8")
+    name = asked({"name": "log", "file": "log.csv"}, job("a", nodes=3), needs={"p95_wait": "1 h"})
+    over = ["sweep", name, "--over", "cluster.nodes=4,5", "--over", "scheduler=fcfs,easy", "--out", "t.csv"]
+    assert cli.main([*over, "--html", "t.html"]) == 0
+    first, page = Path("t.csv").read_text(encoding="utf-8"), Path("t.html").read_text(encoding="utf-8")
+    assert "Work that lasts" in page and "figure-heat" in page and "4 points, 4 ran" in page
+    assert cli.main(over) == 2  # the store is there
+    calls: list[FleetQuery] = []
+    monkeypatch.setattr(fleet_sweep, "answer", lambda asked: calls.extend(asked) or fleet_worker.answer(asked))
+    # What is asked of `compare`, and words, are not what a fleet is; its log is.
+    assert cli.main([*over, "--resume", "--set", "needs.p95_wait=2 h", "--set", "description=words"]) == 0
+    assert not calls and Path("t.csv").read_text(encoding="utf-8") == first
+    Path("log.csv").write_text(RAN + "a,u,8,5,60\nb,u,32,9,61\n", encoding="utf-8")
+    assert cli.main([*over, "--resume"]) == 0
+    assert len(calls) == 4 and Path("t.csv").read_text(encoding="utf-8") != first
+    # A worker elsewhere gets the question as bytes, and says the same.
+    (told,) = fleet_worker.answer([pickle.loads(pickle.dumps(calls[0]))])
+    assert (told.key, told.text) == (calls[0].key, fleet_worker.answer(calls[:1])[0].text)
+    Path("log.csv").write_text(RAN + "a,u,8,5,60\n", encoding="utf-8")
+    with pytest.raises(InputError, match="a worker reads another catalog or log"):
+        fleet_worker.answer(calls[:1])
+
+
 def test_a_sweep_over_a_fleet_has_a_row_a_point(capsys: pytest.CaptureFixture[str]) -> None:
     name = asked(job("wide", nodes=3), job("other", nodes=2), job("late", nodes=1))
     over = ["--over", "cluster.nodes=2..6*2", "--over", "scheduler=fcfs,easy", "--over", "jobs.late.hours=1 h,3 h"]
     assert cli.main(["sweep", name, *over, "--out", "t.csv"]) == 0
-    assert "8 points; 4 ran" in capsys.readouterr().out
+    assert "8 rows of 8 points; 4 ran" in capsys.readouterr().out
     rows = list(csv.DictReader(Path("t.csv").read_text(encoding="utf-8").splitlines()))
     assert ["the cluster has 2" in row["error"] for row in rows] == [True] * 4 + [False] * 4
     assert [float(row["horizon_s"]) / 3600 for row in rows[4:]] == [2.0, 4.0, 2.0, 3.0]
@@ -100,7 +130,7 @@ def test_a_sweep_over_a_fleet_has_a_row_a_point(capsys: pytest.CaptureFixture[st
     capsys.readouterr()
     for wrong, told in (
         (["--over", "clster.nodes=2,4"], "did you mean 'cluster'?"),
-        (["--over", "cluster.nodes=2,4", "--scheduler", "tcp://a:1"], "--scheduler: is not of a fleet of jobs"),
+        (["--over", "cluster.nodes=2,4", "--jobs", "2", "--scheduler", "tcp://a:1"], "names other workers than"),
     ):
         assert cli.main(["sweep", name, *wrong, "--out", "w.csv"]) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()

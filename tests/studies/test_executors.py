@@ -68,14 +68,14 @@ def keys_of(found: list[list[Answer]]) -> list[str]:
 
 def test_everything_is_answered_once_though_workers_die_now_and_then() -> None:
     executor = Mortal(lambda keys, submission: submission in (2, 3, 9))
-    found = list(answers(questions(40), executor))
+    found = list(answers(questions(40), executor, worker.answer))
     assert keys_of(found) == sorted(question.key for question in questions(40))
     assert not any(answer.bug for chunk in found for answer in chunk)
 
 
 def test_a_question_that_kills_its_worker_is_found_and_given_up() -> None:
     executor = Mortal(lambda keys, _: "q5" in keys)
-    found = [answer for chunk in answers(questions(12), executor) for answer in chunk]
+    found = [answer for chunk in answers(questions(12), executor, worker.answer) for answer in chunk]
     assert {answer.key for answer in found if answer.bug} == {"q5"}
     assert len(found) == 12
     assert sum(keys == ["q5"] for keys in executor.submitted) >= MOST_DEATHS
@@ -83,7 +83,7 @@ def test_a_question_that_kills_its_worker_is_found_and_given_up() -> None:
 
 def test_workers_that_never_answer_end_the_sweep() -> None:
     with pytest.raises(TspsimError, match="again and again"):
-        list(answers(questions(40), Mortal(lambda keys, _: True)))
+        list(answers(questions(40), Mortal(lambda keys, _: True), worker.answer))
 
 
 def test_chunks_grow_with_the_speed_of_answers() -> None:

@@ -278,7 +278,7 @@ def test_an_existing_store_needs_resume_and_resume_without_one_starts_fresh(
 def test_exit_codes(catalog: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "tiny", "--over", "plans.TP8.tp=3,8"]) == 0
     assert main(["sweep", "tiny", "--over", "plans.TP8.tp=3,5", "--over", "plans=TP8", "--out", "none.csv"]) == 3
-    assert "no plan ran at any point; the first: " in capsys.readouterr().err
+    assert "nothing ran at any point; the first: " in capsys.readouterr().err
     assert len(Path("none.csv").read_text().splitlines()) == 3
     for wrong in (
         ["--over", "workload.sequnce=1"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,8 +58,8 @@ def compare(
     from ..scenario import load
 
     if any(map(is_fleet, scenarios)):
-        files = {"--csv": csv_file, "--pdf": pdf_file}
-        _fleet_sizes(scenarios, overrides, json_file, html_file, [name for name, given in files.items() if given])
+        files = {"html": html_file, "json": json_file, "csv": csv_file, "pdf": pdf_file}
+        _fleet_sizes(scenarios, overrides, files, jobs, budget)
         return
     asked = [load(name, overrides) for name in scenarios]
     outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
@@ -88,11 +88,7 @@ def compare(
 
 
 def _fleet_sizes(
-    scenarios: Sequence[str],
-    overrides: tuple[str, ...],
-    json_file: str | None,
-    html_file: str | None,
-    beside: Sequence[str],
+    scenarios: Sequence[str], overrides: tuple[str, ...], files: Mapping[str, str | None], jobs: int | None, budget: str
 ) -> None:
     """How many nodes a fleet takes, of each offer."""
     from ..errors import InfeasibleError, InputError
@@ -100,22 +96,28 @@ def _fleet_sizes(
     from ..fleet import load
     from ..report.fleet import sizes_in_terminal
     from ..report.fleet_page import render_sizes
+    from ..report.memo import sheet
+    from ..report.memo.fleet import memo_of
+    from ..report.printing import write_pdf
     from ..studies.fleet_size import fleet_sizes
+    from ..studies.planner import read_budget
 
     if len(scenarios) > 1:
         raise InputError("is a fleet of jobs, which is compared over its own offers alone", key=scenarios[1])
-    if beside:
-        raise InputError("is not of a fleet of jobs, whose answer is a table, --json and --html", key=beside[0])
     question = load(scenarios[0], overrides)
-    outputs = Outputs(inputs=question.files(), html=html_file, json=json_file)
+    outputs = Outputs(
+        inputs=question.files(), html=files["html"], json=files["json"], csv=files["csv"], pdf=files["pdf"]
+    )
     with progress_bar() as progress:
-        sizes = fleet_sizes(question, progress=progress)
-
-    def write_page(path: Path) -> None:
-        atomic_write(path, render_sizes(sizes, question.description))
-
+        sizes = fleet_sizes(question, jobs=jobs, budget_s=read_budget(budget), progress=progress)
     outputs.write(
-        {"html": write_page, "json": lambda: sizes.dumps() + "\n"}, show=lambda: print_rich(*sizes_in_terminal(sizes))
+        {
+            "html": lambda path: atomic_write(path, render_sizes(sizes, question)),
+            "json": lambda: sizes.dumps() + "\n",
+            "csv": sizes.csv,
+            "pdf": lambda path: write_pdf(sheet.sheet(memo_of(sizes, question)), path),
+        },
+        show=lambda: print_rich(*sizes_in_terminal(sizes)),
     )
     if all(size.error for size in sizes.sizes):
         raise InfeasibleError("no offer reaches what the fleet needs")

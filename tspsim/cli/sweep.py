@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +13,12 @@ from ..errors import InfeasibleError, InputError, printable, shorten
 from .completion import scenarios
 from .grammar import jobs_option, set_option
 from .outputs import Outputs, files_of, print_rich, writable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from ..studies.sweeping import Sweeping
+    from ..studies.table import Table
 
 #: A table written to a file is shown too if it is this short.
 _ROWS_SHOWN = 40
@@ -42,21 +50,13 @@ def sweep(
     VALUES are separated by commas, or ranges: 1..8 (steps of one), 1..4+0.5 (equal steps), 32Ki..1Mi*2 (equal
     factors). The path plans chooses plans by name: --over plans=TSP8,TP8.
     """
-    from ..fleet import is_fleet
-    from ..studies import Sweep
     from ..studies.table import check_suffix
-
-    if is_fleet(scenario):
-        elsewhere = {"--jobs": jobs, "--scheduler": scheduler, "--resume": resume or None, "--html": html_file}
-        _over_a_fleet(scenario, over, zipped, overrides, out_file, [key for key, given in elsewhere.items() if given])
-        return
 
     if jobs is not None and scheduler is not None:
         raise InputError("names other workers than --scheduler; give one of the two", file="--jobs")
     if resume and out_file is None:
         raise InputError("goes on with the store beside --out; name that", file="--resume")
-    question = Sweep(scenario, over, zipped=zipped, overrides=overrides)
-    inputs = files_of(question.base)
+    question, inputs, shown, write_page = _kind(scenario, over, zipped, overrides)
     out = store = None
     if out_file is not None:
         out = writable(out_file, inputs=inputs)
@@ -67,15 +67,12 @@ def sweep(
         raise InputError("is the place of another output too; name two", file=shorten(html_file))
     with progress_bar() as progress:
         table = question.run(store=store, resume=resume, jobs=jobs, scheduler=scheduler, progress=progress)
-    from ..report import comparison
-    from ..report.sweep import write_page
-
     if out is not None:
         table.write(out)
 
     def show() -> None:
         if out is None or len(table) <= _ROWS_SHOWN:
-            print_rich(comparison.table(table.results), "")
+            print_rich(*shown(table), "")
         click.echo(f"{len(table):,} rows of {len(question.points):,} points; {table.ran:,} ran")
         if out_file is not None:
             click.echo(f"table: {printable(out_file)}")
@@ -84,34 +81,25 @@ def sweep(
     outputs.write({"html": lambda path: write_page(table, path, **words)}, show)
     if not table.ran:
         first = next(error for error in table.columns["error"] if error is not None)
-        raise InfeasibleError(f"no plan ran at any point; the first: {first}")
+        raise InfeasibleError(f"nothing ran at any point; the first: {first}")
 
 
-def _over_a_fleet(
-    scenario: str, over: tuple[str, ...], zipped: bool, overrides: tuple[str, ...], out_file: str | None,
-    beside: Sequence[str],
-) -> None:  # fmt: skip
-    """A fleet of jobs at many points, answered one after the other."""
-    from ..report.fleet import fleet_rows
-    from ..studies.fleet_sweep import FleetSweep
-    from ..studies.table import check_suffix
+def _kind(
+    scenario: str, over: tuple[str, ...], zipped: bool, overrides: tuple[str, ...]
+) -> tuple[Sweeping[Any], tuple[Path, ...], Callable[[Table], Iterable[RenderableType]], Callable[..., None]]:
+    """The sweep of a scenario or of a fleet, the files that it reads, how its table is shown and its page written."""
+    from ..fleet import is_fleet
 
-    if beside:
-        raise InputError(
-            "is not of a fleet of jobs, whose points are answered here; --out has the table", key=beside[0]
-        )
-    question = FleetSweep(scenario, over, zipped=zipped, overrides=overrides)
-    out = None
-    if out_file is not None:
-        out = writable(out_file, inputs=question.base.files())
-        check_suffix(out)
-    with progress_bar() as progress:
-        table = question.run(progress)
-    if out is not None:
-        table.write(out)
-    print_rich(*fleet_rows(table), "")
-    click.echo(f"{len(table):,} points; {table.ran:,} ran")
-    if out_file is not None:
-        click.echo(f"table: {printable(out_file)}")
-    if not table.ran:
-        raise InfeasibleError(f"no point ran; the first: {table.columns['error'][0]}")
+    if is_fleet(scenario):
+        from ..report.fleet import fleet_rows
+        from ..report.sweep.fleets import write_page as page_of_fleets
+        from ..studies.fleet_sweep import FleetSweep
+
+        fleets = FleetSweep(scenario, over, zipped=zipped, overrides=overrides)
+        return fleets, fleets.base.files(), fleet_rows, page_of_fleets
+    from ..report import comparison
+    from ..report.sweep import write_page
+    from ..studies import Sweep
+
+    plans = Sweep(scenario, over, zipped=zipped, overrides=overrides)
+    return plans, tuple(files_of(plans.base)), lambda table: [comparison.table(table.results)], write_page

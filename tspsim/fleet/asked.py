@@ -53,7 +53,7 @@ def own_scenario(
     try:
         own = load(data)
     except InputError as error:
-        raise _of_job(error, job) from None
+        raise of_job(error, job) from None
     if rate is None or own.traffic is None:
         return own
     return own.model_copy(
@@ -75,9 +75,11 @@ def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, A
     return {"islands": kept}
 
 
-def _of_job(error: InputError, job: JobKeys) -> InputError:
+def of_job(error: InputError, job: JobKeys) -> InputError:
     """An error of a job's own scenario, told at the job's key."""
-    key = (error.key or "").replace(f"plans.{job.name[:60]}", "plan").replace("plans.0", "plan")
+    key = error.key or ""
+    for plan in (f"plans.{job.name[:60]}", "plans.0", "plans.best"):
+        key = key.replace(plan, "plan")
     return InputError(error.message, file=error.file, key=".".join(filter(None, ("jobs", job.name, key))))
 
 
@@ -144,7 +146,7 @@ class Paces:
             try:
                 self._known[key] = self.ask(scenario)
             except InputError as error:
-                raise _of_job(error, job) from None
+                raise of_job(error, job) from None
         return self._known[key]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -18,12 +18,14 @@ from .result import FleetAnswer
 class Reached:
     """One need: what a fleet reached, and what it may be at most.
 
-    ``value`` is in seconds of ``done_by`` and ``p95_wait``, a number of jobs of the others.
+    ``value`` is in seconds of ``done_by`` and ``p95_wait``, a number of jobs of the others; of several draws it is the
+    worst, and ``best`` the other end.
     """
 
     need: str
     value: float
     most: float
+    best: float | None = None
 
     @property
     def kept(self) -> bool:
@@ -34,9 +36,30 @@ class Reached:
         """As a sentence's part."""
         return IN_WORDS[self.need](self.value, self.most)
 
+    def range_in_words(self) -> str:
+        """From the best to the worst of draws; empty where all are alike."""
+        if self.best is None or self.best == self.value:
+            return ""
+        told = _time if self.need in IN_SECONDS else lambda value: f"{value:,.0f}"
+        return f"{told(self.best)} to {told(self.value)}"
+
     def to_json(self) -> dict[str, Any]:
         """Plain data; None where a job was not done in the time that was looked at."""
-        return {"need": self.need, "value": None if self.value == inf else self.value, "most": self.most}
+        value, best = (None if each == inf else each for each in (self.value, self.best))
+        told = {"need": self.need, "value": value, "most": self.most}
+        return told if self.best is None else told | {"of_draws": [best, value]}
+
+
+#: Needs whose value is a time.
+IN_SECONDS = ("done_by", "p95_wait")
+
+
+def worst_of(draws: Sequence[Sequence[Reached]]) -> tuple[Reached, ...]:
+    """Of every need what the worst draw reached, and the best."""
+    return tuple(
+        replace(max(column, key=lambda each: each.value), best=min(each.value for each in column))
+        for column in zip(*draws, strict=True)
+    )
 
 
 def _time(value: float) -> str:

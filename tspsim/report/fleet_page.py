@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from ..units import duration, percent, several
 from .figures import LEGEND, bars, bars_layout, plan_colour, value_axis
 from .fleet import notes_of
+from .memo import sheet
+from .memo.fleet import memo_of
 from .numbers import label, words
 from .page import render_sections
 from .sections import assumptions, unexplained
 from .view import View
 
 if TYPE_CHECKING:
-    from ..fleet import FleetAnswer
+    from ..fleet import FleetAnswer, FleetQuestion
     from ..fleet.result import FleetFacts
     from ..studies.fleet_size import FleetSizes
 
@@ -100,14 +102,14 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
     return render_sections(parts, drawn, title=whole.name, plotly_js=plotly_js, styles=("page.css",))
 
 
-def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inline") -> str:
-    """The page of how many nodes of each offer a fleet takes: their table, and of each offer that is enough the fleet
-    on so many nodes, as its own page draws it."""
+def render_sizes(sizes: FleetSizes, question: FleetQuestion, plotly_js: str = "inline") -> str:
+    """The page of how many nodes of each offer a fleet takes: their table, the memo, and of each offer that is enough
+    the fleet on so many nodes, as its own page draws it."""
     able = [size for size in sizes.sizes if not size.error]
     fewest = ", ".join(f"{several(size.nodes, 'node')} of {size.offer}" for size in able)
     values: Values = {
         "name": sizes.name,
-        "description": description,
+        "description": question.description,
         "headline": f"Enough in every draw: {fewest}. {sizes.verdict}".strip()
         if able
         else "No offer reaches what is needed.",
@@ -117,6 +119,7 @@ def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inl
     }
     parts: list[tuple[str, str, str, Mapping[str, Any]]] = [("answer", "", SIZES, values)]
     drawn: dict[str, Any] = {}
+    parts.append(sheet.section(memo_of(sizes, question)))
     for number, size in enumerate(able):
         if size.answer is None:
             continue
@@ -130,7 +133,9 @@ def render_sizes(sizes: FleetSizes, description: str = "", plotly_js: str = "inl
                 drawn[own] = figure
                 title = f"{size.offer}, {several(size.nodes, 'node')}: {title}"
                 parts.append((own, title, FIGURE, {"key": own, **figures, "short": title}))
-    return render_sections(parts, drawn, title=sizes.name, plotly_js=plotly_js, styles=("page.css",))
+    return render_sections(
+        parts, drawn, title=sizes.name, plotly_js=plotly_js, styles=("page.css", "memo.css"), scripts=("memo.js",)
+    )
 
 
 def drawn(answer: FleetAnswer) -> list[tuple[str, Values, str]]:

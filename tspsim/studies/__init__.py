@@ -6,12 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .sweep import Sweep, SweepInterruptedError
+    from .sweep import Sweep
+    from .sweeping import SweepInterruptedError
     from .table import Table
 
 __all__ = ["Sweep", "SweepInterruptedError", "Table"]
 
-_HOMES = {"Sweep": "sweep", "SweepInterruptedError": "sweep", "Table": "table"}
+_HOMES = {"Sweep": "sweep", "SweepInterruptedError": "sweeping", "Table": "table"}
 
 
 def __getattr__(name: str) -> Any:

@@ -67,7 +67,9 @@ def with_best(
     return [answers.get(index, (scenario, None)) for index, scenario in enumerate(scenarios)]
 
 
-def fleet_with_best(question: FleetQuestion, *, progress: Progress | None = None) -> FleetQuestion:
+def fleet_with_best(
+    question: FleetQuestion, *, budget_s: float | None = BUDGET_S, progress: Progress | None = None
+) -> FleetQuestion:
     """A fleet with the best plan of every job that asks for one, searched for alone on the nodes that it prefers.
 
     Raises
@@ -82,7 +84,7 @@ def fleet_with_best(question: FleetQuestion, *, progress: Progress | None = None
         return question
     alone = [own_scenario(question, job, (job.nodes or (1,))[0]) for job in asked]
     plans: dict[str, dict[str, Any]] = {}
-    for job, (found, _) in zip(asked, with_best(alone, jobs=1, progress=progress), strict=True):
+    for job, (found, _) in zip(asked, with_best(alone, jobs=1, budget_s=budget_s, progress=progress), strict=True):
         plan = found.to_dict()["plans"][0]
         plans[job.name] = {key: value for key, value in plan.items() if key != "name" and value is not None}
     return question.with_plans(plans)

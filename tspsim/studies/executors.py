@@ -27,8 +27,8 @@ from typing import Any, Protocol, TypeVar
 
 from .._collector import collect_seldom
 from ..errors import InputError, TspsimError, shorten
-from .query import Library, Query
-from .worker import Answer, answer, looking_up_in
+from .query import Library
+from .worker import Answer, looking_up_in
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
@@ -288,7 +288,19 @@ def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
     return [work(one) for one in given]
 
 
-def answers(questions: Iterable[Query], executor: Executor) -> Iterator[list[Answer]]:
+class Keyed(Protocol):
+    """A question whose content has a name."""
+
+    @property
+    def key(self) -> str: ...
+
+
+Asked = TypeVar("Asked", bound=Keyed)
+#: What a worker makes of some questions.
+Work = Callable[[Sequence[Asked]], list[Answer]]
+
+
+def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -> Iterator[list[Answer]]:
     """Every question answered once, in the order the answers come.
 
     When a worker dies, what was under way becomes suspect and is asked again alone; a question whose worker dies
@@ -302,9 +314,9 @@ def answers(questions: Iterable[Query], executor: Executor) -> Iterator[list[Ans
         Workers see another catalog or version, or the scheduler went away.
     """
     waiting = iter(questions)
-    suspects: deque[Query] = deque()
+    suspects: deque[Asked] = deque()
     deaths: Counter[str] = Counter()
-    flying: dict[Future[list[Answer]], list[Query]] = {}
+    flying: dict[Future[list[Answer]], list[Asked]] = {}
     size = 1
     while True:
         alone = bool(suspects)
@@ -312,7 +324,7 @@ def answers(questions: Iterable[Query], executor: Executor) -> Iterator[list[Ans
             chunk = [suspects.popleft()] if alone else list(itertools.islice(waiting, size))
             if not chunk:
                 break
-            flying[executor.submit(answer, chunk)] = chunk
+            flying[executor.submit(work, chunk)] = chunk
         if not flying:
             return
         done, _ = concurrent.futures.wait(flying, return_when=concurrent.futures.FIRST_COMPLETED)

@@ -6,9 +6,12 @@ the most that any draw takes, looked at again in all of them, and between which 
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +19,11 @@ from ..answer import simulate
 from ..errors import InfeasibleError, InputError
 from ..fleet import FleetAnswer, FleetQuestion, answer, load
 from ..fleet.need_keys import FleetOffer, Needs
-from ..fleet.needs import Reached, reached
+from ..fleet.needs import Reached, reached, worst_of
 from ..result import Result
 from ..scenario import Scenario
+from .best_plans import BUDGET_S, fleet_with_best
+from .executors import in_order
 
 #: Nodes more than the draws' own that are looked at, as a share, where one of them does not hold at the most of all.
 MORE = 0.25
@@ -44,8 +49,11 @@ class FleetSize:
     reached: tuple[Reached, ...] = ()
     #: With one node less, the worst of all draws; empty where there is none less.
     fewer: tuple[Reached, ...] = ()
+    #: Of the fleet's own seed, and from the least to the most of all draws.
     usd: float | None = None
+    usd_of_draws: tuple[float, float] | None = None
     energy_kwh: float | None = None
+    energy_of_draws: tuple[float, float] | None = None
     #: On so many nodes, of the fleet's own seed.
     answer: FleetAnswer | None = field(default=None, repr=False, compare=False)
 
@@ -54,8 +62,7 @@ class FleetSize:
         if self.error:
             return [self.offer, *["–"] * (len(COLUMNS) - 1)]
         draws = f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
-        usd = "–" if self.usd is None else f"{self.usd:,.0f}"
-        energy = "–" if self.energy_kwh is None else f"{self.energy_kwh / 1000.0:,.0f}"
+        usd, energy = between(self.usd_of_draws), between(self.energy_of_draws, 1e-3)
         return [self.offer, f"{self.nodes:,}", draws, f"{self.gpus:,}", usd, energy]
 
     def to_json(self) -> dict[str, Any]:
@@ -70,8 +77,22 @@ class FleetSize:
             "reached": [each.to_json() for each in self.reached],
             "with_one_node_less": [each.to_json() for each in self.fewer],
             "cost_usd": self.usd,
+            "cost_usd_of_draws": None if self.usd_of_draws is None else list(self.usd_of_draws),
             "energy_kwh": self.energy_kwh,
+            "energy_kwh_of_draws": None if self.energy_of_draws is None else list(self.energy_of_draws),
         }
+
+
+def between(ends: tuple[float, float] | None, scale: float = 1.0) -> str:
+    """Both ends of a range, one where they read alike.
+
+    >>> between((1234.2, 1250.0)), between((1234.2, 1234.3)), between(None)
+    ('1,234 to 1,250', '1,234', '–')
+    """
+    if ends is None:
+        return "–"
+    low, high = (f"{end * scale:,.0f}" for end in ends)
+    return low if low == high else f"{low} to {high}"
 
 
 @dataclass(frozen=True)
@@ -101,7 +122,7 @@ class FleetSizes:
             if size.error:
                 sentences.append(f"{size.offer}: {size.error}.")
                 continue
-            told = "; ".join(each.in_words() for each in size.reached)
+            told = "; ".join(_with_range(each) for each in size.reached)
             missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
             less = f" With one node less {missed}." if missed else ""
             sentences.append(f"{size.offer}: in the worst of {size.draws} draws {told}.{less}")
@@ -122,15 +143,40 @@ class FleetSizes:
         """The contract's JSON (``docs/json.md``)."""
         return {"schema": 1, "scenario": self.name, "fleet_sizes": [size.to_json() for size in self.sizes]}
 
+    def csv(self) -> str:
+        """A row an offer, full digits; empty cells where an offer has none."""
+        rows = [size.to_json() for size in self.sizes]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        needs = list(dict.fromkeys(each["need"] for row in rows for each in row.get("reached", ())))
+        plain = ("name", "device", "draws", "nodes", "gpus", "cost_usd", "energy_kwh")
+        fewer = [f"{need}_with_one_node_less" for need in needs]
+        writer.writerow([*plain, "nodes_low", "nodes_high", *needs, *fewer, "error"])
+        for row in rows:
+            values = [
+                {each["need"]: each["value"] for each in row.get(key, ())} for key in ("reached", "with_one_node_less")
+            ]
+            told = [each.get(need) for each in values for need in needs]
+            ends = row.get("nodes_of_draws", (None, None))
+            writer.writerow([*(row.get(key) for key in plain), *ends, *told, row.get("error")])
+        return text.getvalue()
+
     def dumps(self) -> str:
         """The same as text."""
         return json.dumps(self.to_json(), indent=1)
+
+
+def _with_range(each: Reached) -> str:
+    told = each.range_in_words()
+    return f"{each.in_words()}, {told} by the draw" if told else each.in_words()
 
 
 def fleet_sizes(
     source: FleetQuestion | str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
+    jobs: int | None = None,
+    budget_s: float | None = BUDGET_S,
     progress: Progress | None = None,
 ) -> FleetSizes:
     """How many nodes of each offer a fleet takes.
@@ -139,6 +185,10 @@ def fleet_sizes(
     ----------
     source
         What :func:`tspsim.fleet.load` returns, or what it takes; it states ``needs``.
+    jobs
+        Processes, an offer each; None: as many as help.
+    budget_s
+        Work for the best plan of each job that asks for one, on each offer, counted in seconds of a processor.
 
     Raises
     ------
@@ -153,18 +203,26 @@ def fleet_sizes(
         )
     offers = question.offers or (FleetOffer(name=question.name[:60], cluster=question.cluster),)
     found = []
+    answers = in_order(jobs, partial(_sized, question, budget_s), offers)
     for index, offer in enumerate(offers):
         if progress is not None:
             progress(offer.name, index / len(offers))
-        found.append(_Search(question, question.needs, offer).run())
+        found.append(next(answers))
+    list(answers)  # lets its processes go
     return FleetSizes(question.name, tuple(found))
+
+
+def _sized(question: FleetQuestion, budget_s: float | None, offer: FleetOffer) -> FleetSize:
+    """One offer."""
+    assert question.needs is not None
+    return _Search(question, question.needs, offer, budget_s).run()
 
 
 class _Search:
     """The halving of one offer, which remembers what it simulated."""
 
-    def __init__(self, question: FleetQuestion, needs: Needs, offer: FleetOffer) -> None:
-        self.needs, self.offer = needs, offer
+    def __init__(self, question: FleetQuestion, needs: Needs, offer: FleetOffer, budget_s: float | None) -> None:
+        self.needs, self.offer, self.budget_s = needs, offer, budget_s
         changed = {"cluster": offer.cluster} | ({"prices": offer.prices} if offer.prices is not None else {})
         self.question = question.model_copy(update=changed)
         self._tried: dict[tuple[int, int], FleetAnswer] = {}
@@ -173,10 +231,14 @@ class _Search:
     def run(self) -> FleetSize:
         needs, most = self.needs, self.offer.cluster.nodes
         device = str(self.offer.cluster.device or self.offer.cluster.node or "")
-        least = max((max(job.nodes or (1,)) for job in self.question.jobs), default=1)
+        spares = self.question.failures.spares if self.question.failures is not None else 0
+        least = spares + max(min(job.nodes or (1,)) for job in self.question.jobs)
         if least > most:
-            return FleetSize(self.offer.name, device, needs.draws, f"a job takes {least} nodes; {most} are offered")
+            beside = f" beside {spares} spares" if spares else ""
+            told = f"a job takes {least - spares} nodes{beside}; {most} are offered"
+            return FleetSize(self.offer.name, device, needs.draws, told)
         try:
+            self.question = fleet_with_best(self.question, budget_s=self.budget_s)
             own = [self._fewest(draw, least, most) for draw in range(needs.draws)]
         except InfeasibleError as error:
             return FleetSize(self.offer.name, device, needs.draws, str(error))
@@ -189,7 +251,7 @@ class _Search:
             return FleetSize(self.offer.name, device, needs.draws, "no number of nodes holds in all draws")
         shown = self._answer(nodes, 0)
         facts = shown.facts
-        fewer = self._worst(nodes - 1) if nodes > least else ()
+        every = [self._answer(nodes, draw).facts for draw in range(needs.draws)]
         return FleetSize(
             self.offer.name,
             shown.cluster["device"]["name"],
@@ -199,9 +261,11 @@ class _Search:
             low=min(draws),
             high=max(draws),
             reached=self._worst(nodes),
-            fewer=fewer,
+            fewer=self._fewer(nodes, least),
             usd=facts.cost_usd,
+            usd_of_draws=_ends([each.cost_usd for each in every]),
             energy_kwh=facts.energy_kwh,
+            energy_of_draws=_ends([each.energy_kwh for each in every]),
             answer=shown,
         )
 
@@ -212,8 +276,22 @@ class _Search:
         low, high = least - 1, most  # low is too few, high is enough
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self._holds(middle, draw) else (middle, high)
+            low, high = (low, middle) if self._holds_on_fewer(middle, draw) else (middle, high)
         return high
+
+    def _holds_on_fewer(self, nodes: int, draw: int) -> bool:
+        """Whether so many are enough, where the most are a fleet that runs: what does not run is too few."""
+        try:
+            return self._holds(nodes, draw)
+        except (InputError, InfeasibleError):
+            return False
+
+    def _fewer(self, nodes: int, least: int) -> tuple[Reached, ...]:
+        """What one node less reaches; nothing where such a fleet does not run."""
+        try:
+            return self._worst(nodes - 1) if nodes > least else ()
+        except (InputError, InfeasibleError):
+            return ()
 
     def _in_all(self, nodes: int, most: int) -> int | None:
         """The first number from ``nodes`` on that is enough in every draw."""
@@ -225,8 +303,7 @@ class _Search:
 
     def _worst(self, nodes: int) -> tuple[Reached, ...]:
         """Of every need the largest value of all draws."""
-        every = [reached(self.needs, self._answer(nodes, draw)) for draw in range(self.needs.draws)]
-        return tuple(max(column, key=lambda each: each.value) for column in zip(*every, strict=True))
+        return worst_of([reached(self.needs, self._answer(nodes, draw)) for draw in range(self.needs.draws)])
 
     def _answer(self, nodes: int, draw: int) -> FleetAnswer:
         if (nodes, draw) not in self._tried:
@@ -241,6 +318,12 @@ class _Search:
         if key not in self._steps:
             self._steps[key] = simulate(scenario)
         return self._steps[key]
+
+
+def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:
+    """The least and the most; None where one is not known."""
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if len(known) == len(values) else None
 
 
 __all__ = ["FleetSize", "FleetSizes", "fleet_sizes"]

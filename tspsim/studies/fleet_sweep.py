@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
-
-from ..answer import simulate
 from ..cells import Cell
-from ..errors import InfeasibleError, InputError
-from ..fleet import FleetAnswer, answer, load
-from ..result import Result
-from ..scenario import Scenario
-from .axes import points, read_axis
+from ..errors import InputError
+from ..fleet import FleetQuestion, load
+from .axes import Axis
+from .executors import Keyed, Work
+from .fleet_worker import FleetQuery, answer, key_of
+from .query import Entry, Library
+from .store import Store
+from .sweeping import Clock, Sweeping
 from .table import Table
-
-Progress = Callable[[str, float], None]
 
 
 class FleetTable(Table):
@@ -28,9 +27,9 @@ class FleetTable(Table):
         return sum(error is None for error in self.columns["error"])
 
 
-class FleetSweep:
-    """A fleet and the points it is asked at; :meth:`run` answers them. A job's step is simulated once for all points
-    that have it.
+class FleetSweep(Sweeping[FleetQuestion]):
+    """A fleet and the points it is asked at; :meth:`run` answers them. A process simulates a job's step once for all
+    points that have it.
 
     Parameters
     ----------
@@ -43,65 +42,75 @@ class FleetSweep:
     ------
     InputError
         The fleet is wrong as it stands, or an axis is.
+
+    Examples
+    --------
+    >>> table = FleetSweep("fleet-from-sacct", ["cluster.nodes=12,16"]).run(jobs=1)
+    >>> table.columns["cluster.nodes"], table.ran
+    ([12, 16], 2)
     """
 
-    def __init__(
-        self, source: str, over: Sequence[str], *, zipped: bool = False, overrides: Sequence[str] = ()
-    ) -> None:
-        self.source, self.overrides, self.zipped = source, tuple(overrides), zipped
-        self.base = load(source, overrides)
-        self.axes = [read_axis(text) for text in over]
-        self.points = points(self.axes, zipped=zipped)
-        for axis in self.axes:
-            try:
-                load(source, [*self.overrides, f"{axis.path}={axis.texts[0]}"])
-            except InputError as error:
-                if error.message.startswith("unknown key") or "has no keys" in error.message:
-                    raise InputError(error.message, file=f"--over {axis.path}") from None
-        self._steps: dict[str, Result] = {}
+    @property
+    def work(self) -> Work[Any]:
+        return answer
 
-    def run(self, progress: Progress | None = None) -> Table:
-        """Answer every point and make the table: what is wrong of a point stands in its row."""
-        rows: list[dict[str, Cell]] = []
-        for number, point in enumerate(self.points):
-            if progress is not None:
-                progress(f"{number:,} of {len(self.points):,} points", number / len(self.points))
-            named = dict(zip((axis.path for axis in self.axes), point.cells, strict=True))
+    def load(self, overrides: Sequence[str]) -> FleetQuestion:
+        return load(self.source, overrides)
+
+    def check_path(self, axis: Axis) -> None:
+        try:
+            self.load([*self.overrides, f"{axis.path}={axis.texts[0]}"])
+        except InputError as error:
+            if error.message.startswith("unknown key") or "has no keys" in error.message:
+                raise InputError(error.message, file=f"--over {axis.path}") from None
+
+    @property
+    def expected(self) -> int:
+        return len(self.points)
+
+    def questions(self, known: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+        library, seen = Library(), set(known)
+        for point in self.points:
             try:
-                found = answer(load(self.source, [*self.overrides, *point.overrides]), self._step)
-                rows.append({"point": point.number, **named, **_cells(found), "error": None})
-            except (InputError, InfeasibleError) as error:
-                rows.append({"point": point.number, **named, "error": str(error)})
-        names = dict.fromkeys(name for row in rows for name in row if name != "error")
-        columns = {name: [row.get(name) for row in rows] for name in (*names, "error")}
+                question = self.load([*self.overrides, *point.overrides])
+                key = key_of(question, library)
+            except InputError as error:
+                entries.append(Entry(point.number, "", error=str(error)))
+                clock.skipped()
+                continue
+            library.tidy()
+            entries.append(Entry(point.number, "", key))
+            if key in seen:
+                clock.skipped()
+            else:
+                seen.add(key)
+                yield FleetQuery(key, question)
+
+    def table(self, store: Store, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
+        rows: list[dict[str, Cell]] = []
+        for entry in entries:
+            told = store.get(entry.key) if entry.key and entry.key not in bugs else None
+            named = dict(zip((axis.path for axis in self.axes), self.points[entry.point].cells, strict=True))
+            row: dict[str, Cell] = {"point": entry.point, **named, "error": None}
+            if told is not None:
+                row |= _document(told.text, store) | {"wall_s": told.wall_s}
+            else:
+                row["error"] = entry.error or f"bug: {bugs[entry.key]}"
+            rows.append(row)
+        last = ("error", "wall_s")
+        names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in last]
+        columns = {name: [row.get(name) for row in rows] for name in (*names, *last)}
         units = {axis.path: axis.unit for axis in self.axes if axis.unit}
         return FleetTable(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
 
-    def _step(self, scenario: Scenario) -> Result:
-        key = json.dumps(scenario.to_dict(), sort_keys=True, default=str)
-        if key not in self._steps:
-            self._steps[key] = simulate(scenario)
-        return self._steps[key]
 
-
-def _cells(found: FleetAnswer) -> dict[str, Cell]:
-    """A fleet's numbers under flat names."""
-    facts = found.facts
-    waits = [job.wait_s for job in facts.jobs if job.wait_s is not None]
-    half, most = (float(np.quantile(waits, share)) if waits else None for share in (0.5, 0.95))
-    return {
-        "nodes": facts.nodes,
-        "gpus": facts.gpus,
-        "jobs": len(facts.jobs),
-        "done": sum(job.state == "done" for job in facts.jobs),
-        "horizon_s": facts.horizon_s,
-        "allocated": facts.allocated,
-        "productive": facts.productive,
-        "mean_wait_s": float(np.mean(waits)) if waits else None,
-        "p50_wait_s": half,
-        "p95_wait_s": most,
-        "restarts": sum(job.restarts for job in facts.jobs),
-        **{f"lost_{part}_gpu_hours": hours for part, hours in facts.lost_gpu_hours.items()},
-        "energy_kwh": facts.energy_kwh,
-        "cost_usd": facts.cost_usd,
-    }
+def _document(text: str, store: Store) -> dict[str, Any]:
+    """What an answer says; raises InputError where it was changed since it was kept, or is no fleet's."""
+    try:
+        document = json.loads(text)
+        if "error" not in document and "allocated" not in document:
+            raise ValueError
+    except (ValueError, TypeError):
+        told = "holds an answer that cannot be read, so something else changed it; name another --out"
+        raise InputError(told, file=str(store.path or "memory")) from None
+    return dict(document)

@@ -109,27 +109,27 @@ class Library:
         document = asked.scenario.to_dict()
         for label in ("name", "description", "source"):
             del document[label]
-        document["cluster"] = self._digest(asked.cluster, _cluster_content)  # slow links among it, but not slow GPUs
+        document["cluster"] = self._digest(asked.cluster, cluster_content)  # slow links among it, but not slow GPUs
         if asked.scenario.faults.slow_gpus:
             document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
         if asked.scenario.variation is not None:
             document["variation"] = asked.scenario.variation.model_dump()
         if asked.others:
             document["others"] = [
-                (each.first, each.gpus, self._digest(each.device, _device_content)) for each in asked.others
+                (each.first, each.gpus, self._digest(each.device, device_content)) for each in asked.others
             ]
-        document["device"] = self._digest(asked.device, _device_content)
+        document["device"] = self._digest(asked.device, device_content)
         document["workload"]["model"] = self._digest(asked.model, asdict)
         document["workload"]["stack"] = repr(asked.work.stack)
         if asked.scenario.traffic is not None:
-            document["traces"] = [_hash(_trace_content(name)) for name in asked.scenario.traffic.files]
+            document["traces"] = [content_of(_trace_content(name)) for name in asked.scenario.traffic.files]
         document["version"] = __version__
-        return _hash(document)
+        return content_of(document)
 
     def _digest(self, thing: Found, content: Callable[[Found], Any]) -> str:
         known = self._digests.get(id(thing))
         if known is None:  # the thing is kept beside its digest, so that its id stays its own
-            known = self._digests[id(thing)] = (thing, _hash(content(thing)))
+            known = self._digests[id(thing)] = (thing, content_of(content(thing)))
         return known[1]
 
 
@@ -148,7 +148,8 @@ def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Q
     return asked
 
 
-def _cluster_content(cluster: Cluster) -> dict[str, Any]:
+def cluster_content(cluster: Cluster) -> dict[str, Any]:
+    """What a cluster is, as plain data, but for slow GPUs."""
     return {
         "node": cluster.node.model_dump(mode="json"),
         "nodes": cluster.nodes,
@@ -165,7 +166,8 @@ def _islands_content(islands: Islands) -> list[Any]:
     return [islands.nodes, *(fabric.model_dump(mode="json") for fabric in fabrics)]
 
 
-def _device_content(device: Device) -> list[Any]:
+def device_content(device: Device) -> list[Any]:
+    """What a device and its relatives are, as plain data."""
     return [spec.model_dump(mode="json") for spec in (device.spec, *device.relatives)]
 
 
@@ -175,6 +177,7 @@ def _trace_content(name: str) -> list[Any]:
     return [*(hashlib.sha256(column.tobytes()).hexdigest() for column in columns), trace.hashes]
 
 
-def _hash(document: Any) -> str:
+def content_of(document: Any) -> str:
+    """A hash of plain data."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

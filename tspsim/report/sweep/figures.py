@@ -49,7 +49,7 @@ def lines(view: SweepView, axis: Axis, measure: Measure, among: Sequence[Row] | 
             for other in others
             if len(other.values) > 1 or other.path == PLAN
         ]
-        groups.setdefault(", ".join(named), []).append(row)
+        groups.setdefault(", ".join(filter(None, named)), []).append(row)
     best = {name: _best(view, rows, measure) for name, rows in groups.items()}
     kept = sorted(groups, key=lambda name: -best[name])[:MOST_LINES]
     traces: list[dict[str, Any]] = []
@@ -77,7 +77,7 @@ def lines(view: SweepView, axis: Axis, measure: Measure, among: Sequence[Row] | 
         "xaxis": axis_layout(axis),
         "yaxis": value_axis(label(measure.title), **wide),
         "legend": LEGEND,
-        "showlegend": True,
+        "showlegend": list(groups) != [""],
     }
     return {"data": traces, "layout": layout}
 
@@ -309,7 +309,7 @@ def _best(view: SweepView, rows: Sequence[Row], measure: Measure) -> float:
 
 def _hover(view: SweepView, row: Row, measure: Measure) -> str:
     """What pointing at a row tells."""
-    told = [f"<b>{label(row.plan)}</b>"]
+    told = [f"<b>{label(row.plan)}</b>"] if row.plan else []
     told += [
         f"{label(axis.name)} {label(axis.words(row.coordinates[axis.path]))}" for axis in (*view.axes, *view.together)
     ]

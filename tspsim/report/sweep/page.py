@@ -84,7 +84,7 @@ def write_page(table: Table, path: Path, title: str = "", description: str = "")
 def _parts(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
     yield "answer", "", ANSWER, answer(view)
     if view.ran:
-        yield from _pictures(view, drawn)
+        yield from pictures(view, drawn)
         yield "ranking-section", "Every point", TABLE if len(view.ran) > MOST_OPEN else RANKING, _ranking(view)
     if view.refused:
         yield "refused", "Refused", REFUSED, _refused(view)
@@ -95,12 +95,14 @@ def answer(view: SweepView) -> dict[str, Any]:
     """The headline and the sentences below it."""
     axes = [*view.axes, *view.together]
     told = " · ".join(f"{axis.name} ({len(axis.values)})" for axis in axes) or "one point"
-    points, plans = len(view.table.results), len(view.plans.values)
-    kicker = f"Sweep over {told}{', stepping together' if view.together else ''} · {points:,} points, "
-    kicker += f"{plans} plan{'s' * (plans != 1)}, {len(view.ran):,} of {len(view.rows):,} rows ran"
+    kicker = f"Sweep over {told}{', stepping together' if view.together else ''} · {view.counted}"
     values = {"kicker": kicker, "title": view.title, "description": view.description}
     if not view.measures:
-        return values | {"headline": "No plan ran at any point.", "spread": "", "sentences": []}
+        return values | {
+            "headline": f"{'No plan' if view.BEST else 'Nothing'} ran at any point.",
+            "spread": "",
+            "sentences": [],
+        }
     leading = view.measures[0]
     found = list(sentences(view, leading))
     _, lines = scaling(view)
@@ -110,7 +112,8 @@ def answer(view: SweepView) -> dict[str, Any]:
     return values | {"headline": first, "spread": others, "sentences": found}
 
 
-def _pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
+def pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
+    """Its figures; ``drawn`` takes them."""
     leading = view.measures[0]
     axes, several = view.axes, [axis for axis in (*view.axes, view.plans) if len(axis.values) > 1]
     if len(axes) >= 1 and len(axes) <= 2:
@@ -118,11 +121,12 @@ def _pictures(view: SweepView, drawn: dict[str, Any]) -> Iterator[Part]:
         drawn["lines"] = {"choices": list(figures.choices(view, lambda measure: figures.lines(view, axis, measure)))}
         left = figures.left_out(view, axis)
         told = [f"{left} more lines lie below these; the table below has them."] if left else []
-        caption = f"Over {axis.name}; a gap is a refused run. Point at a mark for its plan."
+        caption = f"Over {axis.name}; a gap is a refused run. {view.MARK}"
         yield "lines", "Lines", FIGURE, {"key": "lines", "caption": caption, "sentences": told, "wide": False}
     if len(axes) == 2:
         drawn["heat"] = {"choices": list(_heats(view))}
-        caption = "The best plan of every cell, and each plan alone; × was refused."
+        whose = f"The {view.BEST} of every cell, and each plan alone; " if view.BEST else ""
+        caption = f"{whose}× was refused."
         yield "heat", "Heat map", FIGURE, {"key": "heat", "caption": caption, "sentences": [], "wide": False}
     if len(axes) > 2 or (len(several) > 2 and len(axes) > 1):
         drawn["strands"] = {"choices": list(figures.choices(view, lambda measure: figures.strands(view, measure)))}
@@ -153,9 +157,12 @@ def _heats(view: SweepView) -> Iterator[dict[str, Any]]:
         names += [str(name) for name in view.plans.values[:8]]
     leading: Measure = view.measures[0]
     for name in names:
-        yield {"label": f"{leading.title}, {name or 'best plan'}", **figures.heat(view, name, leading)}
+        yield {
+            "label": ", ".join(filter(None, [leading.title, name or view.BEST])),
+            **figures.heat(view, name, leading),
+        }
     for measure in view.measures[1:]:
-        yield {"label": f"{measure.title}, best plan", **figures.heat(view, None, measure)}
+        yield {"label": ", ".join(filter(None, [measure.title, view.BEST])), **figures.heat(view, None, measure)}
 
 
 def _ranking(view: SweepView) -> dict[str, Any]:

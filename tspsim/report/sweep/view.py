@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import ClassVar
 
 from tspsim.cells import Cell
 from tspsim.report.numbers import seconds
@@ -142,6 +143,10 @@ class SweepView:
     title: str
     description: str = ""
     rows: tuple[Row, ...] = field(init=False)
+    #: What answers a point best, as captions name it; empty where a point has one answer.
+    BEST: ClassVar[str] = "best plan"
+    #: What pointing at a mark shows beside its number.
+    MARK: ClassVar[str] = "Point at a mark for its plan."
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self._rows()))
@@ -166,6 +171,13 @@ class SweepView:
     def paths(self) -> tuple[str, ...]:
         """Swept paths that are coordinates of their own: plans by name stand beside them anyway."""
         return tuple(path for path in self.table.swept if path != "plans")
+
+    @property
+    def counted(self) -> str:
+        """How many points, plans and rows there are, and how many ran."""
+        points, plans = len({row.point for row in self.rows}), len(self.plans.values)
+        told = f"{points:,} points, {plans} plan{'s' * (plans != 1)}"
+        return f"{told}, {len(self.ran):,} of {len(self.rows):,} rows ran"
 
     @property
     def ran(self) -> tuple[Row, ...]:

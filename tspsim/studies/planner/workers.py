@@ -12,6 +12,7 @@ from ...scenario import Scenario
 from ..executors import Executor, answers
 from ..query import Library, Query
 from ..table import plan_result
+from ..worker import answer
 from .branch import Interrupted
 from .candidate import Candidate
 
@@ -47,12 +48,12 @@ class Simulators:
         questions = [Query(self.library.key(self.library.look_up(asked)), asked) for asked in scenarios]
         found: dict[str, PlanResult] = {}
         try:
-            for answered in answers(iter(questions), self.executor):
-                for answer in answered:
-                    if answer.bug:
-                        name = next(q.scenario.plans[0].name for q in questions if q.key == answer.key)
-                        raise TspsimError(f"bug: plan '{name}': {answer.bug}; please report")
-                    found[answer.key] = plan_result(json.loads(answer.text))
+            for answered in answers(iter(questions), self.executor, answer):
+                for told in answered:
+                    if told.bug:
+                        name = next(q.scenario.plans[0].name for q in questions if q.key == told.key)
+                        raise TspsimError(f"bug: plan '{name}': {told.bug}; please report")
+                    found[told.key] = plan_result(json.loads(told.text))
         except KeyboardInterrupt:
             raise Interrupted([found.get(question.key) for question in questions]) from None
         return [found.get(question.key) for question in questions]

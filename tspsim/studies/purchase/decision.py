@@ -16,6 +16,7 @@ from .. import uncertainty
 from ..executors import answers, executor_of
 from ..query import Library, Query, ask
 from ..searched import Searched
+from ..worker import answer
 from .checkpoints import Cost
 from .costs import OWNED, Rates, rates_of
 from .likely import Likely, likely_of
@@ -349,11 +350,11 @@ def simulated(
     executor = executor_of(jobs, None, len(questions))
     finished = False
     try:
-        for chunk in answers(questions.values(), executor):
-            for answer in chunk:
-                if answer.bug:
-                    raise TspsimError(answer.bug)
-                found[answer.key] = json.loads(answer.text)["plan"].get("tokens_per_s")
+        for chunk in answers(questions.values(), executor, answer):
+            for told in chunk:
+                if told.bug:
+                    raise TspsimError(told.bug)
+                found[told.key] = json.loads(told.text)["plan"].get("tokens_per_s")
             tell(len(found) / len(questions))
         finished = True
     finally:
