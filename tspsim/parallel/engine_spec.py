@@ -135,7 +135,11 @@ class StatesSpec(Section):
     kept: Literal["blocks", "pool", "never"] = Field(description="in blocks of the cache, in a pool, or not at all")
     inflates: StrictBool = Field(False, description="a block of a layer with attention covers a state of another")
     align: dict[str, PositiveInt] = Field({}, description="kind of attention → tokens of which a block has a multiple")
-    live: PositiveInt = Field(1, description="states of a sequence that runs, where beginnings are found again")
+    inside: tuple[PagesSpec, ...] = Field(
+        (), description="kernels that write states from inside a piece, and what blocks are multiples of for them"
+    )
+    at: Literal["pieces", "last", "every"] = Field("pieces", description="which states of a prompt are kept")
+    live: PositiveInt = Field(1, description="states of a sequence that runs")
     copies: PositiveInt = Field(1, description="states of the pool for each sequence that may run")
     share: float = Field(0.0, ge=0.0, le=100.0, description="memory of the pool over that of tokens")
     grid: PositiveCount = Field(0, description="tokens: pieces of prompts keep a state at a multiple; 0: at blocks")
@@ -145,8 +149,9 @@ class StatesSpec(Section):
 
     def rule(self) -> StateRule:
         """The same as engines read it."""
-        told = self.model_dump(exclude={"source"})
-        return StateRule(**told)
+        told = self.model_dump(exclude={"source", "inside"})
+        inside = tuple(Pages(pages.tokens, pages.attention, pages.devices) for pages in self.inside)
+        return StateRule(inside=inside, **told)
 
 
 class SelectionSpec(Section):

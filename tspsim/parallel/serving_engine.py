@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
-from math import ceil, log2
+from math import ceil, lcm, log2
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..model.attention import MOST_DECODED, decoded
@@ -153,26 +153,38 @@ class StateRule:
         Blocks are made so large that one of a layer with attention covers a state of another.
     align
         Tokens that such a block is a multiple of, by kind of attention; those of a block where a kind has none.
+    inside
+        Kernels that write the state behind a block from inside of a piece of a prompt, and the tokens that blocks are
+        multiples of for them.
+    at
+        Which states of a prompt are kept: where its ``pieces`` end, behind its ``last`` block, or behind ``every`` so
+        many tokens.
     live
-        States of a sequence that runs, where beginnings are found again; one otherwise.
+        States of a sequence that runs.
     copies
         And those that the number of sequences that run is reckoned with, where states have a pool.
     share
         Memory of that pool over that of tokens.
     grid, decoding, every
-        Tokens: states are kept at the ends of pieces of prompts, down to a multiple of ``grid`` (of ``decoding`` while
-        answers are put out), and every so many; 0: at blocks, and nowhere else.
+        Tokens: of pieces of prompts states are kept down to a multiple of ``grid``, while answers are put out at one of
+        ``decoding`` (0: none), and behind ``every`` so many.
     """
 
     kept: Literal["blocks", "pool", "never"]
     inflates: bool = False
     align: Mapping[str, int] = field(default_factory=dict)
+    inside: tuple[Pages, ...] = ()
+    at: Literal["pieces", "last", "every"] = "pieces"
     live: int = 1
     copies: int = 1
     share: float = 0.0
     grid: int = 0
     decoding: int = 0
     every: int = 0
+
+    def on(self, kind: str, device: str) -> StateRule:
+        """The rule for models of a kind on GPUs of a name."""
+        return replace(self, inside=tuple(each for each in self.inside if each.hold(kind, device)))
 
     def block_tokens(self, block: int, kind: str, token_bytes: float, state_bytes: float) -> int:
         """Tokens of a block, of which a layer with attention keeps ``token_bytes`` each, beside states of others.
@@ -183,7 +195,7 @@ class StateRule:
         """
         if not self.inflates or not token_bytes:
             return block
-        unit = max(block, self.align.get(kind, block))
+        unit = lcm(max(block, self.align.get(kind, block)), *(each.tokens for each in self.inside))
         return max(block, unit * ceil(state_bytes / (unit * token_bytes)))
 
 
@@ -498,10 +510,14 @@ class ServingEngine:
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):
             chosen = replace(chosen, kernels=1, but=())
-        if (factor, skew, limits, block, chosen) == (1.0, self.skew, self.limits, self.block_tokens, self.selection):
+        states = None if self.states is None else self.states.on(kind, device)
+        here = (1.0, self.skew, self.limits, self.block_tokens, self.selection, self.states)
+        if (factor, skew, limits, block, chosen, states) == here:
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, **times)
+        return replace(
+            self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times
+        )
 
     # --- memory ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from .requests import Request
 
@@ -46,12 +46,19 @@ class States:
     live
         Blocks that a sequence takes for its states while it runs.
     snapshot
-        And those that a kept state takes; 0: it has a pool of its own.
-    grid, decoding
-        A state is kept where a piece of a prompt ends, at a multiple of so many blocks; while answers are put out at
-        multiples of ``decoding``.
-    every
-        And behind every so many blocks of a prompt; 0: where pieces end alone.
+        And those that a kept state takes, which nobody holds: they are taken for something else in their turn; 0: it
+        has a pool of its own.
+    at
+        Which states of a prompt are kept: ``pieces``: where pieces of it end, at a multiple of ``grid`` blocks, and of
+        a piece with a place where another prompt parted from it the one there instead; ``last``: behind its last block
+        in front of its last token, and where another one parted from it, at both of which its pieces end; ``every``:
+        behind every so many blocks, where its pieces end.
+    grid, every
+        Those blocks.
+    decoding
+        While answers are put out a state is kept at a multiple of so many blocks; 0: none.
+    inside
+        Kernels write the state behind a prompt's last block from inside a piece, which needs no end there.
     most
         States of that pool that can be kept beside those of the sequences that run; None: no limit.
     running
@@ -60,39 +67,52 @@ class States:
 
     live: int = 0
     snapshot: int = 0
+    at: Literal["pieces", "last", "every"] = "pieces"
     grid: int = 1
-    decoding: int = 1
     every: int = 0
+    decoding: int = 1
+    inside: bool = False
     most: int | None = None
     running: int | None = None
 
-    def places(self, first: int, last: int, *, answers: bool = False) -> list[int]:
-        """Behind which blocks states are kept when those after ``first`` up to ``last`` have been computed."""
-        grid = self.decoding if answers else self.grid
-        found = list(range((first // self.every + 1) * self.every, last + 1, self.every)) if self.every else []
-        end = last - last % grid
-        return found if end <= first or end in found else [*found, end]
+    def places(self, first: int, last: int, end: int, parted: int) -> list[int]:
+        """Behind which blocks states are kept when those after ``first`` up to ``last`` of a prompt have been computed,
+        whose last block in front of its last token is ``end``, and from which another one parted behind ``parted``."""
+        if self.at == "every":
+            found = list(range((first // self.every + 1) * self.every, last + 1, self.every)) if self.every else []
+        elif self.at == "last":
+            found = [place for place in (end, parted) if place == last or (self.inside and place == end)]
+        else:
+            parted -= parted % self.grid
+            found = [parted if first < parted <= last else last - last % self.grid]
+        return sorted({place for place in found if first < place <= last})
+
+    def places_of_answers(self, first: int, last: int) -> list[int]:
+        """The same of answers: the last one counts."""
+        place = last - last % self.decoding if self.decoding else 0
+        return [place] if place > first else []
 
 
 class Node:
     """``blocks`` blocks in a row whose content is known, behind those of its parent; ``key``: what they hold, given
     what all before them hold."""
 
-    __slots__ = ("blocks", "cached", "children", "extra", "holders", "kept", "key", "parent")
+    __slots__ = ("blocks", "cached", "children", "holders", "kept", "key", "parent")
 
     def __init__(self, parent: Node | None, key: Hashable, blocks: int) -> None:
         self.parent, self.key, self.blocks = parent, key, blocks
         #: Of the blocks, from the first on, those that still hold it; and sequences that hold them.
         self.cached = self.holders = 0
         self.children: dict[Hashable, Node] = {}
-        #: Behind which of its blocks a state is kept, ascending, and the blocks that these take.
+        #: Behind which of its blocks a state is kept, ascending.
         self.kept: list[int] = []
-        self.extra = 0
 
-    @property
-    def size(self) -> int:
-        """Blocks that it takes, states with them."""
-        return self.cached + self.extra
+
+class Snapshot(NamedTuple):
+    """A state that is kept, behind so many blocks of a node."""
+
+    node: Node
+    behind: int
 
 
 class Own:
@@ -112,18 +132,21 @@ class Trail:
         Of the first runs: nodes that it holds.
     shared
         Its first blocks, which are those of the nodes.
+    end
+        Its prompt's last block in front of its last token.
     junction, looked_at
         Blocks that others have computed too, though no state behind them was kept; and those behind which it has been
         looked at whether a state is kept.
     """
 
-    __slots__ = ("ends", "junction", "keys", "looked_at", "nodes", "shared")
+    __slots__ = ("end", "ends", "junction", "keys", "looked_at", "nodes", "shared")
 
     def __init__(self, request: Request, block_tokens: int) -> None:
         self.keys: list[Hashable] = []
         self.ends: list[int] = []
         self.nodes: list[Node] = []
         self.shared = self.junction = self.looked_at = 0
+        self.end = (request.prompt_tokens - 1) // block_tokens
         if not request.blocks:
             return
         # Identities of less than a block go together, so that every run has a block.
@@ -140,11 +163,13 @@ class Trail:
 
 
 class Match(NamedTuple):
-    """Of a sequence's blocks those that are remembered: nodes, how many blocks, and blocks that nobody holds so far."""
+    """Of a sequence's blocks those that are remembered: nodes, how many blocks, blocks that nobody holds so far, and
+    whether the state behind them is of the step that is planned."""
 
     nodes: tuple[Node, ...] = ()
     blocks: int = 0
     idle: int = 0
+    fresh: bool = False
 
 
 NO_MATCH = Match()
@@ -169,10 +194,12 @@ class PrefixPool(BlockPool):
         super().__init__(capacity, block_tokens)
         self._states = states
         #: States of a pool of their own, those used longest ago first.
-        self._kept: OrderedDict[tuple[Node, int], None] = OrderedDict()
+        self._kept: OrderedDict[Snapshot, None] = OrderedDict()
+        #: States at the last blocks of prompts that were kept since :meth:`new_step`.
+        self._fresh: set[Snapshot] = set()
         self._in_turn = in_turn and capacity != inf
         self._root = Node(None, None, 0)
-        #: Freed blocks, those of longest ago first: of a node, or some that hold nothing known.
+        #: Freed blocks, those of longest ago first: of a node, of a state, or some that hold nothing known.
         self._idle: OrderedDict[object, int] = OrderedDict()
         self._idle_blocks = 0
         #: Blocks that sequences share over those that are there of them: what they hold is ``used`` and this.
@@ -192,37 +219,36 @@ class PrefixPool(BlockPool):
             self._forget(int(missing))
 
     def _forget(self, blocks: int) -> None:
-        self._idle_blocks -= blocks
-        while blocks:
+        """Take so many freed blocks, and what is of no use without them."""
+        while blocks > 0:
             freed, count = next(iter(self._idle.items()))
-            taken = min(count, blocks)
+            taken = gone = min(count, blocks)
             if isinstance(freed, Node):
                 known = freed.cached == freed.blocks and not isinstance(freed.key, Own)
                 if self.on_forget is not None and known:
                     self.on_forget(freed.key, freed.blocks * self.block_tokens)
-                over = self._shorten(freed, taken) - taken
-                if over:  # of the state that went with its last block
-                    self._idle[object()] = over
-                    self._idle.move_to_end(next(reversed(self._idle)), last=False)
-                taken += over
+                gone += self._shorten(freed, taken)
                 if freed.cached == 0 and freed.parent is not None:
                     del freed.parent.children[freed.key]
-                blocks += over
-            blocks -= taken
+            elif isinstance(freed, Snapshot):
+                freed.node.kept.remove(freed.behind)
+                taken = gone = count
             if taken < count:
                 self._idle[freed] = count - taken
             else:
                 del self._idle[freed]
+            self._idle_blocks -= gone
+            blocks -= gone
 
     def _shorten(self, node: Node, blocks: int) -> int:
-        """Take so many blocks of a node from its end, and the states behind them: how many it has less."""
-        before, each = node.size, 0 if self._states is None else self._states.snapshot
-        while before - node.size < blocks:
-            node.cached -= 1
-            while node.kept and node.kept[-1] > node.cached:
-                self._kept.pop((node, node.kept.pop()), None)
-                node.extra -= each
-        return before - node.size
+        """Take so many blocks of a node from its end, and the states behind them: freed blocks of these."""
+        node.cached -= blocks
+        freed = 0
+        while node.kept and node.kept[-1] > node.cached:
+            gone = Snapshot(node, node.kept.pop())
+            self._kept.pop(gone, None)
+            freed += self._idle.pop(gone, 0)
+        return freed
 
     def give_back(self, blocks: int) -> None:
         self.used -= blocks
@@ -240,6 +266,7 @@ class PrefixPool(BlockPool):
     def find(self, trail: Trail, most: int) -> Match:
         """The longest chain from a sequence's beginning that is remembered, of at most ``most`` blocks."""
         node, nodes, blocks, idle, start = self._root, [], 0, 0, 0
+        trail.junction = 0
         for key, end in zip(trail.keys, trail.ends, strict=True):
             child = node.children.get(key)
             if child is None or start >= most:
@@ -247,7 +274,7 @@ class PrefixPool(BlockPool):
             nodes.append(child)
             blocks = min(start + child.cached, most)
             if not child.holders:
-                idle += child.size
+                idle += child.cached
             if child.cached < end - start:
                 break
             node, start = child, end
@@ -263,22 +290,31 @@ class PrefixPool(BlockPool):
             behind = next((place for place in reversed(node.kept) if start + place <= blocks), None)
             if behind is not None:
                 found = nodes[: index + 1]
-                if (node, behind) in self._kept:
-                    self._kept.move_to_end((node, behind))
-                return Match(tuple(found), start + behind, sum(each.size for each in found if not each.holders))
+                state = Snapshot(node, behind)
+                for order in (self._kept, self._idle):
+                    if state in order:
+                        order.move_to_end(state)
+                idle = sum(each.cached for each in found if not each.holders)
+                return Match(tuple(found), start + behind, idle, state in self._fresh)
         return NO_MATCH
 
+    def new_step(self) -> None:
+        """A step is planned: states that were kept before are there."""
+        self._fresh.clear()
+
     def keep_states(self, trail: Trail, blocks: int, *, answers: bool = False) -> None:
-        """A sequence has computed its first ``blocks`` blocks: states behind them are kept where the engine keeps some,
-        and where others parted from it."""
+        """A sequence has computed its first ``blocks`` blocks: states behind them are kept where the engine keeps
+        some."""
         states, first = self._states, trail.looked_at
         if states is None or blocks <= first:
             return
         trail.looked_at = blocks
-        parted = trail.junction - trail.junction % states.grid
-        for place in sorted({*states.places(first, blocks, answers=answers), parted}):
-            if first < place <= blocks:
-                self._keep(trail, place)
+        if answers:
+            places = states.places_of_answers(first, blocks)
+        else:
+            places = states.places(first, blocks, trail.end, trail.junction)
+        for place in places:
+            self._keep(trail, place)
 
     def _keep(self, trail: Trail, place: int) -> None:
         """The state behind a sequence's first ``place`` blocks is kept, if it holds them and there is room."""
@@ -290,15 +326,18 @@ class PrefixPool(BlockPool):
         if behind > node.cached or behind in node.kept or states.snapshot > self.free:
             return
         insort(node.kept, behind)
+        state = Snapshot(node, behind)
+        if states.at == "last":
+            self._fresh.add(state)
         if states.snapshot:
-            self.take(states.snapshot)
-            node.extra += states.snapshot
-            self.saved -= states.snapshot
+            self._idle[state] = states.snapshot
+            self._idle_blocks += states.snapshot
+            self.take(0)
         else:
-            self._kept[node, behind] = None
+            self._kept[state] = None
             while states.most is not None and len(self._kept) > states.most:
-                (other, there), _ = self._kept.popitem(last=False)
-                other.kept.remove(there)
+                oldest, _ = self._kept.popitem(last=False)
+                oldest.node.kept.remove(oldest.behind)
 
     def share(self, trail: Trail, match: Match) -> None:
         """A sequence holds what was found."""
@@ -341,10 +380,10 @@ class PrefixPool(BlockPool):
         for node in reversed(trail.nodes):
             node.holders -= 1
             if node.holders == 0:
-                self.used -= node.size
-                self.saved += node.size
-                self._idle[node] = node.size
-                self._idle_blocks += node.size
+                self.used -= node.cached
+                self.saved += node.cached
+                self._idle[node] = node.cached
+                self._idle_blocks += node.cached
         trail.nodes.clear()
         self.saved -= trail.shared
         trail.shared = 0
@@ -352,8 +391,8 @@ class PrefixPool(BlockPool):
     def _hold(self, trail: Trail, node: Node) -> None:
         if node.holders == 0 and node.cached:
             del self._idle[node]
-            self._idle_blocks -= node.size
-            self.used += node.size
-            self.saved -= node.size
+            self._idle_blocks -= node.cached
+            self.used += node.cached
+            self.saved -= node.cached
         node.holders += 1
         trail.nodes.append(node)

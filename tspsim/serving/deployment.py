@@ -157,19 +157,20 @@ class Deployment:
         remembers, block = self._remembers, self.costs.block_tokens
         if rule.kept == "never":
             return States(most=0)
-        grid, decoding, every = (max(1, tokens // block) for tokens in (rule.grid, rule.decoding, rule.every))
-        every = every if rule.every else 0
+        grid, decoding = max(1, rule.grid // block), rule.decoding // block
         if rule.kept == "blocks":
             blocks = capacity.state_blocks
-            live = (rule.live if remembers else 1) + (self.drafts.tokens if self.drafts else 0)
-            return States(live * blocks, blocks, grid, decoding, every)
+            live = rule.live + (self.drafts.tokens if self.drafts else 0)
+            every = rule.every // block
+            return States(live * blocks, blocks, rule.at, grid, every, decoding, inside=bool(rule.inside))
         if not remembers:
             return None
         part = rule.share / (1.0 + rule.share)
         sizes = [(stage.budget.size_bytes, capacity.state_bytes(stage)) for stage in capacity.stages]
         held = min(part * room / size for room, size in sizes if size)
         running = max(1, int(held) // rule.copies)
-        return States(0, 0, grid, decoding, every, max(0, int(held) - rule.live * running), running)
+        most = max(0, int(held) - rule.live * running)
+        return States(at=rule.at, grid=grid, decoding=decoding, most=most, running=running)
 
     @property
     def policy(self) -> Policy:

@@ -7,6 +7,7 @@ _waiting_requests).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
@@ -31,6 +32,14 @@ class AttentionDpOptions(Section):
     batching_wait_iters: NonNegativeInt = Field(10, description="further steps, for more of them")
 
 
+class MambaStateOptions(Section):
+    """``mamba_state_config`` of ``kv_cache_config``: where states of linear attention are kept."""
+
+    periodic_snapshot_interval: NonNegativeInt = Field(
+        0, description="every so many tokens of a prompt, at which pieces end; 0: nowhere, and nothing is found again"
+    )
+
+
 class TrtllmOptions(Section):
     """Options of TensorRT-LLM by their real names."""
 
@@ -43,6 +52,7 @@ class TrtllmOptions(Section):
     enable_block_reuse: StrictBool = Field(True, description="blocks of equal beginnings are shared")
     disable_overlap_scheduler: StrictBool = Field(False, description="steps are not planned ahead")
     tokens_per_block: PositiveInt = Field(32, description="tokens of a block of the cache")
+    mamba_state_config: MambaStateOptions = MambaStateOptions()
     attention_dp_config: AttentionDpOptions = AttentionDpOptions()
     batch_wait_timeout_iters: NonNegativeInt = Field(
         0, description="steps that prompts wait for more of them while others decode; 0: they do not"
@@ -66,12 +76,24 @@ class TrtllmLane(BudgetLane):
         options = settings.options
         assert isinstance(options, TrtllmOptions)
         overlap = not options.disable_overlap_scheduler
+        if settings.states is not None:
+            every = options.mamba_state_config.periodic_snapshot_interval // settings.block_tokens
+            states = replace(settings.states, at="every", every=every)
+            settings = Settings(options, settings.kv_tokens, settings.block_tokens, settings.speculation, states)
         super().__init__(settings, remembers=options.enable_block_reuse, overlap=overlap, wastes=overlap)
         self.budget, self.seats = options.max_num_tokens, options.max_batch_size
         self.most, self.chunked = self.budget, options.enable_chunked_prefill
         self.unit = options.tokens_per_block
         self._evicts = options.evicts
         self._promised = 0
+
+    def _piece(self, sequence: Sequence, computed: int, budget: int) -> int:
+        """Pieces end where a state is kept, whether prompts are cut or not (calc_next_context_chunk_size)."""
+        tokens = super()._piece(sequence, computed, budget)
+        if self.states is None or not self.states.every or self.prefixes is None:
+            return tokens
+        every = self.states.every * self.block
+        return min(tokens, every - computed % every)
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
         if self._evicts:

@@ -56,6 +56,8 @@ class VllmLane(BudgetLane):
         self._whole = options.scheduler_reserve_full_isl
 
     def schedule(self) -> StepPlan:
+        if self._splits and self.prefixes is not None:
+            self.prefixes.new_step()
         if self._threshold:
             self.most = self._most_of_a_prompt(self.present - len(self.mailbox) - len(self.noted))
         return super().schedule()
@@ -67,16 +69,28 @@ class VllmLane(BudgetLane):
         return max(self._threshold, self.budget // eligible) if self._adaptive else self._threshold
 
     def _piece(self, sequence: Sequence, computed: int, budget: int) -> int:
-        """States are kept at the end of a step: pieces end at blocks, one of them at the prompt's last
-        (_mamba_block_aligned_split); a piece within a block goes as far as it may."""
+        """States are kept at the end of a step: pieces end at blocks, one of them at the prompt's last, unless a kernel
+        writes the state there from inside, one where others parted from it (_mamba_block_aligned_split); a piece within
+        a block goes as far as it may."""
         tokens = super()._piece(sequence, computed, budget)
-        if not self._splits:
+        if not self._splits or self.states is None or tokens == 0:
             return tokens
-        end = computed + tokens
-        aligned = (end if end < sequence.target else sequence.target - 1) // self.block * self.block
-        return aligned - computed if computed < aligned < end else tokens
+        block, end = self.block, computed + tokens
+        last = (sequence.target - 1) // block * block
+        if end < sequence.target:
+            aligned = end // block * block
+            end = aligned if aligned > computed or block <= min(self.budget, self.most) else end
+        inside = self.states.inside and computed % block == 0 and computed + block <= last
+        if end < sequence.target or not inside:
+            following = (computed // block + 1) * block if computed % block else last
+            end = min((stop for stop in (following, last) if computed < stop < end), default=end)
+        junction = 0 if sequence.trail is None else sequence.trail.junction * block
+        return (junction if computed < junction < end else end) - computed
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:
+        # A state of the step that is planned is not there yet (MambaManager.get_num_blocks_to_allocate).
+        if match.fresh:
+            return False
         return self.blocks_to(sequence, sequence.target if self._whole else tokens, match) <= self.pool.free
 
     def _hold(self, sequence: Sequence, tokens: int) -> None:

@@ -18,6 +18,7 @@ from .server import LAUNCHERS, Server
 SECTIONS = {
     "capacity_scheduler_policy": "scheduler_config",
     "enable_block_reuse": "kv_cache_config",
+    "mamba_state_config": "kv_cache_config",
     "tokens_per_block": "kv_cache_config",
     "free_gpu_memory_fraction": "kv_cache_config",
 }
