@@ -89,6 +89,8 @@ def test_a_spare_lets_a_job_go_on_while_a_node_is_repaired() -> None:
     assert alone is not None and spared is not None
     # Every failure is a day's wait for the node without a spare, ten minutes with one.
     assert alone < 0.85 and spared > 0.95
+    kept = [answer.facts.lost_gpu_hours["spare"] / (6 * 8 * 24 * 70) for answer in found]
+    assert kept[0] == 0.0 and 0.8 < kept[1] < 1.0  # of six, now and then one stands in
 
 
 def test_a_job_without_checkpoints_begins_anew_and_a_wrong_entry_is_told() -> None:
@@ -117,3 +119,33 @@ def test_the_quarter_takes_seconds() -> None:
     told = tspsim.simulate("fleet-quarter-1024-h100").to_json()["fleet"]
     assert time.process_time() - before_s < 15.0
     assert len(told["jobs"]) > 10_000 and 0.5 < told["productive"] < told["allocated"] < 1.0
+
+
+@pytest.mark.parametrize(("detection", "spares"), [("0 s", 2), ("3 h", 0), ("20 min", 3)])
+def test_no_node_has_two_jobs_though_it_fails_and_is_maintained(detection: str, spares: int) -> None:
+    """What is out for two reasons, kept as a spare, or held by a job that hangs, is nobody else's."""
+    components = {"gpu": {"rate": 1500, "repair": "1 h"}, "switch": {"rate": 200, "leaf": True, "repair": "20 min"}}
+    answer = fleet(
+        [
+            {"name": "a", "nodes": 3, "hours": "30 h", "arrivals": {"kind": "at_once"}, "count": 4},
+            {"name": "b", "gpus": 3, "hours": "3 h", "arrivals": {"kind": "poisson", "rate": "2/h"}, "count": 60},
+        ],
+        8,
+        scheduler="easy",
+        placement="random",
+        failures={"components": components, "detection": detection, "spares": spares},
+        maintenance=[{"every": "2 h", "takes": "30 min", "nodes": 3, "first": "10 min"}],
+        horizon="5 days",
+    )
+    times, jobs = answer.facts.times, answer.facts.jobs
+    held: dict[int, list[tuple[float, int, int]]] = {}
+    spells = zip(times.spell_job, times.spell_start_s, times.spell_end_s, times.spell_nodes, strict=True)
+    for number, start_s, end_s, nodes in spells:
+        gpus = jobs[int(number)].gpus if len(nodes) == 1 else 8
+        for node in nodes:
+            held.setdefault(node, []).extend([(start_s, 1, gpus), (end_s, 0, -gpus)])
+    for events in held.values():
+        gpus = np.cumsum([change for _, _, change in sorted(events)])
+        assert gpus.min() >= 0 and gpus.max() <= 8
+    facts = answer.facts
+    assert facts.productive * facts.gpu_hours + sum(facts.lost_gpu_hours.values()) == pytest.approx(facts.gpu_hours)

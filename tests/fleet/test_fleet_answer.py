@@ -11,6 +11,8 @@ from helpers.shipped import FLEETS
 import tspsim
 from tspsim.errors import InputError
 from tspsim.fleet import FleetAnswer, load
+from tspsim.fleet.need_keys import Needs
+from tspsim.fleet.needs import reached
 
 TRAINING = {"workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": "4Ki"}, "plan": {"tp": 8}}
 MACHINE = {"device": "h100", "nodes": 8, "fabric": "fat-tree-400g"}
@@ -95,3 +97,16 @@ def test_a_step_is_not_loaded_as_a_fleet_nor_the_other_way() -> None:
         tspsim.load("fleet-neighbours-fat-tree")
     with pytest.raises(InputError, match="jobs"):
         load("tsp-8x-h100")
+
+
+def test_a_job_after_the_time_that_is_looked_at_is_to_come_and_waits_for_nothing() -> None:
+    needs = {"p95_wait": "1 h"}
+    answer = fleet(
+        {"name": "a", "nodes": 8, "hours": "2 days"},
+        {"name": "b", "nodes": 8, "hours": "1 h", "submit": "3 days"},
+        {"name": "c", "nodes": 1, "hours": "1 h", "after": "a"},
+        horizon="1 day",
+        needs=needs,
+    )
+    assert [job.state for job in answer.facts.jobs] == ["running", "held", "to come"]
+    assert reached(Needs(**needs), answer)[0].value == pytest.approx(0.95 * 86_400)

@@ -9,6 +9,7 @@ import pytest
 import tspsim
 from tspsim.errors import InputError
 from tspsim.fleet import FleetAnswer
+from tspsim.fleet.logs import Log, read
 
 SACCT = """\
 JobIDRaw|User|Partition|Submit|Start|End|ElapsedRaw|TimelimitRaw|NNodes|AllocTRES
@@ -81,6 +82,32 @@ def test_what_is_wrong_is_told_with_file_row_and_column(tmp_path: Path, text: st
         fleet(tmp_path / "log.csv")
     line = str(error.value)
     assert told in line and "log.csv" in line and "\n" not in line
+
+
+#: Cancelled before its start, two requeued rows, an array's tasks one of which lost its node, one still pending, steps.
+ODD = """\
+JobID|User|State|Submit|Start|End|Elapsed|Timelimit|NNodes|AllocTRES
+7|ann|CANCELLED by 1001|2024-03-01T00:00:00|None|2024-03-01T00:06:00|00:00:00|UNLIMITED||
+8|bob|REQUEUED|2024-03-01T00:00:00|2024-03-01T00:20:00|2024-03-01T00:30:00|00:10:00|UNLIMITED|2|gres/gpu=16,mem=2000Gn
+8|bob|COMPLETED|2024-03-01T00:30:00|2024-03-01T00:50:00|2024-03-02T03:50:00|1-03:00:00|1-12:00:00|2|gres/gpu:h100=16,gres/gpu=16
+8.extern|||2024-03-01T00:30:00|2024-03-01T00:50:00|2024-03-01T03:50:00|1-03:00:00||2|cpu=2
+9_1|cid|NODE_FAIL|2024-03-01T00:40:00|2024-03-01T00:40:00|2024-03-01T00:50:00|00:10:00|Partition_Limit|1|cpu=1,gres/gpu=4,mem=1.5T
+9_[2-8%2]|cid|PENDING|2024-03-01T00:40:00|Unknown|Unknown|00:00:00|01:00:00|1|
+"""
+
+
+def test_odd_rows_of_sacct_are_jobs_or_counted(tmp_path: Path) -> None:
+    path = tmp_path / "odd"
+    path.write_text(ODD, encoding="utf-8")
+    log = Log(path)
+    found = [(row.name, row.submit_s, row.runs_s, row.gpus, row.limit_s) for row in read(path, log)]
+    first = found[0][1]
+    assert found == [
+        ("8", first, 600.0, 16, None),
+        ("8", first + 1800, 97200.0, 16, 129600.0),
+        ("9_1", first + 2400, 600.0, 4, None),
+    ]
+    assert log.left_out == {"never ran": 2}
 
 
 def test_a_bad_row_among_very_many_is_found(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import simpy
 from ..errors import TspsimError
 from .desk import Desk, Running
 from .jobs import Job, Pace
-from .life import SLOWER, Life, Series, Spells
+from .life import OF_NODES, SLOWER, Life, Series, Spells
 from .nodes import Nodes
 from .placements import Placement
 from .schedulers import JobScheduler
@@ -105,7 +105,7 @@ class Fleet:
         self.lives = [Life() for _ in jobs]
         self.series, self.spells = Series(), Spells()
         #: GPU-seconds that no job had, by why.
-        self.idle_gpu_s = dict.fromkeys(("empty", "fragmented", "queue_blocked", "failed"), 0.0)
+        self.idle_gpu_s = dict.fromkeys(OF_NODES, 0.0)
         self._idle = "empty"
         self.ended_s = 0.0
         #: Numbers of jobs that ran at the end of the time that was looked at.
@@ -129,6 +129,11 @@ class Fleet:
         self.listeners: list[Callable[[Fleet], None]] = []
         #: Processes that may bring nodes back: a fleet that waits for them is not stuck.
         self.repairs = 0
+        #: Nodes that are up and kept free to stand in for others.
+        self.spares: Callable[[], int] = lambda: 0
+        #: Numbers of jobs that wait for another entry, and of those that are still to come.
+        self._held: set[int] = set()
+        self._to_come = range(len(jobs))
         #: Numbers of jobs that were taken back before they ran.
         self.withdrawn: set[int] = set()
 
@@ -176,8 +181,10 @@ class Fleet:
                 yield self.env.timeout(job.submit_s - self.env.now)
             self._account(self.env.now)
             self._unsubmitted -= 1
+            self._to_come = self._to_come[1:]
             if job.after is not None and self._open.get(job.after, 0):
                 self._dependent.setdefault(job.after, []).append(job)
+                self._held.add(job.number)
                 continue
             self.desk.queue.add(job)
             self.changed()
@@ -225,6 +232,7 @@ class Fleet:
         self._open[job.entry] -= 1
         if not self._open[job.entry]:
             for waiting in self._dependent.pop(job.entry, ()):
+                self._held.discard(waiting.number)
                 self.desk.queue.add(waiting)
         self._finish()
 
@@ -399,8 +407,9 @@ class Fleet:
             return "withdrawn"
         if job.number in self.cut_off:
             return "running"
-        held = any(job in waiting for waiting in self._dependent.values())
-        return "held" if held else "waiting"
+        if job.number in self._to_come:
+            return "to come"
+        return "held" if job.number in self._held else "waiting"
 
     @property
     def gpus_held(self) -> int:
@@ -429,8 +438,10 @@ class Fleet:
         empty = for_s * nodes.empty_count * nodes.gpus
         parts = for_s * sum(nodes.parts.values())
         self.idle_gpu_s[self._idle] += empty + parts
+        spare = for_s * self.spares() * nodes.gpus
         total = for_s * nodes.count * nodes.gpus
-        self.idle_gpu_s["failed"] += max(0.0, total - empty - parts - for_s * self._gpus_held)
+        self.idle_gpu_s["spare"] += spare
+        self.idle_gpu_s["failed"] += max(0.0, total - empty - parts - spare - for_s * self._gpus_held)
 
     def _record(self) -> None:
         series = self.series

@@ -33,7 +33,9 @@ class Failing:
         self.fleet, self.keys, self.random = fleet, keys, random
         self.events: dict[str, list[int]] = {}
         self._failures: dict[int, int] = {}
+        #: Nodes that are kept free, and how many more are to be kept once nodes come back.
         self._spares: list[int] = []
+        self._owed = 0
         #: Why a node is out, to be mended when all reasons are over.
         self._reasons: dict[int, int] = {}
         if keys is not None:
@@ -48,6 +50,8 @@ class Failing:
     def _hold(self, spares: Sequence[int]) -> None:
         self.fleet.nodes.take(spares)
         self._spares = list(spares)
+        if spares:
+            self.fleet.spares = lambda: sum(node not in self.fleet.nodes.down for node in self._spares)
 
     def _lemons(self, keys: FailureKeys) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How often each node fails, mean 1."""
@@ -114,43 +118,43 @@ class Failing:
     def _repair(self, nodes: Sequence[int], notice_s: float, repair_s: float) -> Generator[simpy.Event, Any, None]:
         fleet, env = self.fleet, self.fleet.env
         fleet.repairs += 1
-        for node in nodes:
-            fleet.desk.back_s[node] = env.now + notice_s + repair_s
+        self._expect(nodes, env.now + notice_s + repair_s)
         if notice_s:
             yield env.timeout(notice_s)
-        idle = {node for node in nodes if node in self._spares}
-        self._spares = [node for node in self._spares if node not in idle]
-        replaced = [node for node in nodes if node not in idle][: len(self._spares)]
-        stood_in = [self._spares.pop() for _ in replaced]
+        fleet.account()
+        idle = [node for node in nodes if node in self._spares]
+        fleet.nodes.give(idle)
+        sound = [node for node in self._spares if node not in fleet.nodes.down]
+        stood_in = sound[::-1][: len(nodes) - len(idle)]
+        self._spares = [node for node in self._spares if node not in idle and node not in stood_in]
         if stood_in:
             env.process(self._stand_in(stood_in))
         yield env.timeout(repair_s)
         fleet.account()
+        self._owed += len(idle) + len(stood_in)
         for node in nodes:
             self._back(node)
-            if node in idle or node in replaced:
-                self._hold_again(node)
         fleet.repairs -= 1
         fleet.changed()
 
-    def _back(self, node: int) -> None:
-        """One reason to be out is over; without another the node is there again."""
-        self._reasons[node] -= 1
-        self.fleet.desk.back_s.pop(node, None)
-        if not self._reasons[node]:
-            self.fleet.nodes.mend(node)
+    def _expect(self, nodes: Sequence[int], back_s: float) -> None:
+        """Nodes should be back by then, or later where they are out for another reason too."""
+        told = self.fleet.desk.back_s
+        for node in nodes:
+            told[node] = max(back_s, told.get(node, 0.0))
 
-    def _hold_again(self, node: int) -> None:
-        """A repaired node becomes a spare, instead of the one that stood in for it; one that is still out, for another
-        reason, makes any empty node a spare."""
-        empty = self.fleet.nodes.empty
-        if node not in empty[self.fleet.nodes.leaf_of[node]]:
-            found = next((leaf[-1] for leaf in reversed(empty) if leaf), None)
-            if found is None:
-                return
-            node = found
-        self.fleet.nodes.take((node,))
-        self._spares.append(node)
+    def _back(self, node: int) -> None:
+        """One reason to be out is over; without another the node is there again, as a spare where one is owed."""
+        nodes = self.fleet.nodes
+        self._reasons[node] -= 1
+        if self._reasons[node]:
+            return
+        self.fleet.desk.back_s.pop(node, None)
+        nodes.mend(node)
+        if self._owed and node not in nodes.taken:
+            self._owed -= 1
+            nodes.take((node,))
+            self._spares.append(node)
 
     def _stand_in(self, spares: Sequence[int]) -> Generator[simpy.Event, Any, None]:
         assert self.keys is not None
@@ -172,8 +176,7 @@ class Failing:
             fleet.account()
             self._out(block, "stopped", 0.0)
             fleet.repairs += 1
-            for node in block:
-                fleet.desk.back_s[node] = env.now + window.takes
+            self._expect(block, env.now + window.takes)
             yield env.timeout(window.takes)
             fleet.account()
             for node in block:

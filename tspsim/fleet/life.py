@@ -10,9 +10,9 @@ SLOWER = ("placement", "neighbours", "power")
 #: Where GPU-hours go that a job has and that do no lasting work, in the order in which a waterfall shows them.
 OF_JOBS = ("failed", "restarting", "redone", "checkpointing", *SLOWER, "exposed_communication")
 #: And those that no job has.
-OF_NODES = ("empty", "fragmented", "queue_blocked", "failed")
+OF_NODES = ("empty", "fragmented", "queue_blocked", "spare", "failed")
 #: All, in the order of the answer.
-LOSSES = ("empty", "fragmented", "queue_blocked", *OF_JOBS)
+LOSSES = ("empty", "fragmented", "queue_blocked", "spare", *OF_JOBS)
 
 
 @dataclass(slots=True)

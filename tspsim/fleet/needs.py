@@ -85,7 +85,11 @@ def _reached(needs: Needs, answer: FleetAnswer) -> Iterator[Reached]:
         ends = (inf if job.end_s is None else job.end_s for job in facts.jobs)
         yield Reached("done_by", max(ends, default=0.0), needs.done_by)
     if needs.p95_wait is not None:
-        waits = [facts.horizon_s - job.submit_s if job.wait_s is None else job.wait_s for job in facts.jobs]
+        waits = [
+            facts.horizon_s - job.submit_s if job.wait_s is None else job.wait_s
+            for job in facts.jobs
+            if job.state not in ("to come", "withdrawn")
+        ]
         yield Reached("p95_wait", float(np.quantile(waits, 0.95)) if waits else 0.0, needs.p95_wait)
     if needs.deadlines:
         dated = (job for job in facts.jobs if job.deadline_s is not None)

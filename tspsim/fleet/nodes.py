@@ -20,6 +20,8 @@ class Nodes:
         Of every leaf the nodes that are up and nobody has, ascending.
     parts
         Node that small jobs share → its GPUs that are free.
+    down, taken
+        Nodes that are out; nodes that jobs have or that are kept as spares, out or not.
     """
 
     def __init__(self, leaves: Sequence[Sequence[int]], gpus: int) -> None:
@@ -31,6 +33,7 @@ class Nodes:
         self.leaf_of = {node: number for number, leaf in enumerate(leaves) for node in leaf}
         self.empty_count = self.count
         self.down: set[int] = set()
+        self.taken: set[int] = set()
 
     @classmethod
     def of(cls, cluster: Cluster) -> Nodes:
@@ -45,9 +48,11 @@ class Nodes:
             except (KeyError, ValueError):
                 raise TspsimError(f"node {node} was given to a job and is not empty: the placement is wrong") from None
         self.empty_count -= len(chosen)
+        self.taken.update(chosen)
 
     def give(self, chosen: Sequence[int]) -> None:
         """Nodes are empty again, or stay out while they are down."""
+        self.taken.difference_update(chosen)
         for node in chosen:
             if node not in self.down:
                 insort(self.empty[self.leaf_of[node]], node)
@@ -85,9 +90,9 @@ class Nodes:
             self.empty_count -= 1
 
     def mend(self, node: int) -> None:
-        """A node that nobody has comes back."""
+        """A node comes back; it is empty where nobody has it."""
         self.down.discard(node)
-        if node not in self.parts:
+        if node not in self.taken:
             self.give((node,))
 
 

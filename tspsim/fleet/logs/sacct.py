@@ -21,6 +21,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "nodes": ("nnodes", "allocnodes"),
     "tres": ("alloctres", "reqtres"),
     "limit": ("timelimitraw",),
+    "limit told": ("timelimit",),
 }
 #: [days-]hours:minutes:seconds
 _ELAPSED = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)(?:\.[0-9]+)?")
@@ -60,8 +61,6 @@ class Sacct:
             if gpus is None and ("tres" in columns.at or not count):
                 log.leave_out("no GPUs")
                 continue
-            minutes = columns.cell(cells, "limit")
-            known = minutes not in (*UNKNOWN, "UNLIMITED", "Partition_Limit")
             yield Logged(
                 row,
                 name,
@@ -71,26 +70,38 @@ class Sacct:
                 runs_s,
                 int(gpus[1]) if gpus else 0,
                 0 if gpus else count,
-                60.0 * log.number(row, columns.names["limit"], minutes) if known else None,
+                self._limit_s(row, cells, columns, log),
             )
+
+    def _limit_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float | None:
+        for what in ("limit", "limit told"):
+            text = columns.cell(cells, what)
+            if text not in (*UNKNOWN, "UNLIMITED", "Partition_Limit"):
+                name = columns.names[what]
+                return 60.0 * log.number(row, name, text) if what == "limit" else _seconds(row, name, text, log)
+        return None
 
     def _runs_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float:
         if "runs" in columns.at:
             text = columns.cell(cells, "runs")
             return log.number(row, columns.names["runs"], text) if text not in UNKNOWN else 0.0
         if "elapsed" in columns.at:
-            text = columns.cell(cells, "elapsed")
-            found = _ELAPSED.fullmatch(text)
-            if found is None:
-                raise log.wrong(row, columns.names["elapsed"], text, "[days-]hours:minutes:seconds")
-            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-            return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+            return _seconds(row, columns.names["elapsed"], columns.cell(cells, "elapsed"), log)
         columns.need(log, "start", known=FIELDS)
         ends = [(columns.names[what], columns.cell(cells, what)) for what in ("start", "end")]
         if any(text in UNKNOWN for _, text in ends):
             return 0.0
         start, end = ((name, log.moment(row, name, text)) for name, text in ends)
         return log.span(row, start, end)
+
+
+def _seconds(row: int, column: str, text: str, log: Log) -> float:
+    """Of a span as Slurm prints it; raises InputError."""
+    found = _ELAPSED.fullmatch(text)
+    if found is None:
+        raise log.wrong(row, column, text, "[days-]hours:minutes:seconds")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 LOG_FORMS.register(Sacct())
