@@ -156,19 +156,24 @@ def test_a_graph_saves_what_its_type_states_else_what_all_do() -> None:
         assert alone_s - Saving(its, B200).seconds(product, alone_s) == pytest.approx(saved_s)
 
 
-def test_a_device_on_which_other_kernels_run_has_a_pace_of_its_own() -> None:
-    stack, product = load_stack("sglang").stack(), MemoryBound("norm", 1e8, 100)
-    for name, pace in (("b200", 1.0), ("mi300x", stack.engine.paces["mi300x"].value)):
+def test_kernels_that_others_stand_for_have_a_pace_of_their_own_and_small_ones_a_least_time() -> None:
+    stack = load_stack("sglang").stack()
+    scaled, plain, small = Gemm(8, 8192, 8192, "fp8_block"), Gemm(8, 8192, 8192), MemoryBound("copy", 1e3, 1)
+    scaled_pace, plain_pace, rest = stack.engine.paces
+    assert scaled_pace.factor > plain_pace.factor > rest.factor == 1.0
+    for name, paces in (("b200", (1.0, 1.0)), ("mi300x", (scaled_pace.factor, plain_pace.factor))):
         device = load_device(name)
-        cost = stack.cost(lambda operator: device.time(operator).seconds, device)  # noqa: B023
-        assert cost(product) == pytest.approx(pace * device.time(product).seconds)
+        cost = stack.cost(lambda operator: 1e-3, device)
+        assert (cost(scaled), cost(plain)) == pytest.approx(tuple(1e-3 * pace for pace in paces))
+        assert stack.cost(lambda operator: 1e-6, device)(small) == (rest.least_s if name == "mi300x" else 1e-6)
 
 
 def test_routed_experts_have_a_pace_where_a_search_found_better_kernels() -> None:
     stack, device = load_stack("vllm").stack(), load_device("mi355x")
     cost = stack.cost(lambda operator: 1.0, device)
     experts = FusedMoE(64, 7168, 256, 256, 8, "fp8_block")
-    assert cost(experts) == stack.engine.routed_paces["mi355x"].value > cost(MemoryBound("norm", 1e8, 100)) == 1.0
+    assert cost(experts) == stack.engine.paces[0].factor > cost(MemoryBound("norm", 1e8, 100)) == 1.0
+    assert cost(FusedMoE(64, 7168, 256, 256, 8)) == 1.0  # experts in other types run other kernels
     assert stack.cost(lambda operator: 1.0, B200)(experts) == 1.0
 
 

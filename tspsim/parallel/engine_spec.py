@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, StrictBool
+from pydantic import AfterValidator, Field, PositiveInt, StrictBool, field_validator
 from pydantic_core import PydanticCustomError
 
 from tspsim import operators
 from tspsim.provenance import Provenance
 from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
+from .paces import ROUTED, Pace
 from .serving_engine import (
     Graphs,
     Limits,
@@ -128,6 +129,39 @@ class PagesSpec(Section):
     backend: str = Field("", max_length=200, description="as the engine calls it")
     source: str = Field(min_length=3, max_length=2000)
 
+    def provenance(self, what: str) -> Provenance:
+        """The row of a report."""
+        where = " and ".join(self.attention) + (f" on {', '.join(self.devices)}" if self.devices else "")
+        pages = f"{self.tokens} tokens ({self.backend})" if self.backend else f"{self.tokens} tokens"
+        return Provenance(f"{what} of {where}", pages, self.source, "library")
+
+
+class PaceSpec(Expected[Factor]):
+    """How much longer some kernels take on some GPUs than the measured ones."""
+
+    devices: tuple[str, ...] = Field(min_length=1, description="names of GPUs")
+    kernels: tuple[str, ...] = Field(
+        (), description="types, classes of operators, `routed`, or several of them in a text; all when left out"
+    )
+    least: Seconds = Field(0.0, ge=0.0, description="and none of them takes less")
+
+    @field_validator("kernels")
+    @classmethod
+    def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
+        known = {*operators.DTYPE_BYTES, *FAMILIES, ROUTED}
+        if wrong := sorted({word for each in kernels for word in each.split()} - known):
+            raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
+                                      {"wrong": wrong[0], "known": ", ".join(sorted(known))})  # fmt: skip
+        return kernels
+
+    def provenance(self, what: str) -> Provenance:
+        """The row of a report."""
+        of = " of " + ", ".join(self.kernels) if self.kernels else ""
+        least = f", at least {duration(self.least)}" if self.least else ""
+        low, high = self.ends
+        value = f"{self.value:g} ({low:g} to {high:g}){least}"
+        return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
+
 
 class StatesSpec(Section):
     """How states of linear attention are kept, and up to where a prompt's beginning is found again."""
@@ -211,11 +245,8 @@ class EngineSpec(Section):
     skews: dict[str, Expected[Seconds]] = Field({}, description="device → the same, where it is another")
     front_end: Expected[Seconds] | None = Field(None, description="from arrival to schedule and first token to client")
     hosts: dict[str, Expected[Factor]] = Field({}, description="device → how much slower its host is")
-    paces: dict[str, Expected[Factor]] = Field(
-        {}, description="device → how much longer kernels take than measured ones"
-    )
-    routed_paces: dict[str, Expected[Factor]] = Field(
-        {}, description="device → the same of routed experts, beside that"
+    paces: tuple[PaceSpec, ...] = Field(
+        (), description="kernels that take longer on some GPUs than measured ones: the first that holds"
     )
     memory: MemorySpec | None = None
     context: Expected[Bytes] | None = Field(None, description="memory of the runtime")
@@ -256,8 +287,7 @@ class EngineSpec(Section):
             "skews": {device: _prior(each) for device, each in self.skews.items()},
             "front_end": _prior(self.front_end),
             "hosts": {device: _prior(each) for device, each in self.hosts.items()},
-            "paces": {device: _prior(each) for device, each in self.paces.items()},
-            "routed_paces": {device: _prior(each) for device, each in self.routed_paces.items()},
+            "paces": tuple(Pace(each.value, each.devices, each.kernels, each.least) for each in self.paces),
             "memory": self.memory.rule() if self.memory else None,
             "context_bytes": _prior(self.context),
             "peer_bytes": _prior(self.peer),
@@ -291,9 +321,7 @@ class EngineSpec(Section):
                     yield Provenance(f"{what} on {name}", _text(key, each), each.source, _basis(each))
             elif isinstance(entry, tuple):
                 for each in entry:
-                    where = " and ".join(each.attention) + (f" on {', '.join(each.devices)}" if each.devices else "")
-                    pages = f"{each.tokens} tokens ({each.backend})" if each.backend else f"{each.tokens} tokens"
-                    yield Provenance(f"{what} of {where}", pages, each.source, "library")
+                    yield each.provenance(what)
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
@@ -325,7 +353,7 @@ def _basis(entry: Stated[Any]) -> str:
 
 
 #: Keys whose values are bytes; other floats with a range but factors and shares are times.
-_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "routed_paces", "logit", "hidden")
+_BYTES, _BARE = ("context", "peer", "graph_memory"), ("hosts", "paces", "logit", "hidden")
 
 
 def _text(key: str, entry: Stated[Any]) -> str:

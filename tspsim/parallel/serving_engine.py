@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from ..model.attention import MOST_DECODED, decoded
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
+from .paces import Pace
 
 if TYPE_CHECKING:
     from ..hardware import Device
@@ -327,9 +328,8 @@ class ServingEngine:
         Seconds from a request's arrival to its first schedule and from its first token to the client.
     hosts
         By device, how much slower its host is than those that the times are of.
-    paces, routed_paces
-        By device, how much longer its kernels take than the measured ones, where the engine runs others there; and
-        those of routed experts, beside that.
+    paces
+        Kernels that take longer on some devices than the measured ones, because the engine runs others there.
     memory
         The rule by which caches get memory.
     context_bytes, peer_bytes, graph_bytes
@@ -372,8 +372,7 @@ class ServingEngine:
     skews: Mapping[str, Prior] = field(default_factory=dict)
     front_end: Prior = NONE
     hosts: Mapping[str, Prior] = field(default_factory=dict)
-    paces: Mapping[str, Prior] = field(default_factory=dict)
-    routed_paces: Mapping[str, Prior] = field(default_factory=dict)
+    paces: tuple[Pace, ...] = ()
     memory: MemoryRule = MemoryRule()
     context_bytes: Prior = NONE
     peer_bytes: Prior = NONE
@@ -492,14 +491,6 @@ class ServingEngine:
     def slower_host(self, device: str) -> float:
         """How much slower a device's host is than those that the times are of."""
         return self.hosts[device].value if device in self.hosts else 1.0
-
-    def pace(self, device: str) -> float:
-        """How much longer kernels take on a device than the measured ones."""
-        return self.paces[device].value if device in self.paces else 1.0
-
-    def routed_pace(self, device: str) -> float:
-        """The same of kernels of routed experts."""
-        return self.pace(device) * (self.routed_paces[device].value if device in self.routed_paces else 1.0)
 
     def on(self, device: str, kind: str = "") -> ServingEngine:
         """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of

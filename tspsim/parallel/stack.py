@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..operators import Computes, Gemm, MemoryBound, Operator, Role
+from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
 if TYPE_CHECKING:
@@ -157,18 +158,17 @@ class Stack:
         engine = self.engine
         finding, fuses = engine.finding, bool(engine.fused_quantising or engine.separate_quantising)
         priced = (lambda operator: best(finding(operator))) if fuses else best
-        # A device that was calibrated on whole steps has the pace of its kernels in what it was fitted to.
-        usual, routed = (
-            (1.0, 1.0) if device.spec.in_steps else (engine.pace(device.name), engine.routed_pace(device.name))
-        )
+        saves = captured is not Captured.NOTHING and engine.saves
+        saving = Saving(engine, device).seconds if saves else None
+        # Families that were calibrated on whole steps have their pace in what was fitted to those.
+        pace = paced(engine.paces, device.name, {each.operator for each in device.spec.in_steps})
 
-        def pace(operator: Operator) -> float:
-            return routed if operator.role.routed else usual
+        def cost(operator: Operator) -> float:
+            alone_s = priced(operator)
+            best_s = self.seconds(operator, alone_s if saving is None else saving(operator, alone_s))
+            return best_s if pace is None else pace(operator, best_s)
 
-        if captured is Captured.NOTHING or not engine.saves:
-            return lambda operator: pace(operator) * self.seconds(operator, priced(operator))
-        saving = Saving(engine, device)
-        return lambda operator: pace(operator) * self.seconds(operator, saving.seconds(operator, priced(operator)))
+        return cost
 
     def slowdown(self, device: Device) -> float:
         """Factor on a kernel's time while its device moves data."""

@@ -1,0 +1,61 @@
+"""Kernels of a serving engine that take longer on some GPUs than those that were measured there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from tspsim.operators import Operator
+
+#: What :class:`Pace` calls the products of routed experts.
+ROUTED = "routed"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much longer some kernels take on some GPUs than the measured ones, because the engine runs others there.
+
+    Attributes
+    ----------
+    factor
+        Their time over that of the measured ones.
+    devices
+        Names of GPUs.
+    kernels
+        Types, classes of operators, :data:`ROUTED`, or several of them in a text: operators that have all of one
+        text's. None: all operators.
+    least_s
+        Seconds that none of them takes less than.
+    """
+
+    factor: float
+    devices: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
+    least_s: float = 0.0
+
+    def holds(self, operator: Operator) -> bool:
+        """Whether it is one of the kernels."""
+        if not self.kernels:
+            return True
+        words = {operator.dtype, type(operator).__name__, ROUTED if operator.role.routed else ""}
+        return any(words.issuperset(each.split()) for each in self.kernels)
+
+
+def paced(
+    paces: Iterable[Pace], device: str, but: Collection[str] = ()
+) -> Callable[[Operator, float], float] | None:
+    """``f(operator, seconds)`` → seconds that the kernel takes on a device; None where all are as they were measured.
+
+    Of several paces that hold, the first does; operators of a family in ``but`` have none.
+    """
+    here = [each for each in paces if device in each.devices]
+    if not here:
+        return None
+
+    def seconds(operator: Operator, best_s: float) -> float:
+        first = next((each for each in here if each.holds(operator)), None)
+        if first is None or operator.family in but:
+            return best_s
+        return max(first.least_s, first.factor * best_s)
+
+    return seconds
