@@ -4,7 +4,8 @@
 
 Needs Chromium and the extras ``studio`` and ``browser``. A change is a key stroke in the text of the question; the
 clock is the page's own and runs until the headline shows another rate. Beside it stand the seconds of processors that
-server and workers took, which say the same on a machine that does other things too.
+server and workers took. On a machine that does other things too, ``chrt -r 1 python benchmarks/studio.py`` gives what
+idle cores give: the others wait.
 """
 
 from __future__ import annotations
@@ -72,18 +73,18 @@ def resident_bytes(studio: Any) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def processor_s(studio: Any) -> float:
-    """Seconds of processors of server and workers."""
-    ticks = 0
+def processor_s(studio: Any) -> tuple[float, float]:
+    """Seconds of processors of the server, and of its workers."""
+    spent = []
     for pid in processes(studio):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        spent.append((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    return spent[0], sum(spent[1:])
 
 
 def measure(page: Any, studio: Any, text: str, changes: int) -> dict[str, float]:
     """Times of a number of changes of the length, after two that warm everything up."""
-    times, spent = [], 0.0
+    times, server_s, workers_s = [], 0.0, 0.0
     for number in range(changes + 2):
         changed = text.replace("8192", str(8192 + 256 * (number + 1)))
         before = processor_s(studio)
@@ -91,10 +92,18 @@ def measure(page: Any, studio: Any, text: str, changes: int) -> dict[str, float]
         page.wait_for_function(FRESH, timeout=120_000)
         if number >= 2:
             times.append(took / 1e3)
-            spent += processor_s(studio) - before
+            server_s, workers_s = (
+                spent + now - then
+                for spent, now, then in zip((server_s, workers_s), processor_s(studio), before, strict=True)
+            )
     times.sort()
     at_95 = times[min(len(times) - 1, round(0.95 * (len(times) - 1)))]
-    return {"median_s": statistics.median(times), "p95_s": at_95, "processor_s": spent / changes}
+    return {
+        "median_s": statistics.median(times),
+        "p95_s": at_95,
+        "server_processor_s": server_s / changes,
+        "workers_processor_s": workers_s / changes,
+    }
 
 
 def main() -> None:

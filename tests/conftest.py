@@ -70,7 +70,21 @@ def apart() -> Iterator[None]:
     make_anew()
 
 
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu"]
+#: Parts of Chromium that pages have no use for: what pops up below its address bar are two more pages for each of ours.
+WITHOUT = (
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # What playwright leaves out too: a list that is stated replaces its own.
+    "AimEnabled",
+    "DestroyProfileOnBrowserClose",
+    "HttpsUpgrades",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "PreconnectToSearch",
+)
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", f"--disable-features={','.join(WITHOUT)}"]
 
 
 @pytest.fixture(scope="session")

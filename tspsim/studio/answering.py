@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from ..errors import shorten
 from . import values
 from .answers import SORTS, loads
-from .part import WAIT_S, Part, Said
+from .part import WAIT_S, Part, Said, one_by_one
 
 
 class Answers(Part):
@@ -40,6 +40,7 @@ class Answers(Part):
             State("figure", "value"),
             State("answered", "data"),
             prevent_initial_call=True,
+            running=one_by_one("tick"),
         )(self.answer)
         app.callback(
             Output("cancel", "n_clicks"), Input("cancel", "n_clicks"), State("tab", "data"), prevent_initial_call=True
@@ -62,10 +63,9 @@ class Answers(Part):
         desk = self.desks.of(tab)
         if ctx.triggered_id == "question" and answered and answered["n"] == question["n"]:
             raise PreventUpdate  # another place of the same question
-        job = desk.answering if desk.asked == question["n"] else None
-        if job is None or ctx.triggered_id == "again":
-            job = desk.answering = desk.ask("front", "answer", question["text"], question["file"])
-            desk.asked = question["n"]
+        job = desk.answer(question["n"], question["text"], question["file"], ctx.triggered_id == "again")
+        if job is None:
+            raise PreventUpdate
         keep = (no_update,) * 5
         if not job.wait(WAIT_S):
             words = shorten(f"{job.words}: {100 * job.share:.0f} %" if job.words else "", 90)

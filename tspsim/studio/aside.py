@@ -10,7 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from .answers.parts import heads, region
 from .desks import Job
-from .part import WAIT_S, Part, Said
+from .part import WAIT_S, Part, Said, one_by_one
 
 
 class Aside(Part):
@@ -31,6 +31,7 @@ class Aside(Part):
             State("question", "data"),
             State("tab", "data"),
             prevent_initial_call=True,
+            running=one_by_one("plans-tick"),
         )(self.plans)
         app.callback(
             Output("offers", "children"),
@@ -43,6 +44,7 @@ class Aside(Part):
             State("question", "data"),
             State("tab", "data"),
             prevent_initial_call=True,
+            running=one_by_one("offers-tick"),
         )(self.offers)
 
     def _under_way(self, tab: str, question: Said | None, job: str, arguments: tuple[Any, ...]) -> tuple[Job, str]:

@@ -11,20 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import multiprocessing
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
 from . import confine, work
+from .processes import context
 
 #: Seconds that a job which is no longer wanted may take to end by itself.
 GRACE_S = 0.15
@@ -77,22 +75,6 @@ class Job:
 #: Kind of catalog → its entries: name, what it is.
 Entries = dict[str, list[tuple[str, str]]]
 _numbers = itertools.count(1)
-
-
-def context() -> Any:
-    """How processes are made: of one that is warm, where the system can."""
-    if sys.platform == "win32":
-        return multiprocessing.get_context("spawn")
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["__main__", "tspsim.studio.warm"])
-    return made
-
-
-def begin() -> None:
-    """Start the process that others are made of, which takes a second or two, beside what the caller does meanwhile."""
-    if sys.platform != "win32":
-        context()
-        forkserver.ensure_running()
 
 
 class Worker:
@@ -180,8 +162,10 @@ class Desk:
         self.lanes: dict[str, Worker] = {}
         self.heard_s = time.monotonic()
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
         #: Number of the question that was asked last, what answers it, and the last answer: its JSON, and all of it.
         self.asked = 0
+        self._asked = ("", "")
         self.answering: Job | None = None
         self.document: dict[str, Any] | None = None
         self.value: dict[str, Any] | None = None
@@ -204,6 +188,17 @@ class Desk:
             if worker is None or worker.busy or not worker.alive or (worker.job is not None and worker.job.cancelled):
                 worker = self.lanes[lane] = Worker(self.folder, LANES[lane])
             return worker.ask(name, arguments)
+
+    def answer(self, number: int, text: str, file: str, again: bool = False) -> Job | None:
+        """What answers the question of a number, begun when it is first asked for, or ``again``; None: a later one is
+        asked by now."""
+        with self._asking:
+            if number < self.asked:
+                return None
+            if self.answering is None or (number, text, file) != (self.asked, *self._asked) or again:
+                self.answering = self.ask("front", "answer", text, file)
+                self.asked, self._asked = number, (text, file)
+            return self.answering
 
     def done(self, lane: str, name: str, *arguments: Any, seconds: float = 60.0) -> Any:
         """What a short job gives back.

@@ -180,7 +180,6 @@ def _control(field: Field) -> Any:
         id=name,
         type="text",
         value=now,
-        debounce=0.12,
         className="input",
         placeholder=field.default or ("type to search" if field.catalogs else ""),
         autoComplete="off",

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..interface import mapping_of, sort_of
 from . import kept, numbers
 from .desks import Desk, Job
-from .part import WAIT_S, Part, Said
+from .part import WAIT_S, Part, Said, one_by_one
 
 
 class Keep(Part):
@@ -47,6 +47,7 @@ class Keep(Part):
             State("pins", "data"),
             State("tab", "data"),
             prevent_initial_call=True,
+            running=one_by_one("write-tick"),
         )(self.write)
 
     def about(self, question: Said | None, keys_of: str | None) -> tuple[Any, ...]:

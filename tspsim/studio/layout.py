@@ -8,6 +8,8 @@ from typing import Any
 import dash_bootstrap_components as dbc
 from dash import dcc, html
 
+from .part import TICK_MS
+
 
 def page() -> Any:
     """A new tab's page."""
@@ -29,11 +31,11 @@ def page() -> Any:
             dcc.Store(id="keys-of"),
             dcc.Store(id="pins", storage_type="session"),
             html.Div(id="offered"),
-            dcc.Interval(id="tick", interval=250, disabled=True),
-            dcc.Interval(id="curve-tick", interval=300, disabled=True),
-            dcc.Interval(id="plans-tick", interval=400, disabled=True),
-            dcc.Interval(id="offers-tick", interval=400, disabled=True),
-            dcc.Interval(id="write-tick", interval=300, disabled=True),
+            dcc.Interval(id="tick", interval=TICK_MS, disabled=True),
+            dcc.Interval(id="curve-tick", interval=TICK_MS, disabled=True),
+            dcc.Interval(id="plans-tick", interval=TICK_MS, disabled=True),
+            dcc.Interval(id="offers-tick", interval=TICK_MS, disabled=True),
+            dcc.Interval(id="write-tick", interval=TICK_MS, disabled=True),
             html.A("Skip to the answer", href="#answer-title", className="skip", id="skip"),
             html.Header([html.H1("tspsim studio"), _start()]),
             html.Main([_ask(), _text(), _answer()], **{"data-tab": tab}),

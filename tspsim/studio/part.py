@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from dash import Output
+
 from .desks import Desks
 from .fields import Forms
 
 #: Seconds that a request waits for its job before it says how far that is.
 WAIT_S = 0.8
 Said = dict[str, Any]
+#: Milliseconds between two looks at what is under way.
+TICK_MS = 250
+
+
+def one_by_one(tick: str) -> list[tuple[Output, int, int]]:
+    """What a callback that a clock asks sets while it runs: the clock waits for it, or looks would pile up."""
+    return [(Output(tick, "interval"), 3_600_000, TICK_MS)]
 
 
 class Part:

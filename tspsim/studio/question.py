@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,8 @@ class Turns(Part):
         return link.State(told["text"], told["file"])
 
     def _shown(self, desk: Desk, now: link.State, question: Said, whole: bool, before: str | None) -> tuple[Any, ...]:
-        """The page of a question: its text where it changed, its form where that may look otherwise."""
+        """The page of a question: its text where it changed, its form where that may look otherwise. What answers it
+        has begun."""
         children: Any = no_update
         if whole:
             try:
@@ -173,6 +175,9 @@ class Turns(Part):
         made = link.made(now)
         asks = (now.text, now.file) != (question.get("text"), question.get("file"))
         told = {**question, "text": now.text, "file": now.file, "at": now.at, "n": question["n"] + asks, "hash": made}
+        if asks:
+            # The page asks for it once it has drawn the form; what gives way to it may take a moment.
+            threading.Thread(target=desk.answer, args=(told["n"], now.text, now.file), daemon=True).start()
         same = now.text == before
         rows = min(MOST_ROWS, max(10, now.text.count("\n") + 2))
         return (

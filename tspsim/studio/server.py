@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import secrets
 import socket
 import threading
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from .desks import Desks, begin
-from .guard import LOOPBACK, Guard
+from .processes import begin
+
+if TYPE_CHECKING:
+    from .desks import Desks
 
 #: Where it listens if nobody says otherwise and nobody else does: a page that is open finds it again after a restart.
 USUAL_PORT = 8787
@@ -64,21 +67,21 @@ def opened(
     InputError
         The extra is not installed, there is no such folder, or the address is taken.
     """
-    try:
-        import dash
-        import werkzeug.serving
-    except ImportError:
-        raise InputError(MISSING) from None
+    if importlib.util.find_spec("dash") is None:
+        raise InputError(MISSING)
     folder = folder.resolve()
     if not folder.is_dir():
         raise InputError("is no folder", file=str(folder))
-    _ = dash
     local = host in ("127.0.0.1", "localhost", "::1")
     if not local and not token:
         token = secrets.token_urlsafe(24)
     listening = _listening(host, port)
-    begin()
+    begin()  # it imports beside this process
+    import werkzeug.serving
+
     from .app import made
+    from .desks import Desks
+    from .guard import LOOPBACK, Guard
 
     at = int(listening.getsockname()[1])
     desks = Desks(folder)

@@ -4,6 +4,7 @@ answered, so that a new one costs milliseconds."""
 from __future__ import annotations
 
 import contextlib
+import gc
 
 from .. import interface
 from . import work
@@ -19,5 +20,9 @@ with contextlib.suppress(Exception):  # a worker says itself what is wrong
     )
     result.dumps()
     del result
+
+# What is here stays, in every process: the collector need not touch it, and no process has a copy of its own.
+gc.collect()
+gc.freeze()
 
 __all__ = ["work"]

@@ -14,7 +14,7 @@ from ..interface import mapping_of
 from . import numbers, values
 from .answers.parts import AXIS, LOOKS
 from .desks import Job
-from .part import WAIT_S, Part, Said
+from .part import WAIT_S, Part, Said, one_by_one
 
 
 class Curves(Part):
@@ -39,6 +39,7 @@ class Curves(Part):
             State("curve-of", "data"),
             State("tab", "data"),
             prevent_initial_call=True,
+            running=one_by_one("curve-tick"),
         )(self.curve)
         app.callback(
             Output("slid", "data"),
@@ -77,7 +78,8 @@ class Curves(Part):
             desk.drawing = desk.ask("curve", "curve", question["text"], question["file"], path, points)
             desk.drawn = key
         job: Job = desk.drawing
-        over = job.wait(WAIT_S if ctx.triggered_id == "curve-tick" else 0.05)
+        looks = ctx.triggered_id == "curve-tick"
+        over = job.wait(WAIT_S / 4 if looks else 0.05)  # a slider that was moved waits for this
         title = numbers.titled(path, data)
         told = job.line if job.line else "" if over else f"drawing: {job.words or 'begins'}"
         index = points.index(now)
@@ -94,7 +96,7 @@ class Curves(Part):
             False,
             no_update if same else len(points) - 1,
             no_update if same else ends,
-            index,
+            no_update if looks else index,  # somebody may have moved it meanwhile
             f"{title}: {now}",
         )
 

@@ -1,14 +1,14 @@
 /* Small glue: waits until typing rests, dims what is no longer the answer, copies, says when the tab closes. */
 (function () {
-  const WAIT_MS = 120, PATIENCE_MS = 20000, FORGET_MS = 1500;
+  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500;
   let waiting = null, number = 0, busy = 0, begun = false, turning = null, same = false, changed = 0, settled = 0;
   const none = () => window.dash_clientside.no_update;
   const answer = () => document.getElementById("answer");
 
   /* What happens is told to the server one by one: while it works out one turn, the next ones wait here. */
   const queue = [];
-  /* Keys that somebody typed into, and that were not told yet. */
-  const typing = new Set();
+  /* What somebody typed into keys and was not told yet; a form that is drawn anew meanwhile may show an older text. */
+  const typing = new Map();
   function push(event) {
     event.at = Date.now();
     if (!["go", "find", "file"].includes(event.kind) && answer()) answer().setAttribute("data-changing", "");
@@ -21,6 +21,7 @@
   function next() {
     if (!queue.length || Date.now() - busy < PATIENCE_MS) return;
     busy = Date.now();
+    typing.forEach((typed, path) => busy - typed.at > FORGET_MS && typing.delete(path));
     turning = Object.assign(queue.shift(), { n: ++number });
     window.dash_clientside.set_props("happened", { data: turning });
     setTimeout(next, PATIENCE_MS + 100);
@@ -50,7 +51,7 @@
         /* One at a time is somebody typing, or choosing; many at once are a form that has just been drawn, and what
            somebody typed into it while the page was busy. */
         const paths = Object.keys(fields), mine = paths.length === 1 ? paths : paths.filter((path) => typing.has(path));
-        const values = Object.fromEntries(mine.map((path) => [path, fields[path]]));
+        const values = Object.fromEntries(mine.map((path) => [path, typing.has(path) ? typing.get(path).text : fields[path]]));
         mine.forEach((path) => typing.delete(path));
         if (mine.length) push({ kind: "field", values: values });
         return none();
@@ -91,12 +92,18 @@
     const from = event.target.closest && event.target.closest(".ask, .editor");
     if (!from || event.target.id === "find" || !answer()) return;
     changed = Date.now();
-    if (event.target.id.includes('"field"')) typing.add(JSON.parse(event.target.id).path);
+    if (event.target.id.includes('"field"')) {
+      const { value, selectionStart } = event.target;
+      typing.set(JSON.parse(event.target.id).path, { text: value, caret: selectionStart, at: changed });
+    }
     answer().setAttribute("data-changing", "");
     setTimeout(settle, FORGET_MS + 50);
   });
   /* What is typed into a field that offers entries replaces the one that it names. */
+  let held = "";
+  document.addEventListener("pointerdown", () => (held = ""));
   document.addEventListener("focusin", (event) => {
+    held = event.target.closest("#form") ? event.target.id : "";
     if (event.target.matches("input[list]")) event.target.select();
   });
   document.addEventListener("click", (event) => {
@@ -111,9 +118,25 @@
     const page = document.querySelector("[data-tab]");
     if (page) navigator.sendBeacon("/leave/" + page.dataset.tab);
   });
+  /* Who is in a field of a form that is drawn anew stays in it, with all that was typed there. */
+  function hold() {
+    const field = held && document.activeElement === document.body && document.getElementById(held);
+    if (!field) return;
+    const typed = held.includes('"field"') && typing.get(JSON.parse(held).path);
+    field.focus();
+    if (typed && typed.text !== field.value) {
+      Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), "value").set.call(field, typed.text);
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+    if (field.setSelectionRange) {
+      const caret = typed ? typed.caret : field.value.length;
+      field.setSelectionRange(caret, caret);
+    }
+  }
   /* Who goes to another place of the form by keyboard stays there. */
   let title = "";
   new MutationObserver(() => {
+    hold();
     /* A slider of Dash has no name of its own. */
     document.querySelectorAll("[role=slider]:not([aria-labelledby])").forEach((each) => {
       const of = each.closest("[id]");
