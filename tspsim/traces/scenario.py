@@ -176,9 +176,11 @@ def _work(found: Guess) -> Iterator[str]:
         else:
             yield "  # the lengths of contexts are not annotated"
             yield "  context: 1024"
+        if batch.prompts > 1:
+            yield "  # prompts, and tokens of one: the annotation has their sum"
+            yield f"  sequences_per_replica: {batch.prompts}"
         if batch.prompts:
-            yield f"  # {batch.prompts} prompts; a mixed step states their tokens as one piece"
-            yield f"  chunk: {batch.prompt_tokens}"
+            yield f"  chunk: {max(1, round(batch.prompt_tokens / batch.prompts))}"
 
 
 def _slug(name: str) -> str:
