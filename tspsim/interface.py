@@ -579,7 +579,7 @@ class Comparison(Pictured):
             frame.insert(0, "gpus", result.cluster["gpus"])
             frame.insert(0, "scenario", result.scenario["name"])
             frames.append(frame)
-        return pandas.concat(frames, ignore_index=True)
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     def to_json(self) -> dict[str, Any]:
         """The results and, for a purchase, its decision, as plain data."""

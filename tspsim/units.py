@@ -221,7 +221,7 @@ def _factor(value: object, unit: str, dimension: str, offer: str) -> Fraction:
         if unit in units and other != "count":
             what = "a plain count is" if dimension == "count" else f"{dimension} are"
             raise UnitError(f"'{text}' measures {other}; {what} needed here, such as {offer}")
-    currency = re.split(r"[/ ]", unit)[0]
+    currency = re.sub(r"^[kMG](?=[A-Z]{3}$)", "", re.split(r"[/ ]", unit)[0])
     if dimension.startswith("USD") and len(currency) <= 3 and not currency.upper().endswith("USD"):
         problem = f"'{text}' is in {currency}; prices are in US dollars alone (USD or $): convert it"
         raise UnitError(f"{problem}, and write one such as {offer}")

@@ -35,6 +35,10 @@ def compared(result: Result) -> Comparison:
     return tspsim.compare(QUESTION, {**QUESTION, "name": "again", "cluster": "hgx-h100-8"})
 
 
+def test_what_was_compared_before_an_interrupt_is_a_frame_even_of_nothing() -> None:
+    assert Comparison((), (), ()).to_frame().empty
+
+
 def test_dir_shows_what_the_commands_do() -> None:
     assert {"load", "simulate", "plan", "compare", "sweep"} <= set(dir(tspsim))
     assert all(getattr(tspsim, name) is not None for name in dir(tspsim))

@@ -48,7 +48,7 @@ def test_a_page_has_its_figures_and_a_table_beside_each(answer: FleetAnswer, fig
     for key in ("nodes", "use", "hours", "waits"):
         assert key in figures
         (section,) = re.findall(rf'<section id="{key}".*?</section>', page, re.DOTALL)
-        assert "<table>" in section and f'id="figure-{key}"' in section
+        assert "data-label=" in section and f'id="figure-{key}"' in section
 
 
 def test_rectangles_are_the_spells_of_jobs_on_nodes(answer: FleetAnswer, figures: dict[str, Any]) -> None:

@@ -134,6 +134,16 @@ def test_what_the_sheet_has_no_room_for_is_counted() -> None:
     assert len(fitted.question) <= 2 * LENGTH and fitted.lists[0][1][0].endswith("…")
 
 
+def test_a_sheet_of_few_offers_cuts_no_sentence() -> None:
+    rows = [(f"P{number}", "1") for number in range(3)]
+    terms = [(name, "word " * 30) for name in ("Plan", "Prices", "Failures")]
+    short = Memo("t", "k", "q", "v", "sure", [], [], "w", ("Plan", "Rate"), rows, [("h", ["s " * 60] * 6)], terms)
+    fitted = short.fitted()
+    assert not any("…" in told for _, told in fitted.terms) and len(fitted.lists[0][1]) == 6
+    crowded = replace(short, rows=rows * 3, terms=terms * 2).fitted()
+    assert all(told.endswith("…") for _, told in crowded.terms)
+
+
 @pytest.mark.parametrize("command", ["run", "plan", "compare"])
 def test_without_a_browser_the_memo_is_refused_before_the_work(
     command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -114,6 +114,14 @@ def test_a_peak_and_a_change_of_leaders_are_told() -> None:
     assert "Along nodes lead: A at 1 to 2, B at 4." in sentences(view, view.measures[0])
 
 
+def test_a_plan_that_does_not_lead_everywhere_is_told_beside_the_best_point() -> None:
+    rates = {("A", 1): 9.0, ("A", 2): 9.0, ("A", 4): 9.0, ("B", 1): 8.0, ("B", 2): 8.0, ("B", 4): 90.0}
+    view = SweepView(table({NODES: (1, 2, 4)}, "AB", lambda at, plan: rates[plan, at[NODES]]), "t")
+    told = [headline(view, view.measures[0])[0], *sentences(view, view.measures[0])]
+    assert any("highest most often (2 of 3 times) with A" in each for each in told)
+    assert any(each.startswith("Best: 90") and each.endswith("B.") for each in told)
+
+
 def test_weak_scaling_tells_its_loss_and_the_axis_shows_it() -> None:
     text = page(table({NODES: (1, 4, 16)}, "AB", power(0.99, 0.0)), "t", plotly_js="p.js")
     view = SweepView(table({NODES: (1, 4, 16)}, "A", power(0.99, 0.0)), "t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
+from tspsim.report.requests import headline
+from tspsim.result import PlanResult
 from tspsim.serving.bounds import kept_of
 from tspsim.serving.steady import Steady, steady_of, tied, window
 from tspsim.serving.waits import Waits
+from tspsim.studies.purchase.machines import machines_in_words
 from tspsim.units import share_beside
 
 
@@ -171,6 +175,21 @@ def test_a_purchase_is_the_same_with_600_requests_and_with_100_times_as_many(cou
             assert mine.service is not None and other.service is not None
             assert mine.service.machines_low <= other.service.machines <= mine.service.machines_high
             assert mine.service.machines_high - mine.service.machines_low <= 1 + mine.service.machines // 10
+
+
+def test_plans_that_serve_all_that_is_sent_tie_and_an_unfilled_machine_is_told():
+    asked = purchase(requests=100, arrivals={"kind": "poisson", "rate": [4, 8]})
+    plans = [{"name": "one"}, {"name": "few", "engine": {"max_num_seqs": 64}}]
+    cluster = asked.pop("offers")[0]["cluster"]
+    result = tspsim.simulate({**asked, "plans": plans, "cluster": cluster, "project": {"requests": "20/s"}})
+    first, second = sorted(result.plans, key=lambda plan: plan is not result.best)
+    told = headline(first, [second])
+    assert f"ties with {second.name} and serves when" in told and "serves best" in headline(first, [refused(second)])
+    assert "No heavier load was asked" in " ".join(machines_in_words(result))
+
+
+def refused(plan: PlanResult) -> PlanResult:
+    return replace(plan, error="does not fit")
 
 
 def test_an_offer_that_keeps_the_bounds_at_no_load_is_neither_cheapest_nor_counted_out():

@@ -137,7 +137,7 @@ def test_the_yaml_that_is_written_reads_back():
 
 def test_replicas_are_so_many_servers_behind_a_router():
     found = text("vllm", {"tp": 2}, model="llama-3.1-8b")
-    assert "# 4 of, behind a router" in found
+    assert "# 4 of it, behind a router" in found
     assert "--tensor-parallel-size 2" in found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.scenario import load
 from tspsim.studies import sizing
+from tspsim.studies.planner.traffic import TrafficPlanner
 from tspsim.traffic.traces import read_trace
 
 
@@ -59,6 +61,19 @@ def test_the_command_tells_writes_and_launches(trace: Path, tmp_path: Path, caps
     assert offer["machines"] == 1 and offer["bounds"]["kept"] and offer["replicas"] == {"replicas": 1}
     assert "vllm serve" in (folder / "h200.sh").read_text()
     assert load(str(folder / "h200.yaml")).traffic is not None
+
+
+def test_an_interrupt_is_no_size(trace: Path, monkeypatch, capsys):
+    """Ctrl-C while plans are searched: what was found by then is no answer."""
+
+    def stopped(self: TrafficPlanner) -> Any:
+        return SimpleNamespace(interrupted=True, best=())
+
+    monkeypatch.setattr(TrafficPlanner, "run", stopped)
+    words = ["size", str(trace), "--slo", "ttft=1s", "--model", "llama-3.1-8b", "--on", "h200"]
+    assert main(words) == 130
+    told = capsys.readouterr()
+    assert not told.out and "interrupted" in told.err
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError, UnknownNameError
+from tspsim.studies.purchase.verdict import against
 from tspsim.studies.uncertainty import (
     BETWEEN_FRAMEWORKS,
     BETWEEN_TABLES,
@@ -47,6 +48,13 @@ def test_the_probability_of_two_lognormal_steps_is_the_normal_distribution_of_th
     assert verdict.ratio == pytest.approx(1.15)
     assert math.log(verdict.high) == pytest.approx(math.log(1.15) + Z * math.hypot(0.1, 0.2), abs=0.01)
     assert math.log(verdict.low) == pytest.approx(math.log(1.15) - Z * math.hypot(0.1, 0.2), abs=0.01)
+
+
+def test_a_lead_as_likely_as_not_is_a_tie() -> None:
+    for slower, tie in ((1.01, True), (1.3, False)):
+        verdict = compare(whole("a", 1.0, 0.2), whole("b", slower, 0.2))
+        assert verdict.tie == tie and not verdict.alike, verdict.probability
+        assert ("a tie, " in against(verdict, "the tokens a dollar")) == tie
 
 
 def test_an_error_that_both_share_changes_no_verdict() -> None:

@@ -180,7 +180,7 @@ def _of_the_best(result: Result, view: View, serves: bool) -> Iterator[Renderabl
     if best is None:
         return
     if serves:
-        yield Text(requests.headline(best, len(result.plans) == 1), style="bold")
+        yield Text(requests.headline(best, [plan for plan in result.plans if plan is not best]), style="bold")
         yield from map(Text, machines_in_words(result))
         yield from map(Text, requests.sentences(best))
     elif view.load is not None:

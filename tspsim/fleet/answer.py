@@ -156,7 +156,7 @@ def _in_words(jobs: list[Job], paces: Paces) -> Iterator[str]:
     for name, why in paces.left_out.items():
         if why:
             told = ", ".join(f"{count:,} {words}" for words, count in why.items())
-            yield f"Rows of the log {name} that are no jobs as they stand: {told}."
+            yield f"Rows of `{name}` that are no jobs as they stand: {told}."
     unknown = sum(job.paces[0].plan is None for job in jobs)
     if unknown:
         every = several(len(jobs), "job")

@@ -17,7 +17,7 @@ from .comparison import Row, dollars, rows, slug
 from .comparison_requests import page_of_requests
 from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
 from .differences import differences, in_words
-from .memo.purchase import memo_of
+from .memo.purchase import memo_of, ties
 from .memo.sheet import section
 from .numbers import seconds
 from .page import _bundle, render_sections
@@ -203,8 +203,11 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
         winner = decision.winner
         assert winner.best is not None
         basis = winner.rates.basis
+        most, level = compact(winner.measure("tokens_per_usd") or 0.0), ties(decision)
         values["headline"] = (
-            f"{winner.name} gives most tokens a dollar: {compact(winner.measure('tokens_per_usd') or 0.0)}"
+            f"{' and '.join([winner.name, *level])} tie on tokens a dollar: {winner.name} gives {most}"
+            if level
+            else f"{winner.name} gives most tokens a dollar: {most}"
         )
         values["spread"] = f"{winner.best.name}, price basis {basis}"
         nearest = decision.verdicts[0] if decision.verdicts else None
@@ -212,9 +215,10 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
             today = decision.price_ratio(nearest)
             values["sentences"].insert(
                 0,
-                f"That is {nearest.ratio:.2f} times {nearest.b}, the nearest (nine times of ten {nearest.low:.2f} to "
-                f"{nearest.high:.2f}), and more with a probability of {chance(nearest.probability)}; the verdict "
-                f"turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}"
+                f"That is {nearest.ratio:.2f} times the tokens a dollar of {nearest.b}, the nearest (nine times of ten "
+                f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of "
+                f"{chance(nearest.probability)}; the verdict turns when its GPU hour costs "
+                f"{nearest.break_even_price_ratio:.2f} times that of {nearest.b}"
                 + (f"; today it costs {today:.2f} times that." if today is not None else "."),
             )
         values["sentences"][-1] = "Fastest of all: " + (

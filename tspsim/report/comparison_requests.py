@@ -9,7 +9,7 @@ from tspsim.units import chance
 
 from . import comparison_figures as figures
 from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
-from .memo.purchase import memo_of
+from .memo.purchase import memo_of, ties
 from .memo.sheet import section
 from .serving import adapter, compare_page
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 
 MACHINES = "<ul>{% for each in told %}<li>{{ each }}</li>{% endfor %}</ul>"
+
+
+def level_of(decision: Decision | None) -> list[str]:
+    """The winner and the offers that tie with it; empty where one is better."""
+    tying = ties(decision) if decision is not None else []
+    return [decision.winner.name, *tying] if decision is not None and decision.winner is not None and tying else []
 
 
 def how_sure(decision: Decision | None) -> str:
@@ -72,6 +78,7 @@ def page_of_requests(
         further,
         drawn,
         sure=how_sure(decision),
+        level=level_of(decision),
         title=told,
         description=description,
         kicker=adapter.kicker(results[0]) if len(results) == 1 else adapter.traffic_in_words(results[0]),

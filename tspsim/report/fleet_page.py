@@ -37,9 +37,10 @@ ANSWER = """
 {% if description %}<p>{{ description }}</p>{% endif %}
 <p>{{ kicker }}</p>
 <p><b>Jobs have {{ allocated }} of all GPU-hours; {{ productive }} do work that lasts.</b> {{ sentence }}</p>
-<div class="scroll"><table>
+<div class="scroll"><table class="plans">
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in classes %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}
+{% for row in classes %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
+<td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}
 </tr>{% endfor %}</tbody></table></div>
 {% for note in notes %}<p class="note">{{ note|prose }}</p>
 {% endfor %}
@@ -48,9 +49,10 @@ ANSWER = """
 FIGURE = """
 {{ figure(key, caption) }}
 {% if rows %}<details><summary>{{ summary }}</summary>
-<div class="scroll"><table>
+<div class="scroll"><table class="plans">
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
+<td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></details>{% endif %}
 """
 
@@ -58,9 +60,10 @@ SIZES = """
 <h1>{{ name }}</h1>
 {% if description %}<p>{{ description }}</p>{% endif %}
 <p><b>{{ headline }}</b></p>
-<div class="scroll"><table>
+<div class="scroll"><table class="plans">
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}
+{% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}
+<td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}
 </tr>{% endfor %}</tbody></table></div>
 {% for sentence in sentences %}<p>{{ sentence }}</p>
 {% endfor %}

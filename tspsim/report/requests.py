@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.result import PlanResult, Result
 from tspsim.serving.bounds import kept_in_words
-from tspsim.serving.steady import figures, interval
+from tspsim.serving.steady import figures, interval, tied
 from tspsim.units import compact, digits, percent, share_beside
 
 from .numbers import seconds
@@ -139,10 +139,12 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
     return answer
 
 
-def headline(plan: PlanResult, alone: bool) -> str:
-    """The best plan and what it does, in a sentence."""
+def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
+    """The best plan and what it does, in a sentence; of ``others`` those that a longer run may put before it."""
     point = plan.serving
-    lead = "serves" if alone else "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
+    level = [other.name for other in others if other.ran and _even(point, other.serving)]
+    lead = "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
+    lead = f"ties with {' and '.join(level)} and serves" if level else lead if others else "serves"
     load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
     load = load or next((f" when {point['rate']:g} requests/s are sent" for key in point if key == "rate"), "")
     kept = point.get("bounds")
@@ -155,12 +157,26 @@ def headline(plan: PlanResult, alone: bool) -> str:
     return f"{told}{within(point)}."
 
 
+def _even(point: Point, other: Point) -> bool:
+    """Whether two points differ by no more than the requests that were drawn allow, in what plans are ranked by."""
+    names = {_ranked_by(each) for each in (point, other)}
+    kept = {bool((each.get("bounds") or {}).get("kept", True)) for each in (point, other)}
+    if len(names) > 1 or len(kept) > 1 or not (point.get("steady") and other.get("steady")):
+        return False
+    name = names.pop()
+    mine, theirs = ((float(figures(each)[name]), *interval(each, name)) for each in (point, other))
+    return tied(mine, theirs)
+
+
+def _ranked_by(point: Point) -> str:
+    return "output_tokens_per_s" if point["goodput_requests_per_s"] is None else "goodput_requests_per_s"
+
+
 def within(point: Point) -> str:
     """By how much the requests that were drawn may move the rate; empty of a run without a steady part."""
     if not point.get("steady"):
         return ""
-    name = "output_tokens_per_s" if point["goodput_requests_per_s"] is None else "goodput_requests_per_s"
-    low, high = interval(point, name)
+    low, high = interval(point, _ranked_by(point))
     return f" (steady, {digits(low)} to {digits(high)} nine times of ten)"
 
 

@@ -248,8 +248,9 @@ def bottleneck(serving: dict[str, Any]) -> str:
 def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -> Iterator[str]:
     """What a reader of this plan should know of its points."""
     if len(metrics) > 1:
-        label = ", ".join(f"{name} {value:g}" for name, value in best.run.label.items())
-        yield f"of {len(metrics)} points the one at {label} is told"
+        units = {"concurrency": "clients", "rate": "requests/s"}
+        label = ", ".join(f"{value:g} {units.get(name, name)}" for name, value in best.run.label.items())
+        yield f"sentences tell the best of {len(metrics)} loads: {label}"
     yield from notes_of_steady(metrics)
     fullest = max((each["kv"]["peak_share"] or 0.0 for each in metrics), default=0.0)
     preempted = sum(each["preemptions"] for each in metrics)

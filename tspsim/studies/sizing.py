@@ -117,7 +117,7 @@ class Sized:
         fewer = f" {self.fewer}." if self.fewer else ""
         fewer += "" if self.served["steady"] else " The trace ends in the ramp: ramp and drain are in that share."
         return (
-            f"{self.offer}: {nodes}{price}: {self.plan.name}, {counts}, {self.router}; "
+            f"{self.offer}: {nodes}{price}: {self.plan.name}, {counts}, router {self.router}; "
             f"{share_beside(told['share'], told['wanted'])} of requests keep the bounds.{fewer}"
         )
 
@@ -277,7 +277,10 @@ def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Sc
         scenario = offered.model_copy(update={"cluster": cluster})
         try:
             planner = TrafficPlanner(scenario, stated=False, top=1, budget_s=budget_s, progress=told)
-            return scenario, planner.run().best[0]
+            answer = planner.run()
+            if answer.interrupted:
+                raise KeyboardInterrupt
+            return scenario, answer.best[0]
         except InfeasibleError:
             nodes *= 2
             if nodes > MOST_NODES or not hasattr(cluster, "nodes"):

@@ -48,6 +48,8 @@ BETWEEN_TABLES = (0.90, 1.25)
 #: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges
 #: that nobody measured.
 BETWEEN_FRAMEWORKS = (0.92, 1.18)
+#: A lead that is less likely is none: who is ahead is then as good as a coin's throw.
+LEAST_LEAD = 0.6
 #: A standard normal variable at the low end of a range.
 Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
 
@@ -177,9 +179,14 @@ class Verdict:
     drawn: float = 0.0
 
     @property
-    def tie(self) -> bool:
+    def alike(self) -> bool:
         """Whether the two differ by no more than what was drawn for them allows."""
         return abs(self.ratio - 1.0) <= self.drawn * self.ratio if self.drawn else False
+
+    @property
+    def tie(self) -> bool:
+        """Whether neither is named as better: they are alike, or the lead is less likely than :data:`LEAST_LEAD`."""
+        return self.alike or self.probability < LEAST_LEAD
 
 
 def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int = 20_000, seed: int = 0) -> Verdict:

@@ -9,6 +9,10 @@ const report = (() => {
   const redraws = [];
   /* Of A4 and of Letter between their margins. */
   const PAPER = "690px";
+  /* Figures taller than this are drawn so much shorter there: two of them, or one and a table, share a sheet. */
+  const TALL = 260;
+  const SHORTER = 0.75;
+  const onPaper = () => root.dataset.paper !== undefined;
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches);
   const token = (name) => getComputedStyle(root).getPropertyValue(name).trim();
@@ -32,6 +36,7 @@ const report = (() => {
     const result = clone(layout);
     result.modebar = { bgcolor: "rgba(0,0,0,0)", color: token("--soft"), activecolor: token("--ink") };
     result.width = width;
+    if (onPaper() && layout.height > TALL) result.height = Math.round(SHORTER * layout.height);
     result.paper_bgcolor = "rgba(0,0,0,0)";
     result.plot_bgcolor = "rgba(0,0,0,0)";
     result.font = { family: getComputedStyle(document.body).fontFamily, size: narrow ? 12 : 13, color: ink };
@@ -182,12 +187,17 @@ const report = (() => {
       root.dataset.theme = "light";
       root.dataset.paper = "";
       main.style.width = PAPER;
+      main.style.padding = "0";
+      document.querySelectorAll("table").forEach((table) => {
+        table.classList.toggle("fits", table.offsetWidth <= parseInt(PAPER, 10));
+      });
       drawAll();
     });
     window.addEventListener("afterprint", () => {
       if (theme === undefined) delete root.dataset.theme; else root.dataset.theme = theme;
       delete root.dataset.paper;
       main.style.width = "";
+      main.style.padding = "";
       drawAll();
     });
     showTheme();

@@ -58,7 +58,7 @@ def _headline(first: tuple[Result, PlanResult] | None, level: Sequence[str], sev
     if level:
         return "tie", f"{name} and {', '.join(level[:3])} tie: the difference lies within its range."
     if plan.serving:
-        return "sure", requests.headline(plan, alone=False)
+        return "sure", requests.headline(plan)
     return "sure", f"{name}: {compact(plan.tokens_per_s, 'tokens/s')}."
 
 

@@ -15,8 +15,10 @@ from tspsim.report.page import _asset, _environment
 
 #: What fits on the sheet: rows of the table, sentences below the verdict, characters of a sentence.
 ROWS, REASONS, LENGTH = 8, 3, 180
-#: Lines of the two columns below the table, and characters of a line of each, on the narrower and the shorter paper.
+#: Lines of the two columns below a table of so many rows, and characters of a line of each, on the narrower and the
+#: shorter paper; and the lines that a row less leaves them.
 LINES, LEFT, RIGHT = 13, 60, 46
+LINES_A_ROW = 2
 
 MEMO = r"""
 <div class="memo">
@@ -94,6 +96,7 @@ class Memo:
         left = len(self.rows) - ROWS
         note = f"{self.note} {left} more: on the page (--html).".strip() if left > 0 else self.note
         columns, rows = _told(self.columns, self.rows[:ROWS])
+        lines = LINES + LINES_A_ROW * (ROWS - len(rows))
         return replace(
             self,
             question=shortened(self.question, 2 * LENGTH),
@@ -101,8 +104,8 @@ class Memo:
             columns=columns,
             rows=rows,
             note=note,
-            lists=list(_lists(self.lists)),
-            terms=_terms([(what, told) for what, told in self.terms if told]),
+            lists=list(_lists(self.lists, lines)),
+            terms=_terms([(what, told) for what, told in self.terms if told], lines),
         )
 
 
@@ -112,10 +115,10 @@ def _told(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[s
     return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
-def _lists(lists: Sequence[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, list[str]]]:
+def _lists(lists: Sequence[tuple[str, Sequence[str]]], lines: int) -> Iterator[tuple[str, list[str]]]:
     """As many sentences as the left column has lines for, a share for every list; headings take two."""
     told = [(heading, sentences) for heading, sentences in lists if sentences]
-    left = LINES - 2 * (len(told) - 1)
+    left = lines - 2 * (len(told) - 1)
     for place, (heading, sentences) in enumerate(told):
         room = left // (len(told) - place)  # what a list leaves the next ones have
         left -= room
@@ -130,13 +133,13 @@ def _lists(lists: Sequence[tuple[str, Sequence[str]]]) -> Iterator[tuple[str, li
         yield heading, kept
 
 
-def _terms(terms: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def _terms(terms: Sequence[tuple[str, str]], lines: int) -> list[tuple[str, str]]:
     """Cut alike until the right column has lines for all."""
-    for most in range(LENGTH, RIGHT, -RIGHT // 2):
+    for most in range(3 * LENGTH, RIGHT, -RIGHT // 2):
         cut = [(what, shortened(told, most)) for what, told in terms]
-        if sum(_lines(told, RIGHT) for _, told in cut) <= LINES:
+        if sum(_lines(told, RIGHT) for _, told in cut) <= lines:
             return cut
-    return [(what, shortened(told, RIGHT)) for what, told in terms[:LINES]]
+    return [(what, shortened(told, RIGHT)) for what, told in terms[:lines]]
 
 
 def _lines(text: str, width: int) -> int:

@@ -41,6 +41,7 @@ def page(
     description: str = "",
     kicker: str = "",
     sure: str = "",
+    level: Sequence[str] = (),
     links: Mapping[str, str] | None = None,
     plotly_js: str = "inline",
 ) -> str:
@@ -54,13 +55,16 @@ def page(
         Sections behind those of the runs, and their figures.
     sure
         A sentence on how sure the verdict is.
+    level
+        Offers that the verdict does not tell apart.
     links
         Offer → address of its own page.
     """
     view = joined(offers)
-    parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker, sure))]
+    parts: list[Part] = [("answer", "", step_answer.TEMPLATE, answer(view, title, description, kicker, sure, level))]
     if view.served:
-        parts += chapters(view, drawn)
+        first = cheapest(view)[:1]
+        parts += chapters(replace(view, leading=first[0][1].name) if first else view, drawn)
     if links:
         parts.append(("pages", "Pages of the offers", LINKS, {"links": list(links.items()), "short": "Offers"}))
     parts += further
@@ -74,7 +78,9 @@ def page(
     )
 
 
-def answer(view: ServingView, title: str, description: str, kicker: str, sure: str = "") -> dict[str, Any]:
+def answer(
+    view: ServingView, title: str, description: str, kicker: str, sure: str = "", level: Sequence[str] = ()
+) -> dict[str, Any]:
     """The cheapest offer first where prices are known, else the one that does most."""
     told: dict[str, Any] = {
         "name": title, "description": description, "kicker": kicker, "spread": "", "sentences": [], "ratios": [],
@@ -98,14 +104,15 @@ def answer(view: ServingView, title: str, description: str, kicker: str, sure: s
     told["headline"] = f"{served.offer} is cheapest: {price} with {served.plan.name}{at}"
     basis = next(iter(run.prices("usd_per_million_output_tokens")), "")
     told["spread"] = f"price basis {basis}" if basis else ""
+    tying = {other.offer for _, other, rival in best[1:] if even(run, rival) or {served.offer, other.offer} <= {*level}}
     told["ratios"] = [
         {
             "name": f"{other.offer} ({other.plan.name})",
-            "times": f"{usd_other / usd:.2f}×" + (", a tie" if even(run, rival) else ""),
+            "times": f"{usd_other / usd:.2f}×" + (", a tie" if other.offer in tying else ""),
         }
-        for usd_other, other, rival in best[1:]
+        for usd_other, other, _ in best[1:]
     ]
-    if any(even(run, rival) for _, _, rival in best[1:2]):
+    if best[1:] and best[1][1].offer in tying:
         told["headline"] = f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} per million output tokens{at}"
     lead = [sure, f"That is {words.dollars(run)} per million output tokens." if basis else ""]
     return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}

@@ -19,7 +19,7 @@ TEMPLATE = """
 <caption class="hidden">Every plan that was asked, the best first</caption>
 <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}
 </tr></thead>
-<tbody>{% for row in rows %}<tr{% if loop.first %} class="best"{% endif %}><th scope="row">{{ row.name }}
+<tbody>{% for row in rows %}<tr{% if row.best %} class="best"{% endif %}><th scope="row">{{ row.name }}
   <span class="small">{{ row.setting }}</span></th>
   {% for cell, small in row.cells %}<td data-label="{{ columns[loop.index0] }}">{{ cell }}
   {%- if small %} <span class="small">{{ small }}</span>{% endif %}</td>{% endfor %}</tr>
@@ -155,8 +155,14 @@ COLUMNS = (
 def build(view: ServingView) -> dict[str, Any]:
     """Rows, the best first; columns that somebody has a value for."""
     shown = [column for column in COLUMNS if any(column.cell(served, served.best)[0] != "–" for served in view.served)]
+    leading = view.leading or view.ranked[0].name
     rows = [
-        {"name": served.name, "setting": setting(view, served), "cells": [c.cell(served, served.best) for c in shown]}
+        {
+            "name": served.name,
+            "best": served.name == leading,
+            "setting": setting(view, served),
+            "cells": [column.cell(served, served.best) for column in shown],
+        }
         for served in view.ranked
     ]
     return {

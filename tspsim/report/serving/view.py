@@ -269,6 +269,8 @@ class ServingView:
     #: Limits in seconds by wait (``ttft``, ``tpot``, ``e2e``).
     slo: Mapping[str, float] = field(default_factory=dict)
     published: Sequence[Published] = ()
+    #: The plan that the page's headline names, where it is not the one that does most.
+    leading: str = ""
 
     @property
     def loads(self) -> tuple[float, ...]:
@@ -284,12 +286,13 @@ class ServingView:
     def load_in_words(self, load: float) -> str:
         """A load as sentences name it.
 
-        >>> ServingView(()).load_in_words(64.0), ServingView((), closed=False).load_in_words(2.5)
-        ('64 at once', '2.5 requests/s')
+        >>> open_loop = ServingView((), closed=False)
+        >>> ServingView(()).load_in_words(64.0), open_loop.load_in_words(2.5), open_loop.load_in_words(1.0)
+        ('64 at once', '2.5 requests/s', '1 request/s')
         """
         if np.isnan(load):
             return "the stated traffic"
-        return f"{load:,.4g} at once" if self.closed else f"{load:,.4g} requests/s"
+        return f"{load:,.4g} at once" if self.closed else f"{load:,.4g} request{'s' * (load != 1.0)}/s"
 
     @cached_property
     def ranked(self) -> tuple[Served, ...]:

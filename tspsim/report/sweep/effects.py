@@ -29,7 +29,7 @@ class Effect:
 
     ``ends`` is the measure at the last value over that at the first; ``reach`` the largest over the smallest;
     ``monotone`` whether it rises, or falls, all the way wherever the others stand; ``best`` the value that leads most
-    often.
+    often, ``leads`` times of ``places``.
     """
 
     axis: Axis
@@ -37,6 +37,13 @@ class Effect:
     reach: float
     monotone: bool
     best: Cell
+    leads: int
+    places: int
+
+    @property
+    def often(self) -> str:
+        """Where ``best`` does not lead everywhere, how often it does, in words."""
+        return "" if self.leads == self.places else f" most often ({self.leads:,} of {self.places:,} times)"
 
 
 def effects(view: SweepView, measure: Measure) -> list[Effect]:
@@ -68,7 +75,7 @@ def effect_of(view: SweepView, axis: Axis, measure: Measure) -> Effect | None:
     monotone = all(step >= 1.0 / SAME if rising else step <= SAME for group in steps for step in group)
     leads = [(max if measure.more else min)(group, key=lambda entry: entry[1])[0] for group in several]
     best = max(set(leads), key=lambda place: (leads.count(place), -place))
-    return Effect(axis, ends, reach, monotone, axis.values[best])
+    return Effect(axis, ends, reach, monotone, axis.values[best], leads.count(best), len(leads))
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -101,12 +108,13 @@ def in_words(effect: Effect, measure: Measure) -> str:
     if not axis.numeric:
         what = "highest" if measure.more else "lowest"
         value = axis.words(effect.best) if axis.path == PLAN else f"{axis.name} {axis.words(effect.best)}"
-        return f"{name} is {what} with {value}, {times(effect.reach)} between best and worst"
+        return f"{name} is {what}{effect.often} with {value}, {times(effect.reach)} between best and worst"
     first, last = axis.values[0], axis.values[-1]
     if not effect.monotone and effect.best not in (first, last):
         what, worst = ("peaks", "least") if measure.more else ("is lowest", "most")
         ends = f"{axis.words(first)} and {axis.words(last)}"
-        return f"{name} {what} at {axis.counted(effect.best)}, {times(effect.reach)} its {worst} between {ends}"
+        told = f"{name} {what}{effect.often} at {axis.counted(effect.best)}"
+        return f"{told}, {times(effect.reach)} its {worst} between {ends}"
     verb, ratio = ("rises", effect.ends) if effect.ends >= 1.0 else ("falls", 1.0 / effect.ends)
     told = f"{name} {verb} {times(ratio)} from {axis.words(first)} to {axis.counted(last)}"
     return told if effect.monotone else f"{told}, not all the way"

@@ -244,7 +244,7 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
         if server.part:
             lines.append(f"# {server.part}: {server.count} of")
         elif server.count > 1:
-            lines.append(f"# {server.count} of, behind a router")
+            lines.append(f"# {server.count} of it, behind a router")
         if shared is None:
             lines += command.lines()
         else:

@@ -36,6 +36,12 @@ class Load:
         return {key: self.point[key] for key in ("concurrency", "rate") if key in self.point}
 
     @property
+    def heaviest(self) -> bool:
+        """Whether it is the last of several loads that were asked of the plan."""
+        asked = [value for point in self.plan.curve for value in Load(self.plan, point).label.values()]
+        return len(asked) > 1 and max(asked) in self.label.values()
+
+    @property
     def tokens_per_s(self) -> float:
         """Outputs a second that last."""
         return float(figures(self.point)["output_tokens_per_s"])
@@ -91,6 +97,8 @@ class Service:
     #: What each of them runs, and the point of its load.
     plan: str
     load: Mapping[str, float]
+    #: Whether no heavier load of that plan was asked: one may be kept too, by fewer machines.
+    heaviest: bool
     #: That each of them serves.
     users: float
     requests_per_s: float
@@ -113,7 +121,8 @@ class Service:
             told += f"; ${digits(self.usd_per_hour[basis])} an hour ({basis})"
         if self.kwh_per_day is not None:
             told += f", {digits(self.kwh_per_day)} kWh a day"
-        return f"{told}."
+        more = " No heavier load was asked, and it keeps the bounds: with one fewer machines may do." * self.heaviest
+        return f"{told}.{more}"
 
 
 def load_of(scenario: Scenario, result: Result) -> Load | None:
@@ -157,6 +166,7 @@ def service_of(scenario: Scenario, result: Result, rates: Rates) -> Service | No
         gpus,
         best.plan.name,
         best.label,
+        best.heaviest and bool(best.point.get("bounds")),
         best.users,
         *requests,
         {basis: usd * gpus for basis, usd in rates.usd_per_gpu_hour.items()},

@@ -26,11 +26,15 @@ def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdic
     level = [each.b for each in verdicts if each.tie]
     lead = f"{winner.name} and {' and '.join(level)} tie: {winner.name}" if level else winner.name
     if winner.service is not None:
-        yield f"{lead} serves the project for least{basis}: {_demand(winner)}, with {winner.plan.name}."
+        least = "takes" if level else "serves the project for least"
+        yield f"{lead} {least}{basis}{'' if level else ':'} {_demand(winner)}, with {winner.plan.name}."
     else:
-        yield f"{lead} gives most {words}{basis}: {compact(winner.measure(name) or 0.0)}, with {winner.plan.name}."
+        most = compact(winner.measure(name) or 0.0)
+        told = f"gives {most} {words}{basis}" if level else f"gives most {words}{basis}: {most}"
+        yield f"{lead} {told}, with {winner.plan.name}."
     others = {row.name: row for row in rows}
-    yield from (f"{against(each)} {turns(each, winner, others[each.b])}" for each in verdicts)
+    what = "the service for a dollar" if winner.service is not None and per_dollar else f"the {words}"
+    yield from (f"{against(each, what)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
 def _demand(winner: Row) -> str:
@@ -44,16 +48,16 @@ def _demand(winner: Row) -> str:
     return nodes if usd is None else f"{nodes} at ${digits(usd)} an hour{exact}"
 
 
-def against(each: Verdict) -> str:
-    """One rival: how far behind, and how surely; a tie where what was drawn does not tell them apart."""
-    if each.tie:
+def against(each: Verdict, what: str) -> str:
+    """One rival: how many times ``what`` it has, and how surely; a tie where neither is named as better."""
+    if each.alike:
         return (
-            f"Against {each.b}: a tie, {each.ratio:.2f} times and ±{100 * each.drawn:.1f} % by the requests that were "
-            f"drawn; with what kernels and prices may be off {each.low:.2f} to {each.high:.2f}."
+            f"Against {each.b}: a tie, {each.ratio:.2f} times {what} and ±{100 * each.drawn:.1f} % by the requests "
+            f"that were drawn; with what kernels and prices may be off {each.low:.2f} to {each.high:.2f}."
         )
     return (
-        f"Against {each.b}: {each.ratio:.2f} times, nine times of ten {each.low:.2f} to {each.high:.2f}, more with a "
-        f"probability of {chance(each.probability)}."
+        f"Against {each.b}: {'a tie, ' * each.tie}{each.ratio:.2f} times {what}, nine times of ten {each.low:.2f} to "
+        f"{each.high:.2f}, more with a probability of {chance(each.probability)}."
     )
 
 
