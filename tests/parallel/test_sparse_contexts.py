@@ -298,3 +298,36 @@ def test_the_union_is_said_to_be_another_result() -> None:
 def test_everything_registered_says_what_it_is() -> None:
     assert all(each.summary and each.source for each in INDEX_EXCHANGES.values())
     assert set(DECODE_EXCHANGES.names()) >= {"tree", "gather_scatter"}
+
+
+# --- the models themselves ----------------------------------------------------------------------------------------
+
+
+#: Heads, h, rank of the queries' latent, heads of the indexer.
+SOLD = {"glm-5.1": (64, 6144, 2048, 32), "deepseek-v3.2": (128, 7168, 1536, 64)}
+
+
+@pytest.mark.parametrize("name", SOLD)
+@pytest.mark.parametrize("plan", [{"tp": 8, "dcp": 8}, {"tsp": 8}, {"sp": 8}], ids=["dcp", "tsp", "sp"])
+def test_models_that_are_sold_move_what_their_sizes_say(plan: dict[str, Any], name: str) -> None:
+    """By hand: latents of 512 + 64 and keys of 128 in every layer, 2,048 chosen with eight bytes each, rows of h or of
+    the latents and the indexer's queries in two; decoding merges partial outputs by `tree`."""
+    heads, hidden, rank, indexed = SOLD[name]
+    pass_, work = ("prefill", {"sequence": 32 * KI}) if "sp" in plan else ("decode", {"batch": 8, "context": 32 * KI})
+    plans = [{"name": "P", "ep": 8, **plan}]
+    asked = question(name, plans, cluster="hgx-b300-8", pass_=pass_, precision="fp8", **work)
+    found = look_up(tspsim.load(asked))
+    planned = scheduled(found, found.plans[0])
+    folded, whole = run_plan(found, planned.plan), run_plan(found, planned.plan, every_rank=True)
+    assert folded.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)
+    assert folded.communication_bytes_per_layer == whole.communication_bytes_per_layer
+    (ceiling,) = bounds(tspsim.load(asked)).plans
+    assert folded.tokens_per_s <= ceiling.tokens_per_s
+    rows = 2 * hidden
+    if "tsp" in plan:
+        rows += rank + 576 + indexed * 128 + 128 + indexed
+    merged = 8 * 8 * heads * (512 + 2) + 2 * 8 * heads * 576
+    expected = 7 / 8 * (merged + 2 * 8 * rows) + 7 * 8 * 2048 * 8
+    if "sp" in plan:
+        expected = 7 / 8 * 32 * KI * 2 * (576 + 128)
+    assert float(folded.communication_bytes_per_layer["attention"]) == pytest.approx(expected, rel=1e-12)
