@@ -134,8 +134,24 @@ def pooled() -> str:
     return "\n".join(lines)
 
 
+def machines() -> str:
+    """Decoding steps of a node of each device and of its pool, weights at home and there."""
+    head = ["eight", "node, ms", "pool, weights at home, ms", "pool, weights there, ms", "there over node"]
+    lines = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for device, title in {**DEVICES, "h200": "H200"}.items():
+        work = {"model": MODEL, "pass": "decode", "batch": 16, "context": 2 * KI}
+        plans = [{"tp": 8}, {"tp": 8}, {"tp": 8, "offload_weights": load_model(MODEL).layers}]
+        pool = {"node": f"{device}-pool-72", "gpus_per_node": 8}
+        clusters = [{"device": device, "nodes": 1}, pool, pool]
+        found = [told(cluster, work, plan).step_time_s for cluster, plan in zip(clusters, plans, strict=True)]
+        times = " | ".join(f"{each * 1e3:.1f}" for each in found)
+        lines.append(f"| {title} | {times} | {found[2] / found[0]:.2f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    pages.rewrite(PAGE, {"weights": weights(), "hosts": hosts(), "all_reduces": all_reduces(), "pooled": pooled()})
+    parts = {"weights": weights(), "hosts": hosts(), "all_reduces": all_reduces(), "pooled": pooled()}
+    pages.rewrite(PAGE, {**parts, "machines": machines()})
 
 
 if __name__ == "__main__":

@@ -35,6 +35,13 @@ def test_a_cell_of_every_table_says_what_the_package_says(script: ModuleType) ->
     }
 
 
+def test_a_pool_behind_every_device_is_what_its_table_says(script: ModuleType) -> None:
+    stands = [line for line in script.machines().splitlines()[2:] if line.startswith("| MI355X")]
+    (row,) = stands
+    assert rows(script, "machines")["MI355X"] == row.strip("| ").split(" | ")[1:]
+    assert all(float(cells[1]) < float(cells[0]) for cells in rows(script, "machines").values())
+
+
 def test_weights_hide_behind_the_tokens_that_the_rule_of_thumb_says(script: ModuleType) -> None:
     """FLOP/s over the link's bytes/s, of weights in two bytes: about ten thousand, an eighth of it for every eighth."""
     for device in script.DEVICES:
