@@ -18,73 +18,147 @@ class System(NamedTuple):
     held: str
 
 
-def keys(text: str) -> str:
-    return f"plan `{{{text}}}`"
-
-
-def run(name: str) -> str:
-    return f"`tspsim run {name}`"
+def run(name: str, *keys: str) -> str:
+    """Of a shipped scenario, with ``KEY=VALUE`` set."""
+    return f"`{' '.join(['tspsim run', name, *(f'--set {each}' for each in keys)])}`"
 
 
 SYSTEMS = (
     System("TSP", VERIFIED, run("tsp-8x-mi355x"), "simulation/test_tsp_inference.py"),
     System("TASP", VERIFIED, run("exchanges-64k-mi300x"), "simulation/test_known_in_advance.py"),
     System("TokenRing", WORKS, run("exchanges-64k-mi300x"), "parallel/test_token_ring.py"),
-    System("Ring Self-Attention", VERIFIED, keys("sp: 8, exchange: ring, overlap: false"),
-           "parallel/test_ring_self_attention.py"),
+    System(
+        "Ring Self-Attention",
+        VERIFIED,
+        run("tsp-vs-tpsp-8x-mi300x", "plans.SP8.exchange=ring", "plans.SP8.overlap=false"),
+        "parallel/test_ring_self_attention.py",
+    ),
     System("Tree Attention", WORKS, run("tree-attention-decode"), "parallel/test_decode_schemes.py"),
-    System("Helix", WORKS, keys("tp: 8, kvp: 2"), "parallel/test_decode_schemes.py"),
-    System("Ladder residual, parallel blocks", VERIFIED, run("ladder-70b-tp8-mi300x"),
-           "simulation/test_known_in_advance.py"),
-    System("Flux", VERIFIED, keys("tp: 8, overlap: fused"), "parallel/test_fused.py"),
-    System("Comet", WORKS, keys("ep: 8, overlap: fused"), "parallel/test_expert_fused.py"),
-    System("EnergonAI", WORKS, keys("pp: 8, padded: true, weight_peers: 4"), "parallel/test_handover_and_padding.py"),
+    System("Helix", WORKS, run("tsp-decode-128k"), "parallel/test_decode_schemes.py"),
+    System(
+        "Ladder residual, parallel blocks",
+        VERIFIED,
+        run("ladder-70b-tp8-mi300x"),
+        "simulation/test_known_in_advance.py",
+    ),
+    System("Flux", VERIFIED, run("ladder-70b-tp8-mi300x"), "parallel/test_fused.py"),
+    System("Comet", WORKS, run("llep-gpt-oss-120b-8x-h200", "plans.EP.overlap=fused"), "parallel/test_expert_fused.py"),
+    System(
+        "EnergonAI",
+        WORKS,
+        run("dynamic-cp-long-tail", "workload.pass=forward", "plans.Static.padded=true"),
+        "parallel/test_handover_and_padding.py",
+    ),
     System("LLEP", VERIFIED, run("llep-gpt-oss-120b-8x-h200"), "simulation/test_known_in_advance.py"),
     System("EPLB", VERIFIED, run("eplb-deepseek-v3-ep64"), "parallel/test_balances.py"),
-    System("Tutel", WORKS, keys("ep: 8, expert_pieces: 4"), "parallel/test_expert_pieces.py"),
-    System("Janus", WORKS, keys("ep: 8, expert_dispatch: gather, expert_balance: {policy: activated}"),
-           "parallel/test_expert_pool.py"),
-    System("Speculative MoE, ExFlow", WORKS, keys("ep: 8, expert_dispatch: predicted"),
-           "parallel/test_expert_places.py"),
+    System(
+        "Tutel", WORKS, run("llep-gpt-oss-120b-8x-h200", "plans.EP.expert_pieces=4"), "parallel/test_expert_pieces.py"
+    ),
+    System(
+        "Janus",
+        WORKS,
+        run(
+            "tree-attention-decode",
+            "workload.context=4Ki",
+            "plans.TP8.tp=1",
+            "plans.TP8.ep=8",
+            "plans.TP8.expert_dispatch=gather",
+            "plans.TP8.expert_balance.policy=activated",
+        ),
+        "parallel/test_expert_pool.py",
+    ),
+    System(
+        "Speculative MoE, ExFlow",
+        WORKS,
+        run("eplb-deepseek-v3-ep64", "workload.routing.local_rate=0.62", "plans.Plain.expert_dispatch=predicted"),
+        "parallel/test_expert_places.py",
+    ),
     System("ZeRO++", VERIFIED, run("zeropp-70b-16-nodes"), "parallel/test_narrow_wires.py"),
-    System("Three levels (Frontier)", WORKS, keys("zero: 3, shard_group: 8, weight_shard: 2"),
-           "parallel/test_shard_levels.py"),
+    System(
+        "Three levels (Frontier)",
+        WORKS,
+        run("zeropp-70b-16-nodes", "plans.HSDP.weight_shard=2"),
+        "parallel/test_shard_levels.py",
+    ),
     System("C4P", VERIFIED, run("ecmp-fat-tree"), "simulation/test_drawn_paths.py"),
-    System("C4D", FORMULA, "`tspsim compare` with `project.failures`", "studies"),
+    System(
+        "C4D",
+        FORMULA,
+        "`tspsim compare llama-3-405b-8192-h100 --set project.tokens=15T --set project.failures.detection=60s`",
+        "studies/test_purchase_checkpoints.py",
+    ),
     System("Pipette", VERIFIED, run("pipette-mapping"), "studies/test_mapping.py"),
     System("Holmes", WORKS, run("holmes-mixed-nics"), "simulation/test_mixed_clusters.py"),
     System("Dynamic CP, ByteScale", WORKS, run("dynamic-cp-long-tail"), "simulation/test_apart.py"),
     System("DataStates-LLM", WORKS, run("checkpoint-overlap"), "parallel/test_checkpoint.py"),
-    System("FlexGen", WORKS, keys("host_caches: 0.1"), "parallel/test_host_caches.py"),
-    System("APEX", WORKS, keys("host_attention: 0.1"), "parallel/test_host_attention.py"),
-    System("FengHuang", WORKS, "node `h200-pool-72`", "network"),
-    System("SN40L", FORMULA, "`tspsim.studies.composition`", "studies"),
-    System("HybridFlow", WORKS, run("rlhf-70b-mi300x"), "loop"),
-    System("Agents over unlike machines", WORKS, run("agents-b200-reads-mi355x-writes"), "serving"),
-    System("ParScale, ParaThinker, Hogwild!", WORKS, "`workload.streams`", "simulation/test_streams_and_bits.py"),
+    System("FlexGen", WORKS, run("tsp-decode-128k", "plans.TP8.host_caches=0.125"), "parallel/test_host_caches.py"),
+    System("APEX", WORKS, run("tsp-decode-128k", "plans.TP8.host_attention=0.125"), "parallel/test_host_attention.py"),
     System(
-        "Sparse attention on shared contexts (vLLM, ATOM, SGLang)", WORKS,
-        "plan `{tp: 8, dcp: 8, index_exchange: exact}`",
+        "FengHuang",
+        WORKS,
+        run(
+            "tsp-decode-128k", "cluster.node=mi300x-pool-72", "cluster.gpus_per_node=8", "plans.TP8.offload_weights=80"
+        ),
+        "network/test_memory_pool.py",
+    ),
+    System("SN40L", FORMULA, "`tspsim.studies.composition`, from Python", "studies/test_composition.py"),
+    System("HybridFlow", WORKS, run("rlhf-70b-mi300x"), "loop/test_loop.py"),
+    System("Agents over unlike machines", WORKS, run("agents-b200-reads-mi355x-writes"), "serving/test_agents.py"),
+    System(
+        "ParScale, ParaThinker, Hogwild!",
+        WORKS,
+        run("tsp-decode-128k", "workload.streams.count=8", "workload.streams.shared_cache=true"),
+        "simulation/test_streams_and_bits.py",
+    ),
+    System(
+        "Sparse attention on shared contexts (vLLM, ATOM, SGLang)",
+        WORKS,
+        run(
+            "tsp-decode-128k",
+            "workload.model=glm-5.1",
+            "workload.precision=fp8",
+            "cluster.device=b300",
+            "plans.TP8.dcp=8",
+            "plans.TP8.ep=8",
+        ),
         "parallel/test_sparse_contexts.py",
     ),
     System(
-        "Prefill context parallelism of sparse attention (SGLang)", WORKS,
-        "plan `{sp: 8, ep: 8}`, or `{tsp: 8, ep: 8}`",
+        "Prefill context parallelism of sparse attention (SGLang)",
+        WORKS,
+        run(
+            "tsp-inference-128k",
+            "workload.model=glm-5.1",
+            "workload.precision=fp8",
+            "cluster.device=b300",
+            "plans.SP8.ep=8",
+            "plans.TSP8.ep=8",
+        ),
         "parallel/test_sparse_contexts.py",
     ),
     System(
-        "Context parallelism of linear attention (FLA, SGLang)", WORKS,
-        "plan `{sp: 8, ep: 8}` of Kimi-Linear",
+        "Context parallelism of linear attention (FLA, SGLang)",
+        WORKS,
+        run("tsp-inference-128k", "workload.model=kimi-linear-48b", "plans.SP8.ep=8"),
         "parallel/test_carried_states.py",
     ),
     System(
-        "Draft models, SpecInfer's and EAGLE's trees, DFlash", WORKS,
-        "`workload.speculation: {draft: model}`, `{tree: [4, 4]}`, `{draft: dflash}`",
+        "Draft models, SpecInfer's and EAGLE's trees, DFlash",
+        WORKS,
+        run(
+            "tsp-decode-128k",
+            "workload.pass=verify",
+            "workload.speculation.tokens=4",
+            "workload.speculation.draft=model",
+            "workload.speculation.model=llama-3.1-8b",
+        ),
         "parallel/test_drafters.py",
     ),
-    System("Tilus", WORKS, "`workload.precision: {weights: int4}`", "simulation/test_streams_and_bits.py"),
-    System("ZAYA1's cluster", FORMULA, "fabric `rails-400g`: its shape; its curves are published nowhere", "network"),
-)  # fmt: skip
+    System(
+        "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "simulation/test_streams_and_bits.py"
+    ),
+    System("ZAYA1 and its cluster", WORKS, run("zaya1-1024-mi300x"), "model/test_zaya.py"),
+)
 
 
 def table() -> str:
