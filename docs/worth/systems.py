@@ -155,6 +155,21 @@ SYSTEMS = (
         "parallel/test_drafters.py",
     ),
     System(
+        "Draft models on GPUs of their own (without drafting ahead, as AMUSD and PEARL do)",
+        WORKS,
+        run(
+            "tsp-decode-128k",
+            "workload.pass=verify",
+            "workload.speculation.tokens=4",
+            "workload.speculation.draft=model",
+            "workload.speculation.model=llama-3.1-8b",
+            "workload.context=32Ki",
+            "plans.TP8.tp=4",
+            "plans.TP8.draft_replicas=1",
+        ),
+        "parallel/test_draft_pool.py",
+    ),
+    System(
         "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "simulation/test_streams_and_bits.py"
     ),
     System("ZAYA1 and its cluster", WORKS, run("zaya1-1024-mi300x"), "model/test_zaya.py"),

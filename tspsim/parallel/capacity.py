@@ -196,7 +196,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
 
 
 #: Parts of the ledger that are no activations.
-OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve", "expert_pool")
+OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve", "expert_pool", "draft_pool")
 
 
 def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:

@@ -12,7 +12,7 @@ from . import expert_shards
 from .balance import touched
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import EXPERT_POOL
+from .plan import DRAFT_REPLICAS, EXPERT_POOL
 
 
 def own_tokens(job: Job) -> int:
@@ -22,8 +22,8 @@ def own_tokens(job: Job) -> int:
 
 def program_axes(job: Job) -> tuple[str, ...]:
     """Axes along which programs differ for the sake of experts: the group's, where its ranks get different loads;
-    replicas, where some keep experts alone."""
-    if EXPERT_POOL in job.plan.options:
+    replicas, where some keep experts, or a draft model, alone."""
+    if EXPERT_POOL in job.plan.options or DRAFT_REPLICAS in job.plan.options:
         return ("dp",)
     uneven = job.model.experts is not None and job.plan.ep > 1 and not job.expert_loads.even
     return ("ep",) if uneven else ()

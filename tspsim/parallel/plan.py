@@ -25,6 +25,8 @@ EXPERT_NODE = "expert node"
 WEIGHT_PEERS = "weight_peers"
 #: The key of GPUs that keep experts alone, and the axis of those of a node.
 EXPERT_POOL, POOL_NODE = "expert_pool", "expert pool node"
+#: The key of replicas that keep a draft model alone.
+DRAFT_REPLICAS = "draft_replicas"
 #: The axis of neighbours that divide weights, and the key of a plan that says how many; across them inside the group
 #: that divides gradients.
 WEIGHT_SHARD, WEIGHT_LEVELS = "weight_shard", "weight levels"

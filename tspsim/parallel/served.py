@@ -21,7 +21,7 @@ from . import weight_offload, weight_peers
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
-from .plan import EXPERT_POOL
+from .plan import DRAFT_REPLICAS, EXPERT_POOL
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
@@ -47,9 +47,16 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
     if any(chunk.has_head for chunk in chunks) and job.draft_layers:
         total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
-    if job.drafter is not None and any(chunk.has_head for chunk in chunks):
+    if drafts_beside(job, chunks):
+        assert job.drafter is not None
         total += weight_bytes(job.drafter, weight_shards, whole_model(job.drafter))
     return total
+
+
+def drafts_beside(job: Job, chunks: Sequence[Chunk]) -> bool:
+    """Whether a draft model stands on the GPUs of some chunks."""
+    here = DRAFT_REPLICAS not in job.plan.options
+    return here and job.drafter is not None and any(chunk.has_head for chunk in chunks)
 
 
 def whole_model(job: Job) -> tuple[Chunk, ...]:
@@ -117,7 +124,8 @@ def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
     for block, layers in job.blocks(chunks).items():
         use = model.attention_of(block).cache(model, block, formats.cache, formats.state)
         uses[replace(use, sequence_bytes=states * use.sequence_bytes) if use.sequence_bytes else use] += layers
-    if job.drafter is not None and any(chunk.has_head for chunk in chunks):
+    if drafts_beside(job, chunks):
+        assert job.drafter is not None
         uses += cache_uses(job.drafter, whole_model(job.drafter))
     return uses
 

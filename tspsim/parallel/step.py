@@ -17,13 +17,14 @@ from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from . import data, offload, served, state_copies, weight_arrivals, weight_offload
 from .builder import ProgramBuilder, WrittenLayer
+from .decode import draft_pool
 from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
 from .memory import Kept
 from .pipeline import Chunk, spread_over
-from .plan import EXPERT_POOL
+from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 
@@ -70,7 +71,7 @@ class Writer:
         names += [f"replica {job.replica}"] if job.unequal else []
         names += [f"{plan.token_axis} {self.position}"] if job.token_shards > 1 else []
         names += [f"ep {coordinates['ep']}"] if "ep" in coordinates else []
-        names += [f"dp {coordinates['dp']}"] if EXPERT_POOL in plan.options and coordinates else []
+        names += [f"dp {coordinates['dp']}"] if {EXPERT_POOL, DRAFT_REPLICAS} & {*plan.options} and coordinates else []
         self.chunks = job.chunks(self.stage)
         shards = scheme.shards(job)
         self.kinds = {
@@ -121,7 +122,9 @@ class Writer:
         elif pack is not None:
             self.builder.renamed = {}
         self.builder.capture = self.job.capture
-        if task.kind == FORWARD:
+        if task.kind == FORWARD and draft_pool.size(self.job.plan):
+            self.in_pools(chunk, task)
+        elif task.kind == FORWARD:
             self.forward(chunk, task)
             self.copied += state_copies.after_forward(self.builder, self.whole, self.share, chunk, task)
         elif task.kind == BACKWARD:
@@ -180,7 +183,7 @@ class Writer:
             builder.part = "head"
             self.head(builder, job, self.layer)
         builder.further_token = False
-        if chunk.has_head and job.drafts and job.model.vocab:
+        if chunk.has_head and job.drafts and job.model.vocab and not draft_pool.size(job.plan):
             self.draft(layer, task)
 
     def wait(self, ready: list[int]) -> None:
@@ -213,9 +216,41 @@ class Writer:
         self.job = whole
         self.builder.capture = whole.capture
 
-    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task) -> None:
-        """The same passes through a model of its own, from its embedding to its head."""
-        whole, model = self.job, drafter.model
+    def in_pools(self, chunk: Chunk, task: Task) -> None:
+        """What a replica does of a step whose drafts others make (:mod:`.decode.draft_pool`): of every turn it verifies
+        what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
+        the second is drafted meanwhile."""
+        whole, drafter, builder = self.job, self.job.drafter, self.builder
+        count = draft_pool.turns(whole.plan)
+        if not draft_pool.drafts_here(builder, whole):
+            for turn in range(count):
+                if turn:
+                    draft_pool.await_tokens(builder, whole, turn, draft_pool.DRAFTED)
+                self.job = draft_pool.part_of(whole, draft_pool.verifying(whole.plan), turn)
+                builder.capture = self.job.capture
+                self.forward(chunk, task)
+                draft_pool.send(builder, whole, turn, draft_pool.ACCEPTED)
+            draft_pool.await_tokens(builder, whole, 0, draft_pool.DRAFTED)
+        else:
+            assert drafter is not None
+
+            def layer(shard: LayerShard, kind: Kept) -> list[int]:
+                return self.pieces.layer(builder, self.job, shard, self.position)
+
+            for turn in reversed(range(count)):
+                if not turn:
+                    draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
+                self.job = whole
+                self.draft_by_model(drafter, layer, task, turn)
+                draft_pool.send(builder, whole, turn, draft_pool.DRAFTED)
+            for turn in range(1, count):
+                draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
+        self.job, builder.capture = whole, whole.capture
+
+    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0) -> None:
+        """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
+        else, those of a turn."""
+        whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
         mine = self.kinds, self.layer, self._written
         self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
         self.layer, self._written = next(iter(self.kinds.values())), {}
@@ -223,6 +258,8 @@ class Writer:
         for number in range(whole.draft_passes):
             if number < whole.unlike_passes:
                 self.job = whole.drafting(number)
+                if alone:
+                    self.job = draft_pool.part_of(self.job, alone, turn)
             if not self.job.tokens:
                 break
             self.builder.capture, self.builder.part = self.job.capture, "draft"

@@ -24,7 +24,7 @@ from .builder import ProgramBuilder
 from .choice import Choice, Option
 from .context import method_of
 from .context.method import refused
-from .decode import expert_pool, host_attention, host_caches
+from .decode import draft_pool, expert_pool, host_attention, host_caches
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
 from .fused import TRANSPORT, Cut, copied
 from .job import Job
@@ -255,6 +255,7 @@ def notes(job: Job) -> Iterator[str]:
     residual = residual_of(job.plan)
     yield from host_attention.notes(job)
     yield from expert_pool.notes(job)
+    yield from draft_pool.notes(job)
     yield from host_caches.notes(job)
     if residual.note:
         yield residual.note
@@ -266,6 +267,7 @@ def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
     refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
+    refused_key = refused_key or draft_pool.check(job)
     refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job.plan, training=job.training)
     if refused_key is not None:
         return refused_key
@@ -341,6 +343,12 @@ def buffers(job: Job) -> Iterator[Buffer]:
     if expert_pool.size(job.plan):
         chunks = job.chunks(0)
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
+    if draft_pool.size(job.plan) and job.drafter is not None:
+        chunks, shards = job.chunks(0), job.scheme.residency.weight_shards(job)
+        kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
+        whole, more = served.whole_model(job.drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
+        drafted = served.weight_bytes(job.drafter, shards, whole) + more * served.cache_bytes(job.drafter, whole)
+        yield from draft_pool.kept_beyond(job, kept, drafted)
 
 
 #: Keys of steps whose sequences differ in length.

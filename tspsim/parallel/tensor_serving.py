@@ -13,7 +13,7 @@ from ..steps import STEPS, Step
 from ..units import PositiveCount
 from .builder import ProgramBuilder
 from .choice import Option
-from .decode import ContextShare, expert_pool, host_attention, host_caches, index_exchange
+from .decode import ContextShare, draft_pool, expert_pool, host_attention, host_caches, index_exchange
 from .decode.index_exchange import index_exchange_of
 from .job import Job
 from .pipeline import Refusal
@@ -58,6 +58,8 @@ def context(plan: Plan) -> ContextShare:
     copies: float = plan.ep if plan.dispatch.everywhere else 1
     if expert_pool.size(plan):
         copies = plan.dp / max(1, expert_pool.attending(plan))
+    if draft_pool.size(plan):
+        copies = plan.dp / max(1, draft_pool.verifying(plan))
     whole = ContextShare("sp" if plan.sp > 1 else "", plan.sp, heads, heads, heads, copies=copies, whole_keys=keys)
     if host_caches.share(plan):
         return replace(whole, hosts=host_caches.share(plan))
@@ -117,6 +119,7 @@ SERVING_OPTIONS = (
         "of decoding sequences, those that hosts keep the caches of and attend",
     ),
     expert_pool.OPTION,
+    *draft_pool.OPTIONS,
     Option(
         host_caches.KEY,
         Annotated[float, Field(gt=0, lt=1)],

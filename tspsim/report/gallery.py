@@ -44,6 +44,10 @@ SHOWN = (
     "tsp-figures-throughput",
     "tsp-figures-micro-batch",
     "kimi-k2.6-mi355x-vs-b200",
+    "glm-5.1-mi355x-vs-b200",
+    "deepseek-v3.2-mi355x-vs-b200",
+    "deep-research-glm-5.1",
+    "zaya1-1024-mi300x",
     "dead-link-mi300x",
     "slow-gpu-mi300x",
 )
@@ -54,7 +58,7 @@ FLEETS = ("fleet-quarter-1024-h100",)
 #: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
 WITH_BEST = ("purchase-8b-128k",)
 #: Scenarios with many plans, which are shown for their numbers alone.
-WITHOUT_TIMELINES = ("tsp-figures-throughput", "tsp-figures-micro-batch")
+WITHOUT_TIMELINES = ("tsp-figures-throughput", "tsp-figures-micro-batch", "zaya1-1024-mi300x")
 
 #: Bars of a thumbnail.
 BARS = 6

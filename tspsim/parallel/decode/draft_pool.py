@@ -1,0 +1,174 @@
+"""A draft model on GPUs of its own: some replicas verify for all, the others draft for all.
+
+Of G replicas the last n (``draft_replicas``) keep the draft model and nothing else; the first m = G − n keep the model,
+and every one of them verifies the sequences of G/m. A message takes accepted tokens to the replica that drafts, another
+brings k drafts a sequence back; neither has more than bytes a token. With V and D the passes of the two and x a message
+
+    draft_turns: 1    step = V + x + D + x
+    draft_turns: 2    step = max(V₁, D₂) + max(V₂, D₁), and what messages add
+
+of all sequences at once, or of two halves in turn, of which one is verified while the other is drafted. Asynchronous
+drafting on other GPUs (McDanel 2024, AMUSD, arXiv:2410.17375; Liu et al. 2024, PEARL, arXiv:2408.11850) goes on with
+the same sequence while it is verified, and may draft in vain; here a sequence waits for its verdict, so that what is
+accepted is what is stated.
+
+Memory is that of the fuller kind of GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from ...units import PositiveCount
+from ..choice import Option
+from ..draft import DRAFTS
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Refusal
+from ..plan import DRAFT_REPLICAS
+from ..sought import SOUGHT, Sought
+
+if TYPE_CHECKING:
+    from ..builder import ProgramBuilder
+    from ..job import Job
+    from ..plan import Plan
+
+TURNS = "draft_turns"
+OPTIONS = (
+    Option(
+        DRAFT_REPLICAS,
+        PositiveCount,
+        None,
+        "of a step that verifies: replicas, the last ones, that keep the draft model alone; the others verify for all",
+    ),
+    Option(TURNS, Literal[1, 2], None, "parts of the sequences, of which one is verified while the other is drafted"),
+)
+#: Bytes of an accepted token, and of a draft with its probability.
+TOKEN_BYTES, DRAFT_BYTES = 4, 8
+#: Streams of messages, on which nothing else waits.
+ACCEPTED, DRAFTED = "accepted tokens", "drafts"
+
+
+def size(plan: Plan) -> int:
+    """Replicas that draft; 0: who verifies drafts too."""
+    return int(plan.options.get(DRAFT_REPLICAS, 0))
+
+
+def verifying(plan: Plan) -> int:
+    """Replicas that verify."""
+    return plan.dp - size(plan)
+
+
+def turns(plan: Plan) -> int:
+    """Parts that take turns."""
+    return int(plan.options.get(TURNS, 1))
+
+
+def drafts_here(builder: ProgramBuilder, job: Job) -> bool:
+    """Whether the program that is written is of a replica that drafts."""
+    return builder.coordinates.get("dp", 0) >= verifying(job.plan)
+
+
+def part_of(job: Job, replicas: int, turn: int) -> Job:
+    """The job of one of ``replicas`` that share all sequences evenly, in a turn of them."""
+    parts = turns(job.plan)
+
+    def shared(count: int) -> int:
+        own = count * job.plan.dp // replicas
+        return own // parts + (turn < own % parts)
+
+    rows = tuple((queries, context, shared(count)) for queries, context, count in job.rows)
+    found = job.of_rows(rows)
+    found.__dict__["batch"] = replace(found.batch, outputs=shared(job.batch.head_tokens))
+    return found
+
+
+def partners(builder: ProgramBuilder, job: Job) -> list[int]:
+    """Replicas that this one exchanges tokens with, as offsets from it."""
+    own, first, count = builder.coordinates.get("dp", 0), verifying(job.plan), size(job.plan)
+    if own < first:
+        return [first + own % count - own]
+    return [each - own for each in range(first) if first + each % count == own]
+
+
+def message_bytes(job: Job, turn: int, stream: str) -> float:
+    """Of one replica that verifies."""
+    drafts = job.drafts
+    assert drafts is not None
+    sequences = sum(count for _, _, count in part_of(job, verifying(job.plan), turn).rows)
+    return sequences * ((drafts.tokens + 1) * TOKEN_BYTES if stream == ACCEPTED else drafts.tokens * DRAFT_BYTES)
+
+
+def send(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
+    """Tokens of a turn, behind what the rank has computed so far."""
+    bytes_ = message_bytes(job, turn, stream)
+    done = builder.length - 1
+    for offset in partners(builder, job):
+        builder.send("dp", offset, bytes_, f"{stream} {turn}", after=[done], wrap=False, way=offset)
+
+
+def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
+    """What the rank computes from here on waits for tokens of a turn."""
+    bytes_ = message_bytes(job, turn, stream)
+    came = [
+        builder.receive("dp", -offset, bytes_, f"{stream} {turn}", wrap=False, way=offset)
+        for offset in partners(builder, job)
+    ]
+    builder.compute(f"{stream} here", after=came)
+
+
+def kept_beyond(job: Job, kept_bytes: float, drafter_bytes: float) -> Iterator[Buffer]:
+    """What a replica that drafts keeps more than one that verifies, which has ``kept_bytes``."""
+    if size(job.plan):
+        yield Buffer("draft_pool", max(0.0, drafter_bytes - kept_bytes), Lifetime.STEP)
+
+
+def check(job: Job) -> Refusal:
+    """What it needs, and what it is not built for."""
+    plan, count, load = job.plan, size(job.plan), job.work.load
+    if not count:
+        return (TURNS, f"needs {DRAFT_REPLICAS}: replicas that draft") if TURNS in plan.options else None
+    if job.drafter is None:
+        if job.drafts is not None and DRAFTS.get(job.drafts.draft).whole:  # the draft model's own passes
+            return None
+        return DRAFT_REPLICAS, "is of `pass: verify` with a draft model of its own; with traffic that is on the same GPUs"
+    if load.prompts or load.pieces:
+        return DRAFT_REPLICAS, "is of `pass: verify`, without prompts; with traffic a draft model is on the same GPUs"
+    beside = next((axis for axis in ("sp", "pp", "ep") if plan.degree(axis) > 1), None)
+    if beside is not None:
+        return beside, f"{plan.degree(beside)} beside {DRAFT_REPLICAS} is not built: use tp and dp"
+    for key in ("host_attention", "host_caches", "dcp", "kvp", "weight_peers"):
+        if plan.options.get(key):
+            return key, f"beside {DRAFT_REPLICAS} is not built; leave one out"
+    if plan.offload_weights:
+        return "offload_weights", f"beside {DRAFT_REPLICAS} is not built; leave one out"
+    first = verifying(plan)
+    if first < 1 or first % count:
+        return DRAFT_REPLICAS, f"{count} of {plan.dp} replicas cannot draft for the others evenly: {first} are left"
+    sequences = [count_ * plan.dp for batch in job.passes for _, _, count_ in batch.rows]
+    uneven = next((each for each in sequences if each % first), None)
+    if uneven is not None:
+        return DRAFT_REPLICAS, f"{first} replicas that verify do not divide {uneven} sequences"
+    if turns(plan) > 1 and any(each // first < turns(plan) for each in sequences):
+        return TURNS, f"{turns(plan)} parts of one sequence a replica: use 1, or a larger batch"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """Which replicas do what."""
+    if size(job.plan) and job.drafter is not None:
+        first, last = verifying(job.plan), job.plan.dp - 1
+        who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
+        told = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
+        yield told + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
+
+
+for _key in (DRAFT_REPLICAS, TURNS):
+    SOUGHT.register(
+        Sought(
+            _key,
+            why_not="GPUs for the drafter alone are a machine of their own",
+            of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
+        )
+    )
