@@ -132,7 +132,7 @@ def check(job: Job) -> Refusal:
     if job.drafter is None:
         if job.drafts is not None and DRAFTS.get(job.drafts.draft).whole:  # the draft model's own passes
             return None
-        return DRAFT_REPLICAS, "is of `pass: verify` with a draft model of its own; with traffic that is on the same GPUs"
+        return DRAFT_REPLICAS, "is of `pass: verify` and a draft model of its own; with traffic it is on the same GPUs"
     if load.prompts or load.pieces:
         return DRAFT_REPLICAS, "is of `pass: verify`, without prompts; with traffic a draft model is on the same GPUs"
     beside = next((axis for axis in ("sp", "pp", "ep") if plan.degree(axis) > 1), None)
