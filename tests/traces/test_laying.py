@@ -180,8 +180,8 @@ QWEN = SHARED / "sglang-qwen3-8b-mi300x"
         (QWEN / "sglang_Qwen3-8B_prefilldecode.json.gz", {"pass": "prefill", "batch": 15, "context": 1024}),
         (
             SHARED / "vllm-gpt-oss-20b-mi300x-mixed" / "graph_execution.json.gz",
-            {"model": "gpt-oss-20b", "stack": "vllm", "pass": "mixed", "batch": 37, "context": 931, "chunk": 906,
-             "sequences_per_replica": 9},  # fmt: skip
+            {"model": "gpt-oss-20b", "stack": "vllm", "pass": "mixed", "batch": 37, "context": 931}
+            | {"chunk": 906, "sequences_per_replica": 9},
         ),
     ],
 )
