@@ -124,7 +124,8 @@ def test_a_step_by_its_work_is_what_a_question_about_it_answers(stack: str, step
     contexts = [row.context_tokens for row in load_.decoding() for _ in range(row.sequences)]
     programs = StepPrograms(asked, asked.plans[0], load_.speculation)
     alone = run_plan(asked, asked.plans[0])
-    assert programs.seconds(Work(pieces, contexts, load_.queries)) == pytest.approx(alone.step_time_s, rel=1e-9)
+    passes = programs.of(Work(pieces, contexts, load_.queries))
+    assert programs.seconds(passes) == pytest.approx(alone.step_time_s, rel=1e-9)
 
 
 @pytest.mark.parametrize("stack", ["ideal", "vllm", "sglang"])

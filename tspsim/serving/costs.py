@@ -132,8 +132,14 @@ class ProgramCosts:
     def _seconds(self, work: Work, expert_tokens: int | None) -> float:
         if not work.chunks:
             return self._decodes.step_s(work, expert_tokens)
-        if not work.sequences and self.programs.divides_prompts:
-            return sum(self._piece(chunk.query_tokens, chunk.context_tokens) for chunk in work.chunks)
+        whole_s = self._whole_s(work, expert_tokens)
+        if work.sequences or not self.programs.divides_prompts:
+            return whole_s
+        alone_s = [min(self._piece(*chunk[:2]), self._whole_s(Work((chunk,)), expert_tokens)) for chunk in work.chunks]
+        return min(whole_s, sum(alone_s))
+
+    def _whole_s(self, work: Work, expert_tokens: int | None) -> float:
+        """Of a step with prompts that is one pass."""
         for way in (self._mixed, self._overlapped):
             found = way.seconds(work, expert_tokens)
             if found is not None:
@@ -142,7 +148,9 @@ class ProgramCosts:
         if key not in self._kept:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.seconds(Work(work.chunks, contexts, work.queries), share)
+            self._kept[key] = self.programs.seconds(
+                self.programs.together(Work(work.chunks, contexts, work.queries), share)
+            )
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return self._kept[key]
@@ -159,7 +167,7 @@ class ProgramCosts:
         if cached not in self._alone:
 
             def value(tokens: int) -> Floats:
-                return np.array([self.programs.seconds(Work((Chunk(tokens, cached),)))])
+                return np.array([self.programs.seconds(self.programs.divided(Chunk(tokens, cached)))])
 
             self._alone[cached] = Cells(value, 0.0)
         return self._alone[cached]

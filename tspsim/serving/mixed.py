@@ -108,7 +108,7 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     written: dict[Change | None, tuple[Job, list[Thing]]] = {}
     stages: list[Program] = []
     for change, work in compositions(kind, programs.queries, more, tokens).items():
-        jobs = programs.of(work)
+        jobs = programs.together(work)
         if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
         each = programs.written_of(jobs[0])
@@ -232,14 +232,14 @@ class Shape:
     def _written(self, work: Work) -> list[Thing]:
         if work not in self._last:
             # Parts are asked about one after the other.
-            (job,) = self.programs.of(work)
+            (job,) = self.programs.together(work)
             self._last = {work: self.programs.things_of(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
 
     def _of_experts(self, tokens: int) -> Floats:
         """Seconds of what depends on tokens of all that share experts, so many a replica, in a step of few."""
         work = self._work(self._piece)
-        (job,) = self.programs.of(work, tokens / work.tokens)
+        (job,) = self.programs.together(work, tokens / work.tokens)
         return self._sums(self.programs.things_of(job), Part.EXPERTS)
 
     def _part(self, part: Part, work: Work) -> Floats:

@@ -59,7 +59,9 @@ class Overlapped:
                 """Of the fewest tokens, from so many on, that have tables: padding may leave the very first without."""
                 work = Work((Chunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
                 serial_s = self._serial.seconds(work)
-                return value(tokens + 1) if serial_s is None else np.array([self.programs.seconds(work) / serial_s])
+                if serial_s is None:
+                    return value(tokens + 1)
+                return np.array([self.programs.seconds(self.programs.together(work)) / serial_s])
 
             self._ratios[sequences] = Cells(value, first=beside + MOST_DECODED + 1, epsilon=EPSILON)
         return self._ratios[sequences]

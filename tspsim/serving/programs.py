@@ -4,7 +4,7 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import hypot
@@ -13,6 +13,7 @@ from .. import inference, metrics
 from ..costs import Costs
 from ..hardware.pricers import price
 from ..mesh import Mesh
+from ..model.attention.base import MOST_DECODED
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
@@ -24,7 +25,7 @@ from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Pi
 from .chain import Chain, Exchanges, Walker
 from .flat import Thing, timed
 from .forms import Forms
-from .work import Work
+from .work import Chunk, Work
 
 #: What hides nothing: of a step that cannot be cut into two.
 ALONE = "none"
@@ -133,22 +134,44 @@ class StepPrograms:
         return self.job(self.decode_step, load)
 
     def of(self, work: Work, expert_share: float = 1.0) -> list[Job]:
-        """The step of some work: one pass, or where ranks divide the tokens of prompts and nothing decodes, one for
-        every piece of one. ``expert_share``: tokens of a replica in the mean of all that share experts, over these."""
+        """The step of some work: one pass, or where nothing decodes, ranks can divide the tokens of prompts, and that
+        takes less, one for every piece of one, divided or not. ``expert_share``: tokens of a replica in the mean of
+        all that share experts, over these."""
+        together = self.together(work, expert_share)
+        if work.sequences or not work.chunks or not self.divides_prompts:
+            return together
+        alone: list[Job] = []
+        for chunk in work.chunks:
+            ways = self.divided(chunk, expert_share), self.together(Work((chunk,)), expert_share)
+            alone += min(ways, key=self.seconds)
+        return min(alone, together, key=self.seconds)
+
+    def divided(self, chunk: Chunk, expert_share: float = 1.0) -> list[Job]:
+        """A pass of a piece of a prompt whose tokens ranks divide."""
+        return [self._alone(Piece(*chunk), expert_share)]
+
+    def together(self, work: Work, expert_share: float = 1.0) -> list[Job]:
+        """One pass of all there is; pieces that decode kernels take run padded where those of prompts take less."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
-        if not work.sequences and self.divides_prompts:
-            return [self._alone(Piece(*chunk), expert_share) for chunk in work.chunks]
-        pieces = tuple(Piece(*chunk) for chunk in work.chunks)
+        pieces = [Piece(*chunk) for chunk in work.chunks]
+        found = [self._mixed(work, pieces, expert_share)]
+        longer = [each._replace(query_tokens=max(each.query_tokens, MOST_DECODED + 1)) for each in pieces]
+        if longer == pieces:
+            return found
+        return min(found, [self._mixed(work, longer, expert_share)], key=self.seconds)
+
+    def _mixed(self, work: Work, pieces: Sequence[Piece], expert_share: float) -> Job:
+        """A pass of pieces of prompts beside what decodes of some work."""
         load = Load(
             prompts=len(pieces),
-            pieces=pieces,
+            pieces=tuple(pieces),
             batch=work.sequences,
             contexts=work.contexts,
             speculation=self.speculation,
             expert_share=expert_share,
         )
-        return [self.job(MIXED_STEP, load)]
+        return self.job(MIXED_STEP, load)
 
     def _alone(self, piece: Piece, expert_share: float) -> Job:
         """A piece whose tokens ranks divide evenly, padded where they do not come out even."""
@@ -265,8 +288,9 @@ class StepPrograms:
 
     # --- times ------------------------------------------------------------------------------------------------
 
-    def seconds(self, work: Work, expert_share: float = 1.0) -> float:
-        return sum(self._job_s(job) for job in self.of(work, expert_share))
+    def seconds(self, jobs: Iterable[Job]) -> float:
+        """Of passes one after the other."""
+        return sum(map(self._job_s, jobs))
 
     def _job_s(self, job: Job) -> float:
         found = self._ordered_s(job) if self._walks else None
