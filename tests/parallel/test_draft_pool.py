@@ -115,3 +115,23 @@ def test_what_it_is_not_built_for_is_said(
     with pytest.raises(InputError) as error:
         look_up(tspsim.load(stated))
     assert said in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turns", [1, 2])
+def test_more_sequences_contexts_and_drafts_never_take_less(turns: int, files: tuple[str, str]) -> None:
+    large, small = files
+    keys = {"tp": 4, "draft_replicas": 1, "draft_turns": turns}
+
+    def step_s(batch: int = 16, context: int = CONTEXT, drafts: int = DRAFTS) -> float:
+        spoken = {"tokens": drafts, "draft": "model", "model": small}
+        work = {"pass_": "verify", "batch": batch, "context": context, "speculation": spoken}
+        (found,) = tspsim.simulate(question(large, [{"name": "P", **keys}], cluster="hgx-h100-8", **work)).plans
+        return float(found.step_time_s)
+
+    for times in (
+        [step_s(batch=batch) for batch in (2, 3, 16, 17, 64)],
+        [step_s(context=context) for context in (64, 4096, 4097, 16384)],
+        [step_s(drafts=drafts) for drafts in (1, 2, 4, 7)],
+    ):
+        assert times == sorted(times)

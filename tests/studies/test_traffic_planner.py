@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
 from tspsim.studies.planner.rates import Demand, Engine, apart, together
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
-from tspsim.studies.planner.traffic_answer import Tried, goodput
+from tspsim.studies.planner.traffic_answer import OBJECTIVES, Tried, goodput
 from tspsim.studies.planner.written import scenario_text
 
 
@@ -152,6 +153,30 @@ def test_every_offer_is_shown_though_the_best_one_s_name_holds_its_own():
     answer = TrafficPlanner(load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}])), top=1, budget_s=1.5).run()
     assert answer.best[0].offer == "h200 for less"
     assert {"h200", "h200 for less"} == {row[1] for row in traffic_plan.rows(answer)}
+
+
+def test_what_serves_most_for_a_joule_is_what_draws_least_for_it():
+    """Two machines of one rate: half the price, or half the power."""
+    cheap, cool = (SimpleNamespace(tokens_per_s=90.0, gpus=8, usd_per_hour=usd, watts=watts)
+                   for usd, watts in ((8.0, 12e3), (16.0, 6e3)))  # fmt: skip
+    joule, dollar = OBJECTIVES["tokens_per_joule"], OBJECTIVES["tokens_per_dollar"]
+    assert joule(cool) == 2 * joule(cheap) == 90.0 / 6e3 and dollar(cheap) == 2 * dollar(cool)
+
+
+@pytest.mark.slow
+def test_an_offer_under_a_power_limit_serves_more_for_a_joule():
+    """The same machine at a tenth of the price, and at a power limit of 500 of 700 W."""
+    offers = [
+        {"name": name, "cluster": {"device": "h200", "gpus_per_node": 2, **more}, "prices": {"gpu_hour": usd}}
+        for name, usd, more in (("cheap", "0.4 USD/h", {}), ("cool", "4 USD/h", {"power_limit": "500 W"}))
+    ]
+    found = {}
+    for objective in ("goodput_per_joule", "tokens_per_joule", "goodput_per_dollar"):
+        stated = load(asked(offers=offers, plans=[{"name": "TP2", "tp": 2}]))
+        found[objective] = TrafficPlanner(stated, objective=objective, top=1, budget_s=0.3).run().best[0]
+    assert [each.offer for each in found.values()] == ["cool", "cool", "cheap"]
+    best = found["tokens_per_joule"]
+    assert best.watts == pytest.approx(best.result.serving["energy_kwh"] * 3.6e6 / best.result.serving["wall_s"])
 
 
 def test_without_bounds_clients_are_as_stated():

@@ -40,6 +40,12 @@ class Tried(ServedPlan):
         return self.gpus * sum(prices) / len(prices) if prices else None
 
     @property
+    def watts(self) -> float | None:
+        """That all its GPUs draw, with their part of the node; None where that is not known."""
+        kwh, wall_s = self.result.serving.get("energy_kwh"), self.result.serving["wall_s"]
+        return self.parts * kwh * 3.6e6 / wall_s if kwh and wall_s else None
+
+    @property
     def gpus(self) -> int:
         """Of all parts."""
         return self.parts * self.result.gpus
@@ -60,6 +66,11 @@ def a_dollar(rate: Callable[[Tried], float]) -> Callable[[Tried], float]:
     return lambda tried: 3600.0 * rate(tried) / (tried.usd_per_hour or tried.gpus)
 
 
+def a_joule(rate: Callable[[Tried], float]) -> Callable[[Tried], float]:
+    """A rate over what its GPUs draw, all in; where a power is missing over how many they are."""
+    return lambda tried: rate(tried) / (tried.watts or tried.gpus)
+
+
 def goodput(tried: Tried) -> float:
     """Requests/s within bounds in the steady part; where there are none, all."""
     told = figures(tried.result.serving)
@@ -70,10 +81,12 @@ def goodput(tried: Tried) -> float:
 #: What a plan may be chosen by → its merit, of which more is better.
 OBJECTIVES: Mapping[str, Callable[[Tried], float]] = {
     "goodput_per_dollar": a_dollar(goodput),
+    "goodput_per_joule": a_joule(goodput),
     "goodput": goodput,
     "tokens_per_s": lambda tried: tried.tokens_per_s,
     "tokens_per_s_per_gpu": lambda tried: tried.tokens_per_s / tried.gpus,
     "tokens_per_dollar": a_dollar(lambda tried: tried.tokens_per_s),
+    "tokens_per_joule": a_joule(lambda tried: tried.tokens_per_s),
     "time_to_first_token": lambda tried: -tried.result.serving["ttft_s"]["mean"],
     "time_per_output_token": lambda tried: -(tried.result.serving["tpot_s"] or {"mean": math.inf})["mean"],
 }
