@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from .errors import InputError, UnknownNameError
 from .hardware import Device, load_device, standing_for
 from .model import Architecture, load_model
-from .model.formats import BF16, WEIGHT_BYTES, Formats, WeightClass
+from .model.formats import BF16, Formats, WeightClass
 from .network import (
     Cluster,
     build_cluster,
@@ -20,6 +20,7 @@ from .network import (
     with_pairs,
     with_topology,
 )
+from .operators import weight_bytes
 from .parallel import (
     SWITCHES,
     Adapters,
@@ -396,7 +397,7 @@ def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architectu
     if isinstance(stated, Mapping):
         return kept | dict(stated)
     if stated is not None:
-        narrow = WEIGHT_BYTES[stated] < 1.0 and model.experts is not None
+        narrow = weight_bytes(stated) < 1.0 and model.experts is not None
         classes = [WeightClass.EXPERTS] if narrow else [part for part in WeightClass if part != WeightClass.EMBEDDING]
         kept |= dict.fromkeys(classes, stated)
     return kept

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import PydanticKnownError, PydanticSerializationError, core_schema
 
 from .errors import is_ctrl_c
 
@@ -24,3 +26,26 @@ class Strict(BaseModel):
             if is_ctrl_c(error):
                 raise KeyboardInterrupt from None
             raise
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Annotates a name that must be one of ``names()``, asked when a file is read: registries may have grown."""
+
+    names: Callable[[], Sequence[str]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, core_schema.str_schema())
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"enum": list(self.names()), "type": "string"}
+
+    def _check(self, value: object) -> str:
+        names = self.names()
+        if not isinstance(value, str) or value not in names:
+            quoted = [repr(name) for name in names]
+            expected = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
+            raise PydanticKnownError("literal_error", {"expected": expected})
+        return value

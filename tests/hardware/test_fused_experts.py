@@ -19,7 +19,7 @@ from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import limits_of
 from tspsim.hardware.libraries import maker_of
 from tspsim.hardware.specification import DeviceSpec
-from tspsim.operators import DTYPE_BYTES, FusedMoE
+from tspsim.operators import FusedMoE, element_bytes
 from tspsim.validation.kernel_tables import calls
 
 NVIDIA = ("h100", "h200", "b200", "b300", "gb200", "gb300")
@@ -84,7 +84,7 @@ def test_never_above_the_roofline_and_wider_weights_never_faster(name: str) -> N
         limits = limits_of(device(name).spec, fit.dtype)
         time = seconds(name, fit, **shape)
         assert (time >= 2.0 * matrices * pairs * hidden * ffn / limits.peak * EXACT).all()
-        read = matrices * touched * hidden * ffn * DTYPE_BYTES[fit.kv_dtype]
+        read = matrices * touched * hidden * ffn * element_bytes(fit.kv_dtype)
         assert (time >= read / limits.hbm * EXACT).all()
         assert (seconds(name, fit, "fp32", **shape) >= time * EXACT).all()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import peak_of
-from tspsim.operators import DTYPE_BYTES, AbsorbProduct, Attention, DecodeAttention, LatentDecode, LatentPrefill
+from tspsim.operators import AbsorbProduct, Attention, DecodeAttention, LatentDecode, LatentPrefill, element_bytes
 
 DEVICES = (
     "a100-40gb", "a100-80gb", "b200", "b300", "gb200", "gb300", "h100", "h200", "mi300x", "mi325x", "mi350x",
@@ -44,7 +44,7 @@ def test_decoding_over_latents_meets_no_roofline_and_more_of_anything_is_never_f
     d = device(name)
     sizes = {"batch": batch, "context": context, "heads": heads, "queries": queries}
     estimate = d.latent_decode(**sizes, kv_dtype=kv)
-    moved = batch * context * 576.0 * DTYPE_BYTES[kv]
+    moved = batch * context * 576.0 * element_bytes(kv)
     assert estimate.seconds >= moved / d.hbm_bytes_per_s * EXACT
     flops = 2.0 * batch * context * heads * queries * (2 * 512 + 64)
     assert estimate.seconds >= flops / peak_of(d.spec, "bf16") * EXACT

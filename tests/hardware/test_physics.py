@@ -18,7 +18,6 @@ from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import peak_of
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.operators import (
-    DTYPE_BYTES,
     Attention,
     DecodeAttention,
     DeltaScan,
@@ -28,6 +27,7 @@ from tspsim.operators import (
     MemoryBound,
     Operator,
     SparseAttention,
+    element_bytes,
 )
 
 DEVICES = (
@@ -60,7 +60,7 @@ def test_a_product_is_never_faster_than_peak_or_hbm(name: str, dtype: str, m: in
     d = device(name)
     assume(dtype in d.peak_flops_per_s)
     estimate = d.gemm(m, n, k, dtype, batch)
-    size = DTYPE_BYTES[dtype]
+    size = element_bytes(dtype)
     assert estimate.seconds >= 2.0 * m * n * k * batch / peak_of(d.spec, dtype) * EXACT
     assert estimate.seconds >= batch * ((m * k + n * k) * size + 2.0 * m * n) / d.hbm_bytes_per_s * EXACT
     assert 0.0 < estimate.low < estimate.seconds < estimate.high
@@ -95,7 +95,7 @@ def test_attention_is_never_faster_than_peak_or_hbm(
     pairs = q * kv - (q * q / 2.0 if causal else 0.0)
     factor = 4.0 if direction == "forward" else 10.0
     assert estimate.seconds >= factor * pairs * batch * heads * head_dim / peak_of(d.spec, dtype) * EXACT
-    moved = batch * head_dim * (2.0 * q * heads + 2.0 * kv * kv_heads) * DTYPE_BYTES[dtype]
+    moved = batch * head_dim * (2.0 * q * heads + 2.0 * kv * kv_heads) * element_bytes(dtype)
     assert estimate.seconds >= moved / d.hbm_bytes_per_s * EXACT
     assert 0.0 < estimate.low < estimate.seconds < estimate.high
 
@@ -146,7 +146,7 @@ def test_decoding_reads_its_context_at_most_at_hbm_speed_and_more_context_is_nev
     d = device(name)
     heads = kv_heads * group
     estimate = d.decode_attention(batch, context, heads, kv_heads, head_dim, kv_dtype)
-    moved = 2.0 * batch * context * kv_heads * head_dim * DTYPE_BYTES[kv_dtype]
+    moved = 2.0 * batch * context * kv_heads * head_dim * element_bytes(kv_dtype)
     assert estimate.seconds >= moved / d.hbm_bytes_per_s * EXACT
     larger = {"batch": (batch + 1, context, heads), "context": (batch, context + by, heads)}.get(
         grown, (batch, context, heads + kv_heads)
@@ -229,7 +229,7 @@ def test_experts_cost_at_least_their_products_and_their_weights_and_more_tokens_
     assume(dtype in d.peak_flops_per_s)
     seconds = d.fused_moe(tokens, hidden, ffn, experts, topk, dtype).seconds
     assert seconds >= 6.0 * tokens * topk * hidden * ffn / peak_of(d.spec, dtype) * EXACT
-    weights = min(topk, experts) * 3.0 * hidden * ffn * DTYPE_BYTES[dtype]
+    weights = min(topk, experts) * 3.0 * hidden * ffn * element_bytes(dtype)
     assert seconds >= weights / d.hbm_bytes_per_s * EXACT
     assert d.fused_moe(tokens + by, hidden, ffn, experts, topk, dtype).seconds >= seconds * EXACT
     assert d.fused_moe(tokens, hidden, ffn + TILE, experts, topk, dtype).seconds >= seconds * EXACT

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from tspsim.hardware import Device, load_device
-from tspsim.operators import DTYPE_BYTES, Gemm
+from tspsim.operators import Gemm, element_bytes
 
 ROWS, SIDES = (1, 128, 4096, 16384), (1024, 8192, 28672)
 SHAPES = tuple(itertools.product(ROWS, SIDES, SIDES))
@@ -52,7 +52,7 @@ def test_a_narrower_type_is_never_slower_but_for_its_cast(name: str) -> None:
             continue
         assert all(a <= b * (1.0 + 1e-9) for a, b in zip(seconds(name, dtype), seconds(name, "bf16"), strict=True))
         m, n, k = 4096, 4096, 4096
-        copied = device(name).memory_bound(m * k * (2.0 + DTYPE_BYTES[dtype]), "copy", m).seconds
+        copied = device(name).memory_bound(m * k * (2.0 + element_bytes(dtype)), "copy", m).seconds
         cast = copied + device(name).cast_start_s
         whole = device(name).time(Gemm(m, n, k, dtype)).seconds
         assert whole == pytest.approx(device(name).time(Gemm(m, n, k, dtype, quantised=True)).seconds + cast)

@@ -6,8 +6,7 @@ import pytest
 
 from tspsim.errors import InputError
 from tspsim.hardware import load_device
-from tspsim.model.formats import WEIGHT_BYTES
-from tspsim.operators import DTYPE_BYTES, Gemm
+from tspsim.operators import Gemm, element_bytes, weight_bytes
 
 
 @pytest.mark.parametrize(("size", "measured"), [(16384, 3122e12), (8192, 2862e12)])
@@ -23,7 +22,7 @@ def test_six_bits_are_no_slower_than_eight_and_read_fewer_bytes(device: str) -> 
     for tokens in (1, 64, 4096, 16384):
         six, eight = (found.time(Gemm(tokens, 8192, 8192, dtype)).seconds for dtype in ("mxfp6", "mxfp8"))
         assert six <= eight * (1 + 1e-9)
-    assert DTYPE_BYTES["mxfp6"] == WEIGHT_BYTES["mxfp6"] == 0.78125
+    assert element_bytes("mxfp6") == weight_bytes("mxfp6") == 0.78125
 
 
 def test_six_bits_are_refused_where_no_matrix_unit_has_them() -> None:

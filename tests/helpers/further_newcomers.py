@@ -13,6 +13,7 @@ import numpy as np
 
 from tspsim.fleet import Autoscaler, Durations, JobScheduler, Logged, Placement
 from tspsim.hardware import Device, Estimate, pricer
+from tspsim.model import Architecture
 from tspsim.model.attention.base import Rows, tokens_of
 from tspsim.model.attention.grouped import Grouped
 from tspsim.model.attention.sections import AttentionSection, GroupedSection
@@ -21,7 +22,7 @@ from tspsim.network import CollectiveAlgorithm, Group, RoutingPolicy, Schedule, 
 from tspsim.network.graphs import joined
 from tspsim.network.kinds import CollectiveKind
 from tspsim.network.wiring import Cable
-from tspsim.operators import Operator, Role
+from tspsim.operators import DataType, Operator, Role
 from tspsim.parallel import Plan
 from tspsim.parallel.activation_store import ActivationStore
 from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visits
@@ -74,10 +75,21 @@ def price(device: Device, smooth: Smooth) -> Estimate:
     return device.memory_bound(smooth.hbm_bytes)
 
 
+@dataclass(frozen=True)
+class Smoothing:
+    """A fact that no field of a model is for."""
+
+    state_bytes: float
+
+
 class SmoothedSection(GroupedSection):
     """Grouped attention behind a smoothing of every head."""
 
     kind: Literal["smoothed"] = "smoothed"  # type: ignore[assignment]
+    state_bytes: float = 4096.0
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"own": Smoothing(self.state_bytes)}
 
 
 class Smoothed(Grouped):
@@ -89,8 +101,22 @@ class Smoothed(Grouped):
     def section(self) -> type[AttentionSection]:
         return SmoothedSection
 
+    def describe(self, model: Architecture) -> dict[str, Any]:
+        return super().describe(model) | {"state_bytes": smoothing_of(model).state_bytes}
+
     def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
-        return (Smooth(tokens_of(rows), 4096.0),)
+        return (Smooth(tokens_of(rows), smoothing_of(layer.model).state_bytes),)
+
+
+def smoothing_of(model: Architecture) -> Smoothing:
+    assert isinstance(model.own, Smoothing)
+    return model.own
+
+
+# --- a type of numbers --------------------------------------------------------------------------------------------
+
+#: Five bits an element and a scale of one byte a block of 32, for everything that a type can be for.
+FP5 = DataType("fp5", 0.65625, multiplies=True, cache_bytes=0.65625, wire_bytes=0.625, kindred=("fp8", "bf16"))
 
 
 # --- the network --------------------------------------------------------------------------------------------------
@@ -252,6 +278,7 @@ BROUGHT: dict[str, tuple[Any, ...]] = {
         DecodeExchange("shout", "as a tree", tree.attend, tree.received_bytes, tree.buffer_bytes),
     ),
     "tspsim.decode_forms": (replace(TREE, name="bush", summary="a small tree"),),
+    "tspsim.dtypes": (FP5,),
     "tspsim.durations": (Ordered,),
     "tspsim.job_logs": (Diary(),),
     "tspsim.job_schedulers": (ShortestFirst,),

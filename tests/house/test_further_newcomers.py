@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from helpers import documents, further_newcomers, newcomers, serving_newcomers
 from helpers.engine import model_file, moe
 
@@ -22,6 +23,8 @@ from tspsim import catalog, registry, schema
 from tspsim.bound import bounds
 from tspsim.cli import main
 from tspsim.errors import InputError, TspsimError
+from tspsim.model import load_model
+from tspsim.model.spec import ModelSpec, describe
 from tspsim.network import build_cluster
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
@@ -127,6 +130,84 @@ def test_steps_of_an_engine_name_them(tmp_path: Path) -> None:
     assert other.step_time_s == pytest.approx(tree.step_time_s) and other.settings["decode_form"] == "bush"
     rows = tspsim.simulate(asked({**work, "pass": "decode"}, {"tp": 8})).timeline("P0")
     assert rows["shape"].str.contains("8 tokens").any() and plain.ran
+
+
+def smoothed(folder: Path, attention: str) -> Path:
+    """A model file whose section attention says something besides its heads."""
+    path = folder / "model.yaml"
+    path.write_text(
+        "{name: smoothed, layers: 4, hidden: 1024, mlp: {width: 4096, gated: true}, source: made up, attention: "
+        f"{{kind: smoothed, heads: 16, kv_heads: 8, head_dim: 64{attention}}}, embedding: {{vocab: 32000}}}}"
+    )
+    return path
+
+
+def test_a_kind_of_attention_has_a_fact_of_its_own(tmp_path: Path) -> None:
+    """It comes from the model's file to the kind's operators, back into a description, and tells models apart."""
+    usual, more = (load_model(smoothed(tmp_path, said)) for said in ("", ", state_bytes: 1e6"))
+    assert usual != more and ModelSpec.model_validate(describe(more)).architecture() == more
+    work = {"pass": "decode", "batch": 8, "context": "4Ki"}
+    times = []
+    for said in ("", ", state_bytes: 1e6"):
+        question = asked({**work, "model": str(smoothed(tmp_path, said))}, {"tp": 8})
+        times.append(answers(question)[0].step_time_s)
+    # 2 x 8 tokens x 10^6 bytes in each of four layers, at less than the 3.35 TB/s of the data sheet
+    assert times[1] - times[0] > 4 * 2 * 8 * (1e6 - 4096.0) / 3.35e12
+    with pytest.raises(InputError, match=r"attention.*state_byte"):
+        load_model(smoothed(tmp_path, ", state_byte: 3"))
+
+
+@pytest.fixture
+def five_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An H100 that multiplies five bits twice as fast as eight, in the node of the one there is."""
+    folder = tmp_path / "topologies" / "devices"
+    folder.mkdir(parents=True)
+    stated = catalog.read_yaml(catalog.locate("devices", "h100"))
+    stated["name"], stated["node"] = "h100-five", {"like": "hgx-h100-8"}
+    stated["peak"]["fp5"] = {"value": "4000 TFLOP/s", "source": "made up"}
+    (folder / "h100-five.yaml").write_text(yaml.safe_dump(stated))
+    monkeypatch.setenv("TSPSIM_CATALOG", str(tmp_path))
+    return "h100-five"
+
+
+def test_a_type_of_numbers_is_weights_operands_caches_and_wires(tmp_path: Path, five_bits: str) -> None:
+    serving = {"model": "llama-3.1-8b", "pass": "decode", "batch": 64, "context": "8Ki"}
+    narrow = {**serving, "precision": {"weights": "fp5", "kv": "fp5"}}
+    plain, eight, five = (
+        answers(asked(work, {"tp": 8}, device=five_bits))[0]
+        for work in (serving, {**serving, "precision": {"weights": "fp8", "kv": "fp8"}}, narrow)
+    )
+    parts = plain.memory.parts, five.memory.parts
+    assert parts[1]["kv_cache"] / parts[0]["kv_cache"] == pytest.approx(0.65625 / 2.0)
+    assert five.step_time_s < eight.step_time_s < plain.step_time_s
+    training = {"model": "tsp-8b", "pass": "training", "sequence": "4Ki", "global_batch": 8}
+    slow, fast = (
+        answers(asked({**training, "precision": each}, {"tp": 8}, device=five_bits))[0] for each in ("fp8", "fp5")
+    )
+    assert fast.step_time_s < slow.step_time_s
+    shards = [{"dp": 8, "zero": 3, "weight_wire": wire} for wire in ("int8", "fp5")]
+    steps = tspsim.simulate(asked({**training, "sequence": "1Ki"}, *shards, device=five_bits))
+    tables = [steps.timeline(name) for name in ("P0", "P1")]
+    gathered = [rows[rows["name"] == "gather layer weights"]["bytes"].sum() for rows in tables]
+    assert gathered[1] / gathered[0] == pytest.approx(0.625)
+    with pytest.raises(InputError, match=r"workload.precision.kv: .*'fp5'.*"):
+        tspsim.load(asked({**serving, "precision": {"kv": "fp55"}}, {"tp": 8}))
+    assert "'fp5'" in str(schema.schema("scenario")) and "'fp5'" in str(schema.schema("model"))
+
+
+def test_a_node_takes_its_device_as_an_argument(five_bits: str) -> None:
+    """A GPU in the node of another: same links; not in one of another vendor, whose links are none of its own."""
+    work = {"model": "tsp-8b", "pass": "forward", "sequence": "8Ki"}
+    own = build_cluster(node="hgx-h100-8")
+    for device in ("h200", five_bits):
+        lent = build_cluster(device, node="hgx-h100-8")
+        assert lent.node.device == device and lent.node.link == own.node.link
+        assert lent.node.like == own.node.name and lent.node.announced
+        assert answers(asked(work, {"tp": 8}, device=device, node="hgx-h100-8"))[0].ran
+    with pytest.raises(
+        InputError, match="'mi300x-8' has mi300x GPUs, not h100, which is of another vendor; a GPU of amd"
+    ):
+        build_cluster("h100", node="mi300x-8")
 
 
 def test_a_drafter_may_have_several_layers(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.operators import DTYPE_BYTES, FusedMoE
+from tspsim.operators import FusedMoE, element_bytes
 from tspsim.parallel import scheme_of, write_program
 from tspsim.parallel.dispatch import DISPATCHES, SCALED_FP8
 from tspsim.program import Collective, Compute
@@ -67,7 +67,7 @@ def test_more_ranks_at_equal_work_slow_no_ranks_experts_unless_all_tokens_come(
                 assert more.tokens == 2 * fewer.tokens
                 assert not more.sent
                 continue
-            row_bytes = more.hidden * (DTYPE_BYTES[more.dtype] + 4.0)
+            row_bytes = more.hidden * (element_bytes(more.dtype) + 4.0)
             assert after_s <= before_s + 3.0 * max(0, more.tokens - fewer.tokens) * row_bytes / hbm, (step, more)
         if not DISPATCHES.get(dispatch).gathers:
             assert found[-1][1] <= 1.03 * found[0][1]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tspsim.errors import InputError, UnknownNameError
-from tspsim.operators import DTYPE_BYTES, Operator
+from tspsim.operators import DTYPES, Operator, element_bytes
 from tspsim.provenance import Provenance
 
 from . import moe, step
@@ -120,7 +120,7 @@ class Device(DeviceFacts):
         m, n, k, batch
             Positive numbers, or arrays that broadcast to one shape (rows,).
         dtype
-            Operand type, one of :data:`tspsim.operators.DTYPE_BYTES`.
+            Operand type, one of :data:`tspsim.operators.DTYPES`.
         library
             Whose kernels; None: the device's default library.
 
@@ -422,8 +422,8 @@ class Device(DeviceFacts):
         """The numbers that a kernel model of ``dtype`` reads; raises UnknownNameError for a type nobody knows."""
         limits = self._limits.get(dtype)
         if limits is None:
-            if dtype not in DTYPE_BYTES:
-                raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            if dtype not in DTYPES:
+                raise UnknownNameError("type", dtype, DTYPES)
             limits = self._limits[dtype] = limits_of(self.spec, dtype)
         return limits
 
@@ -433,8 +433,8 @@ class Device(DeviceFacts):
         key = (family, dtype, library, kv_dtype)
         kernel = self._kernels.get(key)
         if kernel is None:
-            if dtype not in DTYPE_BYTES:
-                raise UnknownNameError("type", dtype, DTYPE_BYTES)
+            if dtype not in DTYPES:
+                raise UnknownNameError("type", dtype, DTYPES)
             library = library or self._engine_library(family, dtype, kv_dtype)
             kernel = self._kernels[key] = find(self.spec, self.relatives, family, dtype, library, kv_dtype)
         return kernel
@@ -466,7 +466,7 @@ class Device(DeviceFacts):
         narrow = [
             dtype
             for dtype in self.peak_flops_per_s
-            if DTYPE_BYTES[dtype] < DTYPE_BYTES["bf16"] and self.includes_quantising(dtype)
+            if element_bytes(dtype) < element_bytes("bf16") and self.includes_quantising(dtype)
         ]
         both = [(self.kernel("gemm", dtype), self.product_alone("gemm", dtype)) for dtype in narrow]
         starts = [with_cast.parameters["launch_us"] - alone.parameters["launch_us"] for with_cast, alone in both]

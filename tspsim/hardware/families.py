@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tspsim.operators import DTYPE_BYTES
+from tspsim.operators import element_bytes
 
 from . import decode, gemm, latent, linear, memory_bound, moe, prefill, sparse
 from .limits import DeviceLimits, Parameter
@@ -50,7 +50,7 @@ class Family:
     ) -> Any:
         """Seconds before any range; the second type is the one K and V, or expert weights, are kept in."""
         columns = [shape[name] for name in self.shape]
-        widths = DTYPE_BYTES[dtype], DTYPE_BYTES[second_dtype]
+        widths = element_bytes(dtype), element_bytes(second_dtype)
         more = {name: shape.get(name, usual) for name, usual in self.further.items()}
         return self.form(limits, parameters, *columns, *widths, **switches, **more)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.errors import InputError
+from tspsim.operators import kindred_of
 
 from .families import FAMILIES
 from .libraries import is_of, of_library
@@ -25,20 +26,6 @@ from .limits import DeviceLimits, Estimate
 if TYPE_CHECKING:
     from .specification import DeviceSpec, KernelFit, Sourced
 
-#: Types whose kernels resemble another's, nearest first.
-KINDRED: dict[str, tuple[str, ...]] = {
-    "fp32": ("bf16",),
-    "fp16": ("bf16",),
-    "bf16": ("fp16",),
-    "fp8": ("fp8_block", "bf16"),
-    "fp8_block": ("fp8", "bf16"),
-    "int8": ("fp8", "bf16"),
-    "mxfp8": ("fp8", "fp8_block", "bf16"),
-    "mxfp6": ("mxfp8", "fp8", "fp8_block", "bf16"),
-    "mxfp4": ("nvfp4", "fp8", "bf16"),
-    "nvfp4": ("mxfp4", "fp8", "bf16"),
-    "int4": ("mxfp4", "fp8", "bf16"),
-}
 #: What a borrowed range adds to the lender's own for each way in which the two differ, as half widths in log time; the
 #: squares add. They are the least-squares fit to what 203 groups of rows need for 92 % of them to lie inside: of every
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
@@ -135,7 +122,7 @@ def find(
     for by_default, leaning in ((True, False), (False, False), (False, True)):
         wanted = library or (spec.defaults.get(family) if by_default else None)
         for owner in (spec, *relatives):
-            for kindred in (dtype, *KINDRED.get(dtype, ())):
+            for kindred in (dtype, *kindred_of(dtype)):
                 fit = _pick(owner, family, kindred, wanted, kv_dtype, by_default)
                 if fit is not None and (owner is spec or leaning or carries(family, fit.rows_used)):
                     same = kindred == dtype and not _converts_another(fit, kv_dtype)
@@ -158,7 +145,7 @@ def _announced(
     """Of a device that was never measured: what its ``like`` runs, at its own pace, with another generation's range."""
     like, others = relatives[0], relatives[1:]
     peak_of(spec, dtype)  # a type that the device does not have is refused
-    known = next((each for each in (dtype, *KINDRED.get(dtype, ())) if has_peak(like, each)), dtype)
+    known = next((each for each in (dtype, *kindred_of(dtype)) if has_peak(like, each)), dtype)
     lent = find(like, others, family, known, library, kv_dtype)
     widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if known != dtype else [])]
     return replace(

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from tspsim.operators import (
-    DTYPE_BYTES,
     AbsorbProduct,
     Attention,
     BestOf,
@@ -26,6 +25,7 @@ from tspsim.operators import (
     Part,
     ShortConvolution,
     SparseAttention,
+    element_bytes,
 )
 
 from . import linear, sparse, step
@@ -53,11 +53,11 @@ def products(device: Device, product: Gemm) -> Estimate:
     (:meth:`.device.Device.product_alone`). A narrower type is never slower than a wider one: a kernel of wider
     operands that reads these weights is there for every shape.
     """
-    element = DTYPE_BYTES[product.dtype]
+    element = element_bytes(product.dtype)
     wider = WIDER.get(product.dtype, ()) if product.weight_dtype is None else ()
     candidates = (product, *(replace(product, dtype=dtype) for dtype in wider if dtype in device.peak_flops_per_s))
     alone = min(_product_alone(device, candidate) for candidate in candidates)
-    if element < DTYPE_BYTES["bf16"]:
+    if element < element_bytes("bf16"):
         alone = Estimate(*(a + b for a, b in zip(alone, _cast(device, product, element), strict=True)))
     return alone
 
@@ -70,7 +70,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
     along the other side besides). It starts as the fastest measured cast of the device does.
     """
     rows = product.batch * product.m
-    wide, across = DTYPE_BYTES["bf16"] + element, DTYPE_BYTES["bf16"] + 2.0 * element
+    wide, across = element_bytes("bf16") + element, element_bytes("bf16") + 2.0 * element
 
     def moved(size: float) -> Estimate:
         copied = device.memory_bound(rows * product.k * size, "copy", rows)

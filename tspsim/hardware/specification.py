@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from tspsim.operators import DTYPE_BYTES
+from tspsim.operators import DTYPES
 from tspsim.strict import Strict
 from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
 
@@ -270,9 +270,9 @@ class DeviceSpec(Strict):
             raise ValueError(f"power_limit is more than {IDLE_WATTS:g} W and at most tdp, {self.tdp.value:g} W")
         if self.like is not None and not self.announced:
             raise ValueError("like is a key of announced devices; add announced: true")
-        unknown = sorted(set(self.peak) - set(DTYPE_BYTES))
+        unknown = sorted(set(self.peak) - set(DTYPES))
         if unknown:
-            raise ValueError(f"unknown types in peak: {', '.join(unknown)}; known: {', '.join(DTYPE_BYTES)}")
+            raise ValueError(f"unknown types in peak: {', '.join(unknown)}; known: {', '.join(DTYPES)}")
         if "bf16" not in self.peak:
             raise ValueError("peak.bf16 is needed")
         return self

@@ -7,7 +7,7 @@ E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -80,6 +80,9 @@ class Architecture:
         Latents kept once for several tokens; None where each token has its own.
     checkpoint
         Types in which the published checkpoint keeps the classes of weights.
+    own
+        Facts of a kind of attention that has no field here: whatever frozen value its section gives
+        (:meth:`~tspsim.model.attention.sections.AttentionSection.facts`), read by that kind alone.
     residual_lanes
         Lanes of the residual stream; more than one: hyper-connections mix them before and behind every block. Their
         weights are no part of ``parameters``.
@@ -116,6 +119,7 @@ class Architecture:
     checkpoint: Formats = BF16
     residual_lanes: int = 1
     chunk: int = 0
+    own: Hashable = None
 
     def __post_init__(self) -> None:
         if not self.attention:
@@ -288,7 +292,7 @@ class Architecture:
         """Bytes of all weights, each class in its type; ``multi_token``: with the modules for further tokens.
 
         ``formats`` left out is :attr:`checkpoint`: what the published checkpoint holds of the model. Scales are
-        counted as :data:`~tspsim.model.formats.WEIGHT_BYTES` says; encoders of images are no part of any model here.
+        counted as :func:`tspsim.operators.weight_bytes` says; encoders of images are no part of any model here.
         """
         kept = self.checkpoint if formats is None else formats
         blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..operators import weight_bytes
+
 
 class WeightClass(StrEnum):
     """Weights that checkpoints keep in a type of their own."""
@@ -15,23 +17,6 @@ class WeightClass(StrEnum):
     SHARED = "shared"
     EXPERTS = "experts"
     EMBEDDING = "embedding"
-
-
-#: Bytes of a weight as checkpoints keep it, scales included: blocks of 128×128 (DeepSeek-V3, §3.3.2), groups of 32 with
-#: a bf16 scale (compressed-tensors), OCP MX blocks of 32 and NVFP4 blocks of 16 with a scale of one byte.
-WEIGHT_BYTES: dict[str, float] = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0 + 4.0 / 128**2,
-    "int8": 1.0,
-    **{f"int{bits}": bits / 8 + 2.0 / 32 for bits in (2, 3, 4, 5, 6, 7)},
-    "mxfp8": 1.0 + 1.0 / 32,
-    "mxfp6": 0.75 + 1.0 / 32,
-    "mxfp4": 0.5 + 1.0 / 32,
-    "nvfp4": 0.5 + 1.0 / 16,
-}
 
 
 @dataclass(frozen=True)
@@ -57,11 +42,11 @@ class Formats:
         """The type that products read weights in, where it is narrower than the one they multiply: weight-only
         kernels widen on the way."""
         kept, wide = self.kept(part), self.multiplied(part)
-        return kept if WEIGHT_BYTES[kept] < WEIGHT_BYTES[wide] else None
+        return kept if weight_bytes(kept) < weight_bytes(wide) else None
 
     def weight_bytes(self, part: WeightClass) -> float:
         """Bytes of a weight of this class."""
-        return WEIGHT_BYTES[self.kept(part)]
+        return weight_bytes(self.kept(part))
 
     def bytes_of(self, parameters: Mapping[WeightClass, int]) -> float:
         """Bytes of some parameters, counted by class."""

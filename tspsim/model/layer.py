@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .._quick import once, replace
-from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role
+from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role, element_bytes
 from .architecture import Architecture
 from .parts import Block
 
@@ -72,7 +72,7 @@ class LayerShard:
     @once
     def wide(self) -> str:
         """The precision of what narrow recipes leave alone: attention, and the language-model head."""
-        return self.dtype if self.dtype in ("bf16", "fp16", "fp32") else "bf16"
+        return self.dtype if element_bytes(self.dtype) >= element_bytes("bf16") else "bf16"
 
     @once
     def heads(self) -> int:

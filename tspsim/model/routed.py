@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import once
-from ..operators import DTYPE_BYTES, Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role
+from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role, element_bytes
 from .architecture import Architecture
 from .parts import Experts
 
@@ -47,7 +47,7 @@ class RoutedShard:
     def router(self, tokens: int) -> Gemm:
         """Scores of all experts; never in a narrow type (DeepSeek-V3, arXiv:2412.19437, §3.3.1: gating keeps its
         precision, as checkpoints in fp8 keep its weights)."""
-        kept = self.weight_dtype is None and DTYPE_BYTES[self.dtype] >= DTYPE_BYTES["bf16"]
+        kept = self.weight_dtype is None and element_bytes(self.dtype) >= element_bytes("bf16")
         dtype = self.dtype if kept else "bf16"
         return Gemm(tokens, self.experts.count, self.model.hidden, dtype, name="router", role=Role.ROUTER)
 

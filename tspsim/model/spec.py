@@ -7,7 +7,7 @@ Attention and MLP are sections of their own, each of a ``kind``: that of attenti
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BaseModel,
@@ -22,11 +22,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tspsim.operators import DTYPES
+from tspsim.strict import OneOf
 from tspsim.units import Count, PositiveCount
 
 from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED
-from .formats import WEIGHT_BYTES, Formats, WeightClass
+from .formats import Formats, WeightClass
 from .parts import Experts
 
 #: Kinds that are known when this is imported.
@@ -41,12 +43,7 @@ else:
 #: Beyond any model, and small enough that nothing built from it grows without bound.
 MOST_LAYERS = 10_000
 
-WeightType = Literal[
-    "fp32", "bf16", "fp16", "fp8", "fp8_block", "int8", "int7", "int6", "int5", "int4", "int3", "int2",
-    "mxfp8", "mxfp6", "mxfp4", "nvfp4",
-]  # fmt: skip
-assert set(get_args(WeightType)) == set(WEIGHT_BYTES)
-
+WeightType = Annotated[str, OneOf(DTYPES.names)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 

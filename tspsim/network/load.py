@@ -127,8 +127,7 @@ def build_cluster(
     else:
         stated = spec = load_node(node)
     if device is not None and spec.device != device:
-        told = f"node '{spec.name}' has {spec.device} GPUs, not {shorten(device)}"
-        raise InputError(f"{told}; a device's file may say node: {{like: {spec.name}}}")
+        stated = spec = with_device(spec, device)
     whole = graph is not None and is_whole(graph)
     if graph is not None and not whole:
         spec = spec.joined_by(graph)
@@ -263,6 +262,23 @@ def node_of(device: str) -> NodeSpec:
     path = catalog.locate("devices", device)
     stated = catalog.stated(path, "node")
     return lent_node(device, stated, str(path)) if isinstance(stated, dict) else load_node(usual_node(device))
+
+
+def with_device(node: NodeSpec, device: str) -> NodeSpec:
+    """A node with another GPU of the same vendor in it: its links as they are, its library's times marked as assumed.
+
+    Raises
+    ------
+    InputError
+        The catalog has no such device, or it is another vendor's than the node's.
+    """
+    from .announced import lent_node
+
+    vendors = [catalog.stated(catalog.locate("devices", each), "vendor") for each in (node.device, device)]
+    if vendors[0] != vendors[1]:
+        told = f"node '{node.name}' has {node.device} GPUs, not {shorten(device)}, which is of another vendor"
+        raise InputError(f"{told}; a GPU of {shorten(vendors[0])} can take their place")
+    return lent_node(device, {"like": node.name}, str(catalog.locate("devices", device)))
 
 
 def usual_node(device: str) -> str:

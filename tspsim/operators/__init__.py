@@ -9,7 +9,8 @@ layer is its :class:`Role`; ``name`` is for people, and nothing depends on it.
 """
 
 from .attention import Attention, DecodeAttention
-from .base import DTYPE_BYTES, Computes, Operator, Role, Sharding
+from .base import Computes, Operator, Role, Sharding
+from .dtypes import DTYPES, DataType, element_bytes, kindred_of, weight_bytes
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
 from .memory_bound import MemoryBound
@@ -18,11 +19,12 @@ from .products import FusedMoE, Gemm, GroupedGemm
 from .sparse import BestOf, Indexer, SparseAttention
 
 __all__ = [
-    "DTYPE_BYTES",
+    "DTYPES",
     "AbsorbProduct",
     "Attention",
     "BestOf",
     "Computes",
+    "DataType",
     "DecodeAttention",
     "DeltaScan",
     "FusedMoE",
@@ -38,4 +40,7 @@ __all__ = [
     "Sharding",
     "ShortConvolution",
     "SparseAttention",
+    "element_bytes",
+    "kindred_of",
+    "weight_bytes",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, BehindCache, Computes, Operator, Role, first_of
+from .base import BehindCache, Computes, Operator, Role, first_of
+from .dtypes import element_bytes
 from .memory_bound import MemoryBound
 from .products import Gemm
 
@@ -59,11 +60,11 @@ class Attention(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Q, K, V read once and the output written once (backward: gradients as well)."""
-        element = DTYPE_BYTES[self.dtype]
+        element = element_bytes(self.dtype)
         queries = sum(q for q, _ in self.segments) * self.heads * self.head_dim
         context = sum(kv for _, kv in self.segments) * self.kv_heads * self.head_dim
         factor = 1.0 if self.direction == "forward" else 2.5
-        return factor * (queries * (element + 2.0) + 2.0 * context * DTYPE_BYTES[self.kv_dtype or self.dtype])
+        return factor * (queries * (element + 2.0) + 2.0 * context * element_bytes(self.kv_dtype or self.dtype))
 
     @property
     def shape(self) -> str:
@@ -122,13 +123,13 @@ class DecodeAttention(BehindCache, Operator):
     @property
     def hbm_bytes(self) -> float:
         """K and V read once; Q read and the output written."""
-        queries = self.queries * self.batch * self.heads * (DTYPE_BYTES[self.dtype] + 2.0)
+        queries = self.queries * self.batch * self.heads * (element_bytes(self.dtype) + 2.0)
         return queries * self.head_dim + self.cold_bytes
 
     @property
     def cold_bytes(self) -> float:
         """K and V."""
-        return 2.0 * self.context * self.kv_heads * self.head_dim * DTYPE_BYTES[self.kv_dtype]
+        return 2.0 * self.context * self.kv_heads * self.head_dim * element_bytes(self.kv_dtype)
 
     @property
     def shape(self) -> str:

@@ -7,22 +7,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import ClassVar
 
-#: Bytes of one element. Block-scaled formats count their scales (OCP MX v1.0: one byte a block of 32;
-#: NVFP4: one byte a block of 16).
-DTYPE_BYTES: dict[str, float] = {
-    "fp32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "fp8_block": 1.0,
-    "int8": 1.0,
-    "mxfp8": 1.03125,
-    "mxfp6": 0.78125,
-    "mxfp4": 0.53125,
-    "nvfp4": 0.5625,
-    **{f"int{bits}": bits / 8 for bits in (7, 6, 5, 4, 3, 2)},
-}
-
 
 class Sharding(StrEnum):
     """How tensor-parallel ranks divide a product's weights W[k, n]: by columns (n), by rows (k), or not at all."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, BehindCache, Operator, Role, first_of
+from .base import BehindCache, Operator, Role, first_of
+from .dtypes import element_bytes
 
 
 @quick
@@ -45,7 +46,7 @@ class LatentPrefill(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Queries, keys and values read once and the output written."""
-        element, heads = DTYPE_BYTES[self.dtype], self.heads
+        element, heads = element_bytes(self.dtype), self.heads
         queries = sum(q for q, _ in self.segments) * heads * (self.key_dim * element + 2.0 * self.value_dim)
         return queries + sum(kv for _, kv in self.segments) * heads * (self.key_dim + self.value_dim) * element
 
@@ -87,14 +88,14 @@ class LatentDecode(BehindCache, Operator):
     @property
     def hbm_bytes(self) -> float:
         """Latents read once; queries read and outputs written."""
-        element, wide = DTYPE_BYTES[self.dtype], self.latent_dim + self.rope_dim
+        element, wide = element_bytes(self.dtype), self.latent_dim + self.rope_dim
         queries = self.queries * self.batch * self.heads * (wide * element + 2.0 * self.latent_dim)
         return queries + self.cold_bytes
 
     @property
     def cold_bytes(self) -> float:
         """The latents."""
-        return self.context * (self.latent_dim + self.rope_dim) * DTYPE_BYTES[self.kv_dtype]
+        return self.context * (self.latent_dim + self.rope_dim) * element_bytes(self.kv_dtype)
 
     @property
     def shape(self) -> str:
@@ -127,13 +128,13 @@ class AbsorbProduct(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Both factors read once, the result written in bf16."""
-        element = DTYPE_BYTES[self.dtype]
+        element = element_bytes(self.dtype)
         return self.heads * ((self.tokens * self.k + self.n * self.k) * element + 2.0 * self.tokens * self.n)
 
     @property
     def cold_bytes(self) -> float:
         """The matrices."""
-        return self.heads * self.n * self.k * DTYPE_BYTES[self.dtype]
+        return self.heads * self.n * self.k * element_bytes(self.dtype)
 
     @property
     def shape(self) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, Operator, Role
+from .base import Operator, Role
+from .dtypes import element_bytes
 
 #: Tokens a chunk of the parallel form holds.
 CHUNK = 64
@@ -69,7 +70,7 @@ class DeltaScan(OfTokens, Operator):
     @property
     def state_bytes(self) -> float:
         """Of one sequence."""
-        return self.v_heads * self.k_dim * self.v_dim * DTYPE_BYTES[self.state_dtype]
+        return self.v_heads * self.k_dim * self.v_dim * element_bytes(self.state_dtype)
 
     @property
     def written(self) -> int:
@@ -85,7 +86,7 @@ class DeltaScan(OfTokens, Operator):
     def hbm_bytes(self) -> float:
         """States read once and written, q, k, v read and outputs written."""
         moved = 2.0 * self.k_heads * self.k_dim + 2.0 * self.v_heads * self.v_dim
-        return self.cold_bytes + self.tokens * moved * DTYPE_BYTES[self.dtype]
+        return self.cold_bytes + self.tokens * moved * element_bytes(self.dtype)
 
     @property
     def shape(self) -> str:
@@ -115,7 +116,7 @@ class ShortConvolution(OfTokens, Operator):
     @property
     def hbm_bytes(self) -> float:
         """Channels read and written, and the last tokens' that a sequence keeps."""
-        element = DTYPE_BYTES[self.dtype]
+        element = element_bytes(self.dtype)
         kept = 2.0 * self.sequences * self.channels * (self.width - 1)
         return (2.0 * self.tokens * self.channels + kept) * element
 

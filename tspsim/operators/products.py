@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .._quick import quick
-from .base import DTYPE_BYTES, Computes, Operator, Role
+from .base import Computes, Operator, Role
+from .dtypes import element_bytes
 
 
 @quick
@@ -47,13 +48,13 @@ class Gemm(Operator):
     @property
     def hbm_bytes(self) -> float:
         """A and B read once in their types, C written once in bf16."""
-        entering = self.m * self.k * DTYPE_BYTES[self.dtype]
+        entering = self.m * self.k * element_bytes(self.dtype)
         return self.cold_bytes + self.batch * (entering + 2.0 * self.m * self.n)
 
     @property
     def cold_bytes(self) -> float:
         """B."""
-        return self.batch * self.n * self.k * DTYPE_BYTES[self.weight_dtype or self.dtype]
+        return self.batch * self.n * self.k * element_bytes(self.weight_dtype or self.dtype)
 
     @property
     def shape(self) -> str:
@@ -128,14 +129,14 @@ class FusedMoE(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Weights of the experts that any token chose, tokens read and written once."""
-        moved = min(float(self.tokens), self.rows) * self.hidden * (DTYPE_BYTES[self.dtype] + 2.0)
+        moved = min(float(self.tokens), self.rows) * self.hidden * (element_bytes(self.dtype) + 2.0)
         return self.cold_bytes + moved
 
     @property
     def cold_bytes(self) -> float:
         """Weights of the experts that any token chose."""
         weights = self.experts_read * self.matrices * self.hidden * self.expert_ffn
-        return weights * DTYPE_BYTES[self.weight_dtype or self.dtype]
+        return weights * element_bytes(self.weight_dtype or self.dtype)
 
     @property
     def shape(self) -> str:

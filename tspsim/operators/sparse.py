@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._quick import quick
-from .base import DTYPE_BYTES, Operator, Role, first_of
+from .base import Operator, Role, first_of
+from .dtypes import element_bytes
 
 #: (query tokens a sequence, tokens in its cache before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
@@ -189,7 +190,7 @@ class SparseAttention(Operator):
     @property
     def hbm_bytes(self) -> float:
         """Entries read once; queries read and outputs written."""
-        queries = self.queries * self.heads * (self.key_dim * DTYPE_BYTES[self.dtype] + 2.0 * self.value_dim)
+        queries = self.queries * self.heads * (self.key_dim * element_bytes(self.dtype) + 2.0 * self.value_dim)
         return self.entries * self.entry_bytes + queries
 
     @property

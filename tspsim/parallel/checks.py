@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
-from ..operators import DTYPE_BYTES
+from ..operators import element_bytes
 from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
@@ -334,7 +334,7 @@ def _activations(job: Job) -> None:
         if plan.recomputed.layers > most:
             told = f"{plan.recomputed.layers} are more than the {most} layers of a chunk; use at most {most}"
             raise plan.refusal("recomputation.layers", told)
-    if job.store.products_in_eight_bits and DTYPE_BYTES[job.work.precision] > DTYPE_BYTES["mxfp8"]:
+    if job.store.products_in_eight_bits and element_bytes(job.work.precision) > element_bytes("mxfp8"):
         told = f"{job.store.name} keeps what products in eight bits read, and these are in {job.work.precision}"
         raise plan.refusal("activation_store", f"{told}; use fp8")
     if plan.offload_layers > most:

@@ -30,7 +30,7 @@ from .ledger import Buffer, Lifetime
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
 from .sought import SOUGHT, Sought, trains
-from .wires import WIRES, recast, wire_bytes
+from .wires import recast, wire_bytes
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def gather_weights(builder: ProgramBuilder, job: Job, share: OwnedParameters, bl
         # The first kernels of the layer, which wait for the weights.
         kernels = copies("copy weights out", elements * job.work.stack.gathered_copy_bytes)
         if wire is not None:
-            kernels += (recast("dequantise", elements, WIRES[wire], job.work.optimizer.weights),)
+            kernels += (recast("dequantise", elements, wire_bytes(wire, 0.0), job.work.optimizer.weights),)
         if kernels:
             builder.compute("weights from the wire", *kernels)
     return gathered
@@ -278,7 +278,7 @@ def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task:
     waits = refresh(builder, job, [table], task, f"updated {name}", waits)
     axis = shard_levels.weight_axis(table) if table.weights else table.shard_axis
     gathered = builder.collective("all_gather", axis, size, f"gather {name}", after=waits, stream="parameters")
-    cast = [] if wire is None else [recast("dequantise", table.parameters, WIRES[wire], job.weight_bytes)]
+    cast = [] if wire is None else [recast("dequantise", table.parameters, wire_bytes(wire, 0.0), job.weight_bytes)]
     builder.compute(f"{name} here", *cast, after=[gathered])
 
 
@@ -393,7 +393,7 @@ def sum_narrow(builder: ProgramBuilder, job: Job, held: ParameterGroup, name: st
     and one across the groups, so that each element crosses between nodes once (ZeRO++, §3.3)."""
     wire, usual, inside = job.plan.gradient_wire, job.work.reduced_bytes, held.secondary
     assert wire is not None
-    narrow, elements, stream = WIRES[wire], held.parameters, "gradient kernels"
+    narrow, elements, stream = wire_bytes(wire, usual), held.parameters, "gradient kernels"
     last = builder.compute(f"{name}: narrow", recast("quantise", elements, usual, narrow), after=after, stream=stream)
     for axis, left, more in ((held.groups[0], inside, narrow), (held.groups[1], held.copies // inside, usual)):
         if left == 1:

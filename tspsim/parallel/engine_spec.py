@@ -33,7 +33,11 @@ Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 BytesPerLogit = Annotated[float, Field(ge=0.0, le=256.0, allow_inf_nan=False)]
 Part = Literal["weights", "activations", "graphs", "context"]
 #: Operators by the name of their class.
-FAMILIES = frozenset(operators.__all__) - {"DTYPE_BYTES", "Computes", "Operator", "Role", "Sharding"}
+FAMILIES = frozenset(
+    name
+    for name, each in vars(operators).items()
+    if isinstance(each, type) and issubclass(each, operators.Operator) and name in operators.__all__
+)
 #: A size, or from where on every so many.
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model import Experts
-from ..operators import DTYPE_BYTES
+from ..operators import element_bytes
 from ..steps import STEPS
 from .balance import BALANCES, BUSIEST
 from .pipeline import Refusal
@@ -44,7 +44,7 @@ def check(job: Job, axis: str) -> None:
         if plan.hiding.halves:
             key, value = "expert_overlap", plan.expert_overlap
         raise plan.refusal(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
-    if plan.dispatch.eight_bits and DTYPE_BYTES[job.work.precision] > DTYPE_BYTES["mxfp8"]:
+    if plan.dispatch.eight_bits and element_bytes(job.work.precision) > element_bytes("mxfp8"):
         told = f"{plan.expert_dispatch} sends what products in eight bits read"
         raise plan.refusal("expert_dispatch", f"{told}, and these are in {job.work.precision}")
     if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):

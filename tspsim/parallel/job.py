@@ -14,7 +14,7 @@ from ..model import Architecture, Block
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
-from ..operators import DTYPE_BYTES
+from ..operators import element_bytes
 from ..steps import Batch, Speculation, Step, Task
 from . import checks
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
@@ -57,12 +57,12 @@ class Job:
         """Bytes of a weight element as it is kept and moved: while training the optimizer's, else the precision's."""
         if self.training and self.work.adapters is None:
             return self.work.optimizer.weights
-        return self.work.weight_bytes or DTYPE_BYTES[self.work.precision]
+        return self.work.weight_bytes or element_bytes(self.work.precision)
 
     @property
     def activation_bytes(self) -> float:
         """Bytes of an activation element; eight-bit and narrower formats keep activations in bf16 between kernels."""
-        return max(2.0, DTYPE_BYTES[self.work.precision])
+        return max(2.0, element_bytes(self.work.precision))
 
     @property
     def step(self) -> Step:

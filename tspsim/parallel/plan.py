@@ -69,7 +69,7 @@ class Plan:
     secondary_shard
         With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
     weight_wire, gradient_wire
-        With ZeRO 3: types in :data:`tspsim.parallel.wires.WIRES` that weights are gathered in ahead of a forward, and
+        With ZeRO 3: types of :func:`tspsim.operators.dtypes.wires` that weights are gathered in ahead of a forward, and
         that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
     checkpoint, checkpoint_rate, checkpoint_every
         How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s

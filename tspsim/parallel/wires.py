@@ -7,15 +7,13 @@ What is narrow is made by one kernel before it leaves and unmade by one where it
 from __future__ import annotations
 
 from ..operators import MemoryBound, Role
+from ..operators.dtypes import wires
 from .sought import CHANGES_NUMBERS, SOUGHT, Sought, trains
-
-#: Bytes of an element on its way.
-WIRES = {"int8": 1.0, "int4": 0.5}
 
 
 def wire_bytes(wire: str | None, usual: float) -> float:
-    """Bytes of an element that is usually ``usual`` bytes."""
-    return usual if wire is None else WIRES[wire]
+    """Bytes of an element on its way in a type (:func:`~tspsim.operators.dtypes.wires`); None: ``usual`` bytes."""
+    return usual if wire is None else wires()[wire]
 
 
 def recast(name: str, elements: float, read_bytes: float, written_bytes: float) -> MemoryBound:

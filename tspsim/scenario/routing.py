@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from ..network import ROUTINGS, Routing
-from .section import OneOf, Section, refuse
+from ..strict import OneOf
+from .section import Section, refuse
 
 #: Draws of paths that one answer is made of, at most.
 MOST_SEEDS = 1000

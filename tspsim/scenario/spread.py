@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..network import ALGORITHMS, KINDS
+from ..operators.dtypes import wires
 from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
 from ..parallel.activation_store import ACTIVATION_STORES
 from ..parallel.balance import BUSIEST, Balance
@@ -31,11 +32,11 @@ from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.recomputed import BLOCK, KEPT, RECOMPUTE_METHODS, Partly
 from ..parallel.registries import scheme_name
-from ..parallel.wires import WIRES
 from ..registry import Registry
+from ..strict import OneOf
 from ..units import BytesPerSecond, PositiveCount
 from .balance import BalanceType
-from .section import MOST_RANKS, Degree, OneOf, Section, refuse
+from .section import MOST_RANKS, Degree, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
@@ -140,10 +141,10 @@ class Spread(Section):
     secondary_shard: Degree | None = Field(
         None, description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"
     )
-    weight_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+    weight_wire: Annotated[str, OneOf(lambda: tuple(wires()))] | None = Field(
         None, description="with zero: 3, the type that forwards gather weights in; default: their own"
     )
-    gradient_wire: Annotated[str, OneOf(lambda: tuple(WIRES))] | None = Field(
+    gradient_wire: Annotated[str, OneOf(lambda: tuple(wires()))] | None = Field(
         None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
     )
     checkpoint: Annotated[str, OneOf(CHECKPOINTS.names)] | None = Field(

@@ -13,7 +13,6 @@ from pydantic import (
     StrictBool,
     StrictInt,
     ValidationError,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -21,18 +20,22 @@ from pydantic_core import InitErrorDetails
 
 from ..errors import InputError, did_you_mean, shorten
 from ..model import load_model
-from ..model.formats import WEIGHT_BYTES, WeightClass
+from ..model.attention import cache_names
+from ..model.formats import WeightClass
+from ..operators import DTYPES
+from ..operators.dtypes import products
 from ..parallel import Unequal
 from ..parallel.draft import DRAFTS
 from ..steps import STEPS, Load, Speculation, Streams
+from ..strict import OneOf
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from ..units import Bytes, Count, PositiveCount
 from . import acceptance
 from .engine_options import EngineOptions
-from .section import Name, OneOf, Section, refuse
+from .section import Name, Section, refuse
 
-Precision = Literal["bf16", "fp8", "fp8_block", "mxfp8", "mxfp6", "mxfp4", "nvfp4"]
+Precision = Annotated[str, OneOf(products)]
 AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
 BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
@@ -153,14 +156,14 @@ class AdaptersSpec(Section):
 
 
 def _type(value: Any) -> Any:
-    if not isinstance(value, str) or value not in WEIGHT_BYTES:
-        raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), WEIGHT_BYTES)}")
+    if not isinstance(value, str) or value not in DTYPES:
+        raise refuse(f"unknown type '{shorten(value)}'{did_you_mean(str(value), DTYPES)}")
     return value
 
 
-WeightType = Annotated[str, BeforeValidator(_type), WithJsonSchema({"type": "string", "enum": sorted(WEIGHT_BYTES)})]
+WeightType = Annotated[str, OneOf(DTYPES.names), BeforeValidator(_type)]
 ByClass = dict[WeightClass, WeightType]
-CacheType = Literal["bf16", "fp8", "fp8_ds_mla", "nvfp4"]
+CacheType = Annotated[str, OneOf(cache_names)]
 
 
 class PrecisionSpec(Section):

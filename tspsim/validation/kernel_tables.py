@@ -1,7 +1,7 @@
 """Measured kernel tables (the layout of a measurements folder) as calls of a kernel family.
 
 A table's rows are *normalised*: the family's shape columns as floats, ``dtype`` and ``second_dtype`` by the
-names of :data:`tspsim.operators.DTYPE_BYTES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row
+names of :data:`tspsim.operators.DTYPES`, ``library``, ``gpu``, ``time_us``, and ``reason`` where a row
 is not one of these calls. Fitting, validation and a user's own tables all go through here.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from tspsim.operators import DTYPE_BYTES
+from tspsim.operators import DTYPES
 
 from ..hardware.families import FAMILIES
 from ..hardware.moe import touched_by
@@ -98,7 +98,7 @@ def calls(table: str, frame: pd.DataFrame, column: str = "time_us") -> pd.DataFr
         out["family"] += "_backward"
     out["gpu"] = frame["gpu"].str.lower()
     out["time_us"] = frame[column].astype(float) if column in frame else float("nan")
-    unknown = ~out["dtype"].isin(list(DTYPE_BYTES)) | ~out["second_dtype"].isin(list(DTYPE_BYTES))
+    unknown = ~out["dtype"].isin(list(DTYPES)) | ~out["second_dtype"].isin(list(DTYPES))
     out["reason"] = ""
     out.loc[unknown, "reason"] = "type not modelled: " + frame.loc[unknown].get("dtype", pd.Series("", frame.index))
     if name.startswith("mla_") and "scope" in frame:

@@ -20,7 +20,7 @@ from tspsim.costs import Costs
 from tspsim.errors import InputError
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
-from tspsim.operators import DTYPE_BYTES
+from tspsim.operators import element_bytes
 from tspsim.parallel import peak_bytes
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
@@ -153,7 +153,7 @@ def _policies(run: Run) -> Iterator[Run]:
         yield run
         return
     yield replace(run, recomputation=KEPT)
-    if DTYPE_BYTES[run.precision] < 2.0:
+    if element_bytes(run.precision) < 2.0:
         yield replace(run, recomputation=KEPT, activation_store=STORE)
     yield from (replace(run, recomputation=again) for again in (ATTENTION, CHEAP))
     question = _asked(replace(run, recomputation=FULL))

@@ -10,7 +10,7 @@ csa   one latent for several tokens, and a window
 
 from __future__ import annotations
 
-from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, decoded, prefilled
+from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, cache_names, decoded, prefilled
 from .chosen import CHOSEN
 from .compressed import COMPRESSED
 from .grouped import GROUPED
@@ -28,6 +28,7 @@ __all__ = [
     "MOST_DECODED",
     "AttentionKind",
     "CacheUse",
+    "cache_names",
     "decoded",
     "prefilled",
 ]

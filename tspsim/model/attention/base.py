@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import InputError
-from ...operators import Gemm, Operator, Role
+from ...operators import DTYPES, Gemm, Operator, Role
+from ...operators.dtypes import caches
 from ...registry import Registry
 from ..formats import WeightClass
 from ..parts import Block
@@ -101,8 +102,9 @@ class AttentionKind(ABC):
 
     #: ``kind`` of the section ``attention`` in a model's YAML, and of its layers (:attr:`Block.attention`).
     name: ClassVar[str]
-    #: Types that a cache can be kept in, and bytes of an element, scales included.
-    cache_types: ClassVar[Mapping[str, float]]
+    #: Layouts of its own, and types besides those that all kinds keep (:func:`~tspsim.operators.dtypes.caches`): bytes
+    #: of a cached element, scales included.
+    cache_layouts: ClassVar[Mapping[str, float]] = {}
     #: Training and forward steps, where whole sequences pass, run models of this kind.
     whole: ClassVar[bool] = True
     #: Ranks that hold parts of a context can each attend theirs: what they found is merged by log-sum-exp.
@@ -237,16 +239,22 @@ class AttentionKind(ABC):
         """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no
         cache in."""
 
+    @property
+    def cache_types(self) -> Mapping[str, float]:
+        """Types that a cache can be kept in, and bytes of an element, scales included."""
+        return {**caches(), **self.cache_layouts}
+
     def cache_elements(self, model: Architecture, block: Block) -> float:
         """Elements of K and V, or of latents, that a token adds to a layer's cache."""
         return 2 * model.kv_width
 
     def element_bytes(self, cache_type: str) -> float:
         """Bytes of a cached element; raises InputError for a type that this kind has no cache in."""
-        if cache_type not in self.cache_types:
-            allowed = ", ".join(self.cache_types)
+        known = self.cache_types
+        if cache_type not in known:
+            allowed = ", ".join(sorted(known))
             raise InputError(f"attention of kind '{self.name}' keeps no cache in '{cache_type}'; it can: {allowed}")
-        return self.cache_types[cache_type]
+        return known[cache_type]
 
     def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
         """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them
@@ -266,3 +274,9 @@ class AttentionKind(ABC):
 
 
 ATTENTION_KINDS: Registry[AttentionKind] = Registry("kind of attention", "tspsim.attention_kinds", AttentionKind)
+
+
+def cache_names() -> tuple[str, ...]:
+    """Types that an engine can be asked to keep its cache in: of elements, and of layouts with names of their own."""
+    own = {name for kind in ATTENTION_KINDS.values() for name in kind.cache_layouts if name not in DTYPES}
+    return tuple(sorted({*caches(), *own}))

@@ -34,7 +34,7 @@ class Compressed(AttentionKind):
     divides_context = True
     divides_prompts = True
     chooses = True
-    cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp8": FP8_ENTRY, "fp8_ds_mla": FP8_ENTRY}
+    cache_layouts: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp8": FP8_ENTRY, "fp8_ds_mla": FP8_ENTRY}
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -50,6 +50,11 @@ class Compressed(AttentionKind):
             "window": facts.window, "compression": list(facts.ratios), "indexed": facts.indexed,
             "index_heads": indexing.heads, "index_dim": indexing.head_dim, "index_topk": indexing.topk,
         }  # fmt: skip
+
+    @property
+    def cache_types(self) -> Mapping[str, float]:
+        """Its own layouts alone: an entry has rotary elements and scales beside those of the type."""
+        return self.cache_layouts
 
     def block(self, model: Architecture, layer: int) -> Block:
         facts = facts_of(model)

@@ -22,8 +22,7 @@ class Grouped(AttentionKind):
     name = "gqa"
     divides_context = True
     divides_prompts = True
-    #: NVFP4 with a scale of one byte a block of 16.
-    cache_types: ClassVar[Mapping[str, float]] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+    cache_layouts: ClassVar[Mapping[str, float]] = {"fp16": 2.0, "int8": 1.0}
 
     @property
     def section(self) -> type[AttentionSection]:

@@ -31,9 +31,7 @@ class Latent(AttentionKind):
     name = "mla"
     divides_context = True
     divides_prompts = True
-    cache_types: ClassVar[Mapping[str, float]] = {
-        "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_ds_mla": FP8_DS_MLA, "nvfp4": 0.5625
-    }  # fmt: skip
+    cache_layouts: ClassVar[Mapping[str, float]] = {"fp16": 2.0, "fp8_ds_mla": FP8_DS_MLA}
 
     @property
     def section(self) -> type[AttentionSection]:

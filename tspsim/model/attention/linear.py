@@ -7,11 +7,12 @@ latent attention. A layer keeps a state and the last inputs of its convolution a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...errors import InputError
-from ...operators import DTYPE_BYTES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution
+from ...operators import DTYPES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
 from ..parts import Block, LinearAttention
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
 from .grouped import GROUPED
@@ -29,6 +30,11 @@ class Linear(AttentionKind):
     full: ClassVar[AttentionKind]
     whole = False
     divides_prompts = True
+
+    @property
+    def cache_types(self) -> Mapping[str, float]:
+        """Those of the layers that have a cache."""
+        return self.full.cache_types
 
     def describe(self, model: Architecture) -> dict[str, Any]:
         known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
@@ -87,10 +93,10 @@ class Linear(AttentionKind):
     def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """The state of a sequence, and in bf16 the inputs that its convolution reaches back to."""
         linear = linear_of(model)
-        if state_type not in DTYPE_BYTES:
-            raise InputError(f"a state is not kept in '{state_type}'; it can: {', '.join(DTYPE_BYTES)}")
+        if state_type not in DTYPES:
+            raise InputError(f"a state is not kept in '{state_type}'; it can: {', '.join(DTYPES)}")
         reached = 2.0 * linear.channels * (linear.convolution - 1)
-        state = linear.state_elements * DTYPE_BYTES[state_type]
+        state = linear.state_elements * element_bytes(state_type)
         return CacheUse(0.0, sequence_bytes=state + reached, state_heads=linear.k_heads)
 
     def cache_elements(self, model: Architecture, block: Block) -> float:
@@ -109,7 +115,7 @@ class Linear(AttentionKind):
 class GatedDelta(Linear):
     """A gate a head; q, k, v and an output gate in one product, decay and step size in another."""
 
-    name, full, cache_types = "gdn", GROUPED, GROUPED.cache_types
+    name, full = "gdn", GROUPED
 
     @property
     def section(self) -> type[AttentionSection]:
@@ -137,7 +143,7 @@ class GatedDelta(Linear):
 class KimiDelta(Linear):
     """A gate a channel: decay and output gate are of low rank, through a head's width."""
 
-    name, full, cache_types = "kda", LATENT, LATENT.cache_types
+    name, full = "kda", LATENT
 
     @property
     def section(self) -> type[AttentionSection]:

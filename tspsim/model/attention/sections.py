@@ -23,7 +23,8 @@ class AttentionSection(BaseModel):
         """Raises PydanticCustomError where the section does not say what all layers have."""
 
     def facts(self) -> dict[str, Any]:
-        """What the section says, as keywords of :class:`~tspsim.model.Architecture`."""
+        """What the section says, as keywords of :class:`~tspsim.model.Architecture`. Facts that have no keyword there
+        are one frozen value, ``own``, which the kind reads from the model."""
         return {"attention": self.kind, "heads": self.heads}
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
 from ...errors import InputError
-from ...scenario.section import OneOf, Section
+from ...scenario.section import Section
+from ...strict import OneOf
 from ..blocks import Match
 from ..lane import Lane, StepPlan
 from ..requests import Request

@@ -11,7 +11,18 @@ from ...errors import InputError, UnknownNameError
 from ...registry import Registry
 
 #: Rooms whose modules hold registries.
-ROOMS = ("model", "network", "parallel", "steps", "traffic", "serving", "fleet", "traces", "studies.launch")
+ROOMS = (
+    "operators",
+    "model",
+    "network",
+    "parallel",
+    "steps",
+    "traffic",
+    "serving",
+    "fleet",
+    "traces",
+    "studies.launch",
+)
 
 
 @cache

@@ -22,7 +22,7 @@ from ...errors import InputError
 from ...mesh import Mesh
 from ...model import Architecture
 from ...network import Cluster
-from ...operators import DTYPE_BYTES
+from ...operators import element_bytes
 from ...parallel import CONTEXT_METHODS, SCHEMES, Job, Plan, Work, build_mesh, located, mesh_axes, scheme_axes
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal as is_legal
@@ -323,7 +323,7 @@ class Space:
         if not job.training or plan.recomputation != KEPT:
             return
         most = max(job.chunk_sizes)
-        narrow = DTYPE_BYTES[job.work.precision] < 2.0
+        narrow = element_bytes(job.work.precision) < 2.0
         stores = [name for name in ACTIVATION_STORES if name != WIDE.name] if narrow else []
         ways: list[Callable[[int], Plan]] = [
             lambda layers: replace(plan, recomputation=FULL, recomputed=Partly(layers)),

@@ -1,0 +1,105 @@
+"""Types of numbers: what an element of each takes where kernels read it, in a checkpoint, in a cache and on links.
+
+One registry has them (:data:`DTYPES`, entry points ``tspsim.dtypes``): a type that a package brings can be named in
+``workload.precision``, in a checkpoint, as a cache's type, on links and among a device's peaks, as far as its facts say
+so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..registry import Registry
+
+
+@dataclass(frozen=True)
+class DataType:
+    """One type of numbers. What is None has no use there.
+
+    Parameters
+    ----------
+    name
+        As scenarios, models and device files write it.
+    element_bytes
+        Bytes of an element as kernels read and write it; of block-scaled types with the scales.
+    weight_bytes
+        Bytes of a weight as checkpoints keep it, scales included; None: ``element_bytes``.
+    multiplies
+        ``workload.precision`` can name it: products of training and forward steps take operands of it.
+    cache_bytes
+        Bytes of an element of K, V or a latent in the cache of an engine that is asked for one of this type.
+    wire_bytes
+        Bytes of an element of weights or gradients that travel in this type and are made for the journey.
+    kindred
+        Types whose kernels resemble those of this one, nearest first: theirs stand in where nobody measured its own.
+    """
+
+    name: str
+    element_bytes: float
+    weight_bytes: float | None = None
+    multiplies: bool = False
+    cache_bytes: float | None = None
+    wire_bytes: float | None = None
+    kindred: tuple[str, ...] = ()
+
+
+DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataType)
+
+# Block-scaled types count their scales: OCP MX v1.0 has one byte a block of 32, NVFP4 one byte a block of 16; fp8 in
+# blocks of 128 x 128 is scaled by an fp32 number a block (DeepSeek-V3, section 3.3.2), which kernels' reads leave out;
+# integers of few bits come in groups of 32 with a bf16 scale (compressed-tensors). Wires: ZeRO++ (parallel/wires.py).
+for _each in (
+    DataType("fp32", 4.0, kindred=("bf16",)),
+    DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, kindred=("fp16",)),
+    DataType("fp16", 2.0, kindred=("bf16",)),
+    DataType("fp8", 1.0, multiplies=True, cache_bytes=1.0, kindred=("fp8_block", "bf16")),
+    DataType("fp8_block", 1.0, 1.0 + 4.0 / 128**2, multiplies=True, kindred=("fp8", "bf16")),
+    DataType("int8", 1.0, wire_bytes=1.0, kindred=("fp8", "bf16")),
+    DataType("mxfp8", 1.0 + 1.0 / 32, multiplies=True, kindred=("fp8", "fp8_block", "bf16")),
+    DataType("mxfp6", 0.75 + 1.0 / 32, multiplies=True, kindred=("mxfp8", "fp8", "fp8_block", "bf16")),
+    DataType("mxfp4", 0.5 + 1.0 / 32, multiplies=True, kindred=("nvfp4", "fp8", "bf16")),
+    DataType("nvfp4", 0.5 + 1.0 / 16, multiplies=True, cache_bytes=0.5 + 1.0 / 16, kindred=("mxfp4", "fp8", "bf16")),
+    *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (7, 6, 5)),
+    DataType("int4", 0.5, 0.5 + 2.0 / 32, wire_bytes=0.5, kindred=("mxfp4", "fp8", "bf16")),
+    *(DataType(f"int{bits}", bits / 8, bits / 8 + 2.0 / 32) for bits in (3, 2)),
+):
+    DTYPES.register(_each)
+
+
+def element_bytes(dtype: str) -> float:
+    """Bytes of an element as kernels read it; raises UnknownNameError with the nearest names.
+
+    >>> element_bytes("bf16"), element_bytes("nvfp4")
+    (2.0, 0.5625)
+    """
+    return DTYPES.get(dtype).element_bytes
+
+
+def weight_bytes(dtype: str) -> float:
+    """Bytes of a weight as checkpoints keep it, scales included; raises UnknownNameError with the nearest names.
+
+    >>> weight_bytes("int4")
+    0.5625
+    """
+    found = DTYPES.get(dtype)
+    return found.element_bytes if found.weight_bytes is None else found.weight_bytes
+
+
+def kindred_of(dtype: str) -> tuple[str, ...]:
+    """Types whose kernels stand in for those of a type, nearest first; none for a type that nobody knows."""
+    return DTYPES.get(dtype).kindred if dtype in DTYPES else ()
+
+
+def products() -> tuple[str, ...]:
+    """Types that ``workload.precision`` can name."""
+    return tuple(each.name for each in DTYPES.values() if each.multiplies)
+
+
+def caches() -> dict[str, float]:
+    """Types that engines can be asked to keep caches in, and bytes of an element."""
+    return {each.name: each.cache_bytes for each in DTYPES.values() if each.cache_bytes is not None}
+
+
+def wires() -> dict[str, float]:
+    """Types that weights and gradients can travel in, and bytes of an element."""
+    return {each.name: each.wire_bytes for each in DTYPES.values() if each.wire_bytes is not None}
