@@ -48,6 +48,12 @@ def decided(scenario: dict[str, Any], *, curves: bool = False) -> Decision:
     return decide(questions, [simulate(question) for question in questions], curves=curves, jobs=1)
 
 
+def sized(scenario: dict[str, Any]) -> Decision:
+    """With the machine that is large enough, without curves."""
+    questions = expand(load(scenario))
+    return decide(questions, [simulate(question) for question in questions], curves=False, needs=True, jobs=1)
+
+
 @pytest.fixture(scope="module")
 def small() -> Decision:
     return decided(purchase(), curves=True)
@@ -209,6 +215,18 @@ def test_a_measured_fabric_is_billed_as_what_it_is() -> None:
     rows = [[0 if a == b else 380 for b in range(8)] for a in range(8)]
     measured = billed(nodes=8, fabric="fat-tree-400g", measured={"unit": "GB/s", "rows": rows})
     assert measured == billed(nodes=8, fabric="fat-tree-400g") == Bill(64, 1, 128, 64)  # was 8 switches, 184 optics
+
+
+def test_a_stated_confidence_is_kept_by_what_is_large_enough() -> None:
+    plans = {"plans": [TSP8], "offers": purchase()["offers"][:1]}
+    terms = {"tokens": "1T", "deadline": "3 days"}
+    (plain,) = sized(purchase(**plans, project=terms)).rows
+    (sure,) = sized(purchase(**plans, project=terms | {"confidence": 0.95})).rows
+    assert plain.need is not None and sure.need is not None and plain.need.likely is not None
+    assert sure.need.nodes > plain.need.nodes and sure.need.likely is not None
+    assert (plain.need.likely.in_time or 0.0) < 0.95 <= (sure.need.likely.in_time or 0.0)
+    with pytest.raises(InputError, match="deadline or rate"):
+        load(purchase(project={"tokens": "1T", "confidence": 0.95}))
 
 
 def test_electricity_is_added_only_when_stated() -> None:

@@ -144,7 +144,7 @@ def _offers(compared: Comparison) -> Sequence[Row]:
 
 def _project(compared: Comparison) -> Iterator[RenderableType]:
     """Days and dollars of the work that a project states."""
-    from ..report.comparison_terms import hints, money_table
+    from ..report.comparison_terms import enough_in_words, hints, money_table
     from ..units import compact
 
     decision = compared.verdict
@@ -153,6 +153,7 @@ def _project(compared: Comparison) -> Iterator[RenderableType]:
         yield ""
         yield f"{compact(float(decision.project.tokens or 0), 'tokens')}, with failures and checkpoints:"
         yield table
+        yield from filter(None, [enough_in_words(decision.project)])
         yield from hints(decision)
 
 

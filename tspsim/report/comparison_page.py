@@ -93,7 +93,7 @@ PROJECT = (
 {% set table, columns = needs, need_columns %}"""
     + TABLE.format("The machine of every offer that is large enough")
     + """
-<p class="note">Guessed by proportion, then simulated at that size until it holds.</p>
+<p class="note">Guessed by proportion, then simulated at that size until it holds. {{ predicted|prose }}</p>
 {% for hint in hints %}<p class="note">{{ hint|prose }}</p>{% endfor %}{% endif %}
 """
 )

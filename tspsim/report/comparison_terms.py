@@ -120,6 +120,7 @@ def project(decision: Decision) -> dict[str, Any]:
     assert terms is not None
     wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms.deadline)]
     need = " and ".join(filter(None, wanted))
+    need += f", with a probability of {chance(terms.confidence)}" if need and terms.confidence is not None else ""
     bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
     columns = ["days", *(f"$, {basis}" for basis in bases), *kept_columns(terms)]
     columns += ["kWh", "failures", "goodput", "checkpoint every"]
@@ -163,9 +164,21 @@ def project(decision: Decision) -> dict[str, Any]:
         "need_columns": need_columns(terms.tokens is not None, bases),
         "needs": [(row.name, needed(row, terms.tokens is not None, bases)) for row in decision.rows] if need else [],
         "hints": hints(decision),
+        "predicted": enough_in_words(terms),
         "note": "Checkpoints at Daly's interval (2006); expected time with failures by his complete model. "
         f"{failures.source}. Prices: {'; '.join(f'{basis}, {BASES[basis]}' for basis in bases)}.",
     }
+
+
+def enough_in_words(terms: Project) -> str:
+    """By what a size counts as large enough; empty where none is asked."""
+    if terms.deadline is None and terms.rate is None:
+        return ""
+    if terms.confidence is None:
+        return (
+            "Large enough is what keeps them as predicted, wherever the range ends; `project.confidence` asks for more."
+        )
+    return f"Large enough is what keeps them with a probability of {chance(terms.confidence)}."
 
 
 def likely_days(likely: Likely | None) -> str:

@@ -29,6 +29,7 @@ RequestsPerSecond = Annotated[float, Quantity("requests/s", positive=True)]
 TokensPerSecond = Annotated[float, Quantity("tokens/s", positive=True)]
 
 Share = Annotated[float, Field(gt=0, le=1)]
+Confidence = Annotated[float, Field(ge=0.5, lt=1)]
 Excess = Annotated[float, Field(ge=1, le=100)]
 
 DAY_S = 86_400.0
@@ -134,6 +135,11 @@ class Project(_Terms):
     deadline: PositiveSeconds | None = Field(None, description="the tokens must be done by then, such as 30 days")
     budget: PositiveUsd | None = Field(None, description="the tokens may cost so much, such as 500 kUSD")
     rate: TokensPerSecond | None = Field(None, description="rate that must be reached, such as 5 Mtokens/s")
+    confidence: Confidence | None = Field(
+        None,
+        description="how likely deadline and rate must be kept by what counts as large enough, such as 0.95; left out, "
+        "the values as predicted keep them",
+    )
     users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
     requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
     price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
@@ -148,6 +154,8 @@ class Project(_Terms):
             raise PydanticCustomError("refused", "price: owned needs own: what power and hosting cost, and the years")
         if self.deadline is not None and self.tokens is None:
             raise PydanticCustomError("refused", "a deadline needs a token budget, such as tokens: 1T")
+        if self.confidence is not None and self.deadline is None and self.rate is None:
+            raise PydanticCustomError("refused", "a confidence needs what is to be kept: deadline or rate")
         if self.budget is not None and self.tokens is None:
             raise PydanticCustomError("refused", "a budget of money needs the work it pays for, such as tokens: 1T")
         return self

@@ -255,7 +255,9 @@ def _note(decision: Decision) -> str:
     if any(row.outcome for row in decision.rows):
         told.append("Days and dollars are of the offer as it stands, failures and checkpoints with it.")
     if any(row.need for row in decision.rows):
-        told.append("Enough nodes: what the deadline or the rate takes, simulated at that size.")
+        sure = decision.project.confidence if decision.project is not None else None
+        how = f", with a probability of {chance(sure)}" if sure is not None else " as predicted"
+        told.append(f"Enough nodes: what the deadline or the rate takes{how}, simulated at that size.")
     return " ".join(told)
 
 

@@ -19,7 +19,7 @@ from ..searched import Searched
 from ..worker import answer
 from .checkpoints import Cost
 from .costs import OWNED, Rates, rates_of
-from .likely import Likely, likely_of
+from .likely import Likely, likely_of, slack_of
 from .needs import Need, need
 from .outcome import Outcome, outcome_of
 from .row import MEASURES, Row
@@ -231,7 +231,8 @@ def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Lib
         tell(f"nodes that {row.name} needs", index / len(rows))
         if row.best is not None:
             cluster = library.look_up(scenario).cluster
-            enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, ask)
+            slack = slack_of(row.uncertainty, scenario.project or Project())
+            enough = need(scenario, cluster, row.best.name, row.best.tokens_per_s, ask, slack)
             if isinstance(enough, str):
                 row = replace(row, too_small=enough)
             elif enough is not None:

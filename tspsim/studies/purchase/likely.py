@@ -43,26 +43,35 @@ def likely_of(done: Outcome, rates: Rates, offer: uncertainty.Offer, project: Pr
     project
         Its ``deadline`` and ``budget``, where they are stated.
     """
-    random = np.random.default_rng(0)
-    normals = {name: random.standard_normal(DRAWS) for name in uncertainty.factors_of(offer)}
-
-    def factor(measure: uncertainty.Measure) -> uncertainty.Normal:
-        drawn = offer.per_token(measure, normals) / offer.per_token(measure, {})
-        return np.broadcast_to(drawn, (DRAWS,))
-
-    slower = factor("tokens_per_s")
+    slower = _factor(offer, "tokens_per_s")
     days = done.days * slower
     usd = None
     if rates.basis is not None and offer.usd_per_gpu_hour > 0.0:
         rent = done.gpu_hours * rates.usd_per_gpu_hour[rates.basis]
         apart = done.usd[rates.basis] - rent
-        usd = rent * factor("tokens_per_dollar") + apart * slower
+        usd = rent * _factor(offer, "tokens_per_dollar") + apart * slower
     return Likely(
         _ends(days),
         _ends(usd) if usd is not None else None,
         None if project.deadline is None else float(np.mean(days * 86_400.0 <= project.deadline)),
         None if project.budget is None or usd is None else float(np.mean(usd <= project.budget)),
     )
+
+
+def slack_of(offer: uncertainty.Offer | None, project: Project) -> float:
+    """How many times as fast as asked a run has to be predicted, so that it is fast enough with the project's
+    ``confidence``; 1 where none is stated or nothing is known of what errs."""
+    if offer is None or project.confidence is None:
+        return 1.0
+    return float(np.quantile(_factor(offer, "tokens_per_s"), project.confidence, method="higher"))
+
+
+def _factor(offer: uncertainty.Offer, measure: uncertainty.Measure) -> uncertainty.Normal:
+    """Seconds or dollars a token over those predicted, drawn; the same draws whenever it is asked."""
+    random = np.random.default_rng(0)
+    normals = {name: random.standard_normal(DRAWS) for name in uncertainty.factors_of(offer)}
+    drawn = offer.per_token(measure, normals) / offer.per_token(measure, {})
+    return np.broadcast_to(drawn, (DRAWS,))
 
 
 def _ends(values: uncertainty.Normal) -> tuple[float, float]:

@@ -98,22 +98,27 @@ def dividing(scenario: Scenario, plan: Plan, gpus_per_node: int, nodes: int) -> 
     )
 
 
-def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask) -> Need | str | None:
+def need(
+    scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask, slack: float = 1.0
+) -> Need | str | None:
     """The nodes that reach the project's rate and deadline, why no number of them does, or None: nothing is asked.
 
     Parameters
     ----------
     tokens_per_s
         Of the plan on ``cluster``, to guess from.
+    slack
+        How many times as fast as asked it must be predicted (:func:`.likely.slack_of`).
     """
     project = scenario.project or Project()
     if project.rate is None and project.deadline is None:
         return None
     alone = cluster.fabric is None and cluster.nodes == 1 and not _may_grow(scenario)
     per_node, step = tokens_per_s / cluster.nodes, step_of(scenario.plan(plan), cluster.gpus_per_node)
-    wanted = project.rate or 0.0
+    rate = slack * (project.rate or 0.0)
+    wanted = rate
     if project.deadline is not None and project.tokens is not None:
-        wanted = max(wanted, project.tokens / project.deadline)
+        wanted = max(wanted, slack * project.tokens / project.deadline)
     nodes = 0
     for _ in range(MOST_GUESSES):
         nodes = max(nodes + step if nodes else 0, step * math.ceil(wanted / per_node / step))
@@ -131,12 +136,12 @@ def need(scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, a
             return f"{plan} does not run on {nodes:,} nodes"
         found, cost = answer.tokens_per_s, Cost.of(answer, project.failures)
         run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
-        late = run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
-        if found >= (project.rate or 0.0) and late <= 1.0:
+        late = slack * run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
+        if found >= rate and late <= 1.0:
             uneven = fewest if fewest < nodes else 0
             return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost, uneven=uneven)
         per_node = found / nodes
-        wanted = max(project.rate or 0.0, min(late, 2.0) * found)
+        wanted = max(rate, min(late, 2.0) * found)
     return f"{plan} reaches {compact(found)} tokens/s on {nodes:,} nodes, and more nodes help too little"
 
 
