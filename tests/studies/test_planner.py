@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
-from tspsim.parallel import peak_memory, scheme_of
+from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.recomputed import KEPT
 from tspsim.paths import tasks as longest
 from tspsim.paths.lower_bound import LowerBound
@@ -95,9 +95,10 @@ def search_of(question: Question, batch: int, asked: list[str] | None = None) ->
     return Search(space, bounds_of(question), question.device.visible_memory_bytes, simulate)
 
 
-def plans_of(space: Space) -> Iterator[Candidate]:
-    """Every plan of a space."""
-    for family in space.families():
+def plans_of(space: Space, admit: Callable[[Job], bool] = lambda job: True) -> Iterator[Candidate]:
+    """Every plan of a space, of the spreads and families that are admitted."""
+    spreads = filter(admit, space.spreads())
+    for family in (family for spread in spreads for family in space.families_of(spread) if admit(family)):
         for staged in space.within_stage(family):
             for layout in space.layouts(staged):
                 yield from space.plans(layout)
@@ -160,7 +161,7 @@ def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) ->
     kind = data.draw(st.sampled_from(["training", "training", "forward"]))
     question = question_of(scenario(model, device=device, sequence=length, **{"pass": kind}))
     space = Space(question.model, question.work, question.cluster, data.draw(st.sampled_from([16, 32])))
-    family = data.draw(st.sampled_from(list(space.families())))
+    family = data.draw(st.sampled_from(list(space.families_of(data.draw(st.sampled_from(list(space.spreads())))))))
     staged = data.draw(st.sampled_from(list(space.within_stage(family))))
     layout = data.draw(st.sampled_from(list(space.layouts(staged))))
     plan = data.draw(st.sampled_from(list(space.plans(layout))))
@@ -217,9 +218,11 @@ def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norm
     question = question_of(scenario(model, sequence="2Ki", **{"pass": kind}))
     space = Space(question.model, question.work, question.cluster, 32)
     bound, tried = bounds_of(question), 0
-    for family in space.families():
-        if tuple(map(family.plan.degree, ("tp", "sp", "pp"))) != degrees or family.sequences != 1:
-            continue
+
+    def alike(job: Job) -> bool:
+        return tuple(map(job.plan.degree, ("tp", "sp", "pp"))) == degrees and job.sequences == 1
+
+    for family in (family for spread in filter(alike, space.spreads()) for family in space.families_of(spread)):
         for staged in space.within_stage(family):
             plan = next(iter(space.plans(next(iter(space.layouts(staged))))))
             result = simulated(question, plan)
@@ -242,13 +245,13 @@ def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: st
     question = question_of({**source, "plans": [{"name": "any"}]})
     space = Space(question.model, question.work, question.cluster, 16)
     bound = bounds_of(question)
-    chosen = [
-        job
-        for job in space.families()
-        if job.plan.degree("ep") > 1 and job.plan.recomputation == "full" and job.sequences == 1
-    ]
+    spreads = [job for job in space.spreads() if job.plan.degree("ep") > 1 and job.sequences == 1]
     tried = 0
-    for family in chosen[:: max(1, len(chosen) // 4)]:
+    for number, spread in enumerate(spreads[:: max(1, len(spreads) // 4)]):
+        families = [each for each in space.families_of(spread) if each.plan.recomputation == "full"]
+        if not families:
+            continue
+        family = families[number % len(families)]
         *_, plan = space.plans(next(space.layouts(next(space.within_stage(family)))))
         result = simulated(question, plan)
         if result.ran:
@@ -299,8 +302,8 @@ def test_the_best_are_those_of_trying_everything(model: str) -> None:
     best = search.best(3, admit=admit)
     every = [
         (simulated(question, plan).step_time_s, plan.name)
-        for plan in plans_of(search.space)
-        if admit(plan.job) and plan.plan.zero != 2
+        for plan in plans_of(search.space, admit)
+        if plan.plan.zero != 2
     ]
     # Where two plans take the same time either may be named.
     assert [found.step_s for found in best.plans] == [step_s for step_s, _ in sorted(every)[:3]]
@@ -579,7 +582,7 @@ def test_a_stated_global_batch_is_that_of_every_plan(model: str) -> None:
     source = scenario(model, nodes=1, gpus_per_node=4, global_batch=6)
     del source["workload"]["sequences_per_replica"]
     source["plans"] = [{"name": "TP2", "tp": 2}, {"name": "FSDP", "zero": 3}]
-    planned = Planner(tspsim.load(source), top=1, jobs=1).only_best()
+    planned = Planner(tspsim.load(source), top=1, jobs=1, budget_s=1.0).only_best()
     assert planned.batch == 6
     best = planned.best[0].candidate
     assert best.job.work.sequences * best.plan.dp == 6

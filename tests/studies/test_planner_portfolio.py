@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import tspsim
 from tspsim.errors import Interrupted
+from tspsim.parallel import Job
 from tspsim.result import PlanResult
 from tspsim.simulation import run_plan
 from tspsim.studies.best_plans import with_best
 from tspsim.studies.planner import Planned, Planner
+from tspsim.studies.planner.branch import Search
+from tspsim.studies.planner.candidate import Candidate
+from tspsim.studies.planner.climb import Climb
+from tspsim.studies.planner.clock import NEVER
+from tspsim.studies.planner.found import Found
+from tspsim.studies.planner.portfolio import in_turn, portfolio
 from tspsim.studies.planner.sample import drawn
 from tspsim.studies.planner.workers import Simulators, scenario_of
 from tspsim.studies.purchase.decision import not_searched_enough
@@ -55,10 +64,10 @@ def beaten_by(planned: Planned, planner: Planner, count: int) -> list[tuple[str,
 
 
 def test_no_random_plan_beats_an_answer_by_more_than_its_gap(experts: dict[str, Any]) -> None:
-    planner = Planner(tspsim.load(experts), jobs=1, budget_s=1.5)
+    planner = Planner(tspsim.load(experts), jobs=1, budget_s=1.0)
     planned = planner.only_best()
     assert planned.best[0].step_s <= min(each.result.step_time_s for each in planned.stated if each.result)
-    assert beaten_by(planned, planner, 15) == []
+    assert beaten_by(planned, planner, 8) == []
 
 
 @pytest.mark.slow
@@ -81,6 +90,55 @@ def test_no_random_plan_of_a_small_model_with_experts_beats_its_answer(
     for plan in hand:
         (result,) = tspsim.simulate({**source, "plans": [plan]}).plans
         assert not result.ran or result.tokens_per_s <= planned.best[0].result.tokens_per_s
+
+
+def test_what_a_hand_writes_has_parts_of_nodes_and_turns_without_a_pipeline_and_every_micro_batch(
+    experts: dict[str, Any],
+) -> None:
+    """Qwen3-30B on 32 H200: EP4 with micro-batches in turn and two sequences each beat the answer by 2.3 %, replicas
+    that divide everything with four by 2.8: neither was written, for their bounds are low with more sequences alone."""
+    search = search_of_a_node(experts)
+
+    def plain(job: Job) -> bool:
+        return job.plan.tp * job.plan.token_shards == 1 and job.plan.pp <= 2
+
+    every = [*portfolio(search.shapes, 8e10, plain), *in_turn(search.shapes, 8e10, plain)]
+    turns = [each.candidate.plan for each in every if each.candidate.plan.hiding.micro_batches]
+    assert {(plan.pp, plan.ep) for plan in turns} >= {(1, 4), (1, 8), (2, 4)}
+    climb = Climb(search, 8e10, any_job, lambda found: True, math.inf, NEVER)
+    first = climb.first([each for each in every if each.candidate.plan.dp == 8], NEVER)[0][0]
+    assert first[1].plan.micro_batch != 1
+    sizes = [search.shapes.of(replace(first[1].plan, micro_batch=size)) for size in (1, 2)]
+    assert first[0] <= min(search.sets.step_s(each.candidate) for each in sizes if each is not None)
+
+
+def test_a_climb_goes_on_from_what_is_next_best(experts: dict[str, Any]) -> None:
+    """What differs from the best in several things is beside another plan that is nearly as good."""
+    search, tried = search_of_a_node(experts), list[str]()
+    lines = [line for spread in search.shapes.spreads[:4] if (line := search.shapes.of(spread.plan)) is not None]
+    steps = (1.05, 1.0, 1.2, 1.04)
+    for line, step_s in zip(lines, steps, strict=True):
+        result: Any = SimpleNamespace(step_time_s=step_s)
+        search.known[line.candidate.name] = Found(line.candidate, result, step_s)
+    climb = Climb(search, 8e10, any_job, lambda found: True, math.inf, NEVER)
+
+    def beside(best: Candidate, limit_s: float) -> list[tuple[float, Candidate]]:
+        tried.append(best.name)
+        return []
+
+    climb.beside = beside  # type: ignore[method-assign]
+    climb.up()
+    assert tried == [lines[number].candidate.name for number in (1, 3, 0)]
+
+
+def search_of_a_node(experts: dict[str, Any]) -> Search:
+    workload = experts["workload"] | {"global_batch": 16}
+    source = {**experts, "workload": workload, "cluster": {"device": "h100", "nodes": 1}}
+    return Planner(tspsim.load(source), jobs=1, budget_s=5.0).search_at(1)
+
+
+def any_job(job: Job) -> bool:
+    return True
 
 
 def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.costs import Costs
 from tspsim.errors import InfeasibleError, InputError
-from tspsim.parallel import Plan
+from tspsim.parallel import Job, Plan
 from tspsim.paths import Division, Effort, LowerBound
 from tspsim.question import look_up
 from tspsim.report.plan import sure
@@ -77,12 +78,18 @@ def test_no_stated_plan_is_better_than_the_best_and_the_claim_names_what_was_sea
     assert "shard_group" in claim
 
 
+def families_like(space: Space, degrees: dict[str, int]) -> Iterator[Job]:
+    """Families of such degrees at micro-batches of one sequence."""
+    for spread in space.spreads():
+        if spread.sequences == 1 and all(spread.plan.degree(axis) == degree for axis, degree in degrees.items()):
+            yield from space.families_of(spread)
+
+
 def of_each_new_key(space: Space) -> Iterator[Candidate]:
     """A plan for every way to dispatch, what hides it, and every group that divides state."""
     wanted = {(way, hidden) for way in space.searched()["expert_dispatch"] for hidden in ("none", "shared_experts")}
-    for family in space.families():
-        plan = family.plan
-        if (plan.ep, plan.pp, plan.tsp, plan.recomputation, family.sequences) != (8, 1, 1, "full", 1) or plan.sp > 1:
+    for family in families_like(space, {"ep": 8, "pp": 1, "tsp": 1, "sp": 1}):
+        if family.plan.recomputation != "full":
             continue
         for staged in space.within_stage(family):
             key = staged.plan.expert_dispatch, staged.plan.expert_overlap
@@ -117,12 +124,8 @@ def test_no_bound_of_a_schedule_within_a_stage_exceeds_the_step_of_any_pipeline_
     space, device = Space(asked.model, asked.work, asked.cluster, 64), asked.device
     bound = LowerBound(asked.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
     sets, orders = Sets(space, bound, device.visible_memory_bytes), set()
-    wanted = {"pp": 2, "ep": 4, "tp": 1, "sp": 1, "tsp": 1}
-    for family in space.families():
-        plan = family.plan
-        if any(plan.degree(axis) != degree for axis, degree in wanted.items()) or plan.recomputation != "none":
-            continue
-        if (plan.micro_batch, plan.expert_dispatch, plan.expert_pieces) != (1, "ranks", 1):
+    for family in families_like(space, {"pp": 2, "ep": 4, "tp": 1, "sp": 1, "tsp": 1}):
+        if (family.plan.recomputation, family.plan.expert_dispatch, family.plan.expert_pieces) != ("none", "ranks", 1):
             continue
         for staged in space.within_stage(family):
             if not staged.plan.hiding.micro_batches or staged.plan.rail_axes:
@@ -134,6 +137,26 @@ def test_no_bound_of_a_schedule_within_a_stage_exceeds_the_step_of_any_pipeline_
                     assert least_s <= result.step_time_s, layout.plan
                 orders.add((layout.plan.schedule, layout.plan.vpp))
     assert orders >= {("1f1b", 1), ("1f1b", 2), ("dualpipe", 1)}
+
+
+@pytest.mark.parametrize("keys", [{}, {"pass": "forward"}, {"model": "llama-3.1-8b"}], ids=str)
+def test_the_first_family_of_the_shallowest_pipeline_gives_the_floor_of_each_spread(
+    mixture: str, keys: dict[str, Any]
+) -> None:
+    """It is looked for once for all spreads that differ in the pipeline alone, whose floors no search may exceed."""
+    workload = {"model": mixture, "global_batch": 4} | keys
+    source = question(workload.pop("model"), {"name": "any"}, **workload)
+    asked = look_up(tspsim.load({**source, "cluster": {"device": "b200", "nodes": 1, "gpus_per_node": 4}}))
+    device = asked.device
+    space = Space(asked.model, asked.work, asked.cluster, 4)
+    bound = LowerBound(asked.cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+    sets, depths = Sets(space, bound, device.visible_memory_bytes), set()
+    for spread in space.spreads():
+        own = next(space.families_of(spread), None)
+        floor_s = bound.first_s(own, sets.shapes(own, space.pipelines(own))) if own is not None else math.inf
+        assert sets.first_s(spread) == floor_s, spread.plan
+        depths.add(spread.plan.pp)
+    assert depths >= {1, 2, 4}
 
 
 def test_a_name_stays_within_what_a_scenario_takes() -> None:
@@ -195,7 +218,7 @@ def test_limits_are_read_and_name_what_they_know() -> None:
 def test_plans_keep_their_limits_or_the_answer_says_that_none_does(mixture: str) -> None:
     source = tspsim.load(question(mixture, OVERLAPPED))
     free = 120e9
-    limited = Planner(source, jobs=1, budget_s=3.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
+    limited = Planner(source, jobs=1, budget_s=1.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
     assert limited.best
     assert all(found.headroom_bytes >= free and found.candidate.plan.tp > 1 for found in limited.best)
     assert limited.to_json()["plan"]["kept_limits"] == ["memory_free>=1.2e+11", "schemes=tp"]

@@ -21,6 +21,7 @@ from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
 from tspsim.studies.planner.rates import Demand, Engine, apart, together
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
+from tspsim.studies.planner.spreads import spreads
 from tspsim.studies.planner.traffic_answer import OBJECTIVES, Tried, goodput
 from tspsim.studies.planner.written import scenario_text
 
@@ -43,7 +44,7 @@ def asked(**more: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def planned() -> TrafficPlanned:
-    return TrafficPlanner(load(asked()), budget_s=3.0).run()
+    return TrafficPlanner(load(asked()), budget_s=1.5).run()
 
 
 def test_no_stated_plan_serves_more_within_bounds_for_a_dollar(planned: TrafficPlanned):
@@ -220,8 +221,10 @@ def space(**more: Any) -> ServiceSpace:
 
 @pytest.fixture(scope="module")
 def usual() -> list[Any]:
-    """What closed forms expect of the usual plans."""
-    return list(space().usual())
+    """What closed forms expect of the usual plans that are spread by tensor parallelism alone."""
+    here = space()
+    every = spreads(here.question.model, here.question.work.step, here.cluster.gpus)
+    return [here.expected(keys) for keys in every if set(keys) <= {"tp"}]
 
 
 @pytest.mark.slow

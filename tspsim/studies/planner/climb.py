@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ...errors import UnreachableError
@@ -20,13 +20,14 @@ from .found import Found
 from .frontier import Tally
 from .portfolio import USUAL, in_turn, portfolio
 from .sets import Sets
-from .shapes import Line, Shapes, distance
+from .shapes import Line, Shapes, SpreadKey, distance, key_of
 
-#: Of each kind in the portfolio so many of the most promising are tried at further micro-batches.
+#: Of each kind in the portfolio so many of the most promising may be simulated.
 PROMISING = 3
 #: The first of a kind is the one that is quickest to simulate of those whose bounds are so near to its lowest; shares
-#: of the effort that writing and bounding a portfolio may take, and simulating it.
-NEARLY, BOUNDED_SHARE, PORTFOLIO_SHARE = 0.03, 0.2, 0.4
+#: of the effort that writing and bounding a portfolio may take, and simulating it; share of what is left of a kind's
+#: part of the former that writing its plans at further micro-batches may take.
+NEARLY, BOUNDED_SHARE, PORTFOLIO_SHARE, WRITTEN_SHARE = 0.03, 0.25, 0.45, 0.5
 #: A plan that differs in one thing is worth a look where it may be faster by this share.
 WORTH = 0.002
 #: Plans that are simulated between two looks.
@@ -102,23 +103,40 @@ class Climb:
             best = self._simulated(batch, best)
 
     def up(self) -> None:
-        """From the best to what differs from it in one thing, as long as that is faster; in the end also what is
-        expected to be a little slower."""
-        best, slack = self._best(), 0
-        while best is not None and not self.deadline.passed:
+        """From the best to what differs from it in one thing, as long as that is faster; then the same from what is
+        next best of other spreads, as long as it is hardly slower: what differs from the best in several things."""
+        seen: set[SpreadKey] = set()
+        while (start := self._next_best(seen)) is not None and not self.deadline.passed:
+            seen |= self._up_from(start)
+
+    def _next_best(self, seen: Container[SpreadKey]) -> Found | None:
+        best = self._best()
+        known = (each for each in self.course.known.values() if key_of(each.candidate.plan) not in seen)
+        found = min(filter(self.fits, known), key=lambda each: each.rank, default=None)
+        near = best is not None and found is not None and found.step_s <= (1.0 + SLACKS[-1]) * best.step_s
+        return found if near else None
+
+    def _up_from(self, start: Found) -> set[SpreadKey]:
+        """One of them, and which spreads it was at; beside the best in the end also what is expected to be a little
+        slower."""
+        here, slack, seen = start, 0, {key_of(start.candidate.plan)}
+        while not self.deadline.passed:
+            best = self._best()
             limit_s = self._limit_s(best)
-            waiting = self.beside(best.candidate, limit_s)
-            while slack < len(SLACKS) and not self.deadline.passed:
-                batch = self._promising(waiting, limit_s * (1.0 + SLACKS[slack]), self.deadline)
+            waiting, slacks = self.beside(here.candidate, limit_s), SLACKS if here is best else SLACKS[:1]
+            while slack < len(slacks) and not self.deadline.passed:
+                batch = self._promising(waiting, limit_s * (1.0 + slacks[slack]), self.deadline)
                 if not batch:
                     slack += 1
                     continue
                 before, best = best, self._simulated(batch, best)
-                if best is not before:
-                    slack = 0
+                if best is not None and best is not before:
+                    here, slack = best, 0
+                    seen.add(key_of(here.candidate.plan))
                     break
             else:
-                return
+                break
+        return seen
 
     def _best(self) -> Found | None:
         return min(filter(self.fits, self.course.known.values()), key=lambda each: each.rank, default=None)
@@ -175,22 +193,33 @@ class Climb:
         return [found for found in first if found]
 
     def _first_of(self, lines: Sequence[Line], until: Deadline) -> list[tuple[float, Candidate]]:
+        """One sequence a micro-batch first. With experts every plan is tried at further micro-batches: what gathers all
+        weights for each, or hardly fills its experts, is slow with one. Without, where a proof comes soon, the most
+        promising are."""
         best = self.bounded(lines, math.inf, PROMISING, until)
         limit_s = best[-1][0] if len(best) >= PROMISING else math.inf
-        further: list[Candidate] = []
-        for _, candidate in best:
-            line = self.shapes.of(candidate.plan)
-            while line is not None:
-                line = self._larger(line)
-                further += [line.candidate] if line is not None else []
-        larger = [] if until.passed else self.bounded_candidates(further, limit_s, PROMISING, until)
+        if self.sets.space.model.experts is None:
+            lines = [line for _, each in best if (line := self.shapes.of(each.plan)) is not None]
+        larger = self.bounded(self._larger_of(lines, until.nearer(WRITTEN_SHARE)), limit_s, PROMISING, until)
         return sorted((*best, *larger), key=lambda each: each[0])[:PROMISING]
 
+    def _larger_of(self, lines: Sequence[Line], until: Deadline) -> Iterator[Line]:
+        """Some plans at the next larger micro-batch where that fits, then at the one after that, and so on."""
+        while lines:
+            larger = []
+            for line in lines:
+                if until.passed:
+                    return
+                if (found := self._larger(line)) is not None:
+                    larger.append(found)
+                    yield found
+            lines = larger
+
     def _kind(self, candidate: Candidate) -> Hashable:
-        """What says by how much a step exceeds its bound: whether micro-batches take turns, and whether tokens leave
-        their node."""
+        """What says by how much a step exceeds its bound: turns of micro-batches, then a pipeline; ways of tokens."""
         plan, near = candidate.plan, self.sets.space.cluster.gpus_per_node
-        return plan.hiding.micro_batches, plan.ep == 1, plan.ep > near
+        turns = plan.hiding.micro_batches
+        return turns, turns and plan.pp > 1, plan.ep == 1, plan.ep > near
 
     def _larger(self, line: Line) -> Line | None:
         """The same at the next larger micro-batch, where that fits."""
@@ -233,11 +262,6 @@ class Climb:
                 rough_s = self._bound_s(self.sets.rough_s, line.layout, line.division)
                 rough += [(rough_s, number, each) for each in self._fitting(line) if rough_s < limit_s]
         return self._closer(sorted(rough, key=lambda each: each[:2]), limit_s, count, until)
-
-    def bounded_candidates(
-        self, candidates: Sequence[Candidate], limit_s: float, count: int, until: Deadline
-    ) -> list[tuple[float, Candidate]]:
-        return self._closer([(0.0, number, each) for number, each in enumerate(candidates)], limit_s, count, until)
 
     def _closer(
         self, rough: Sequence[tuple[float, int, Candidate]], limit_s: float, count: int, until: Deadline

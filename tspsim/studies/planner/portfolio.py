@@ -33,7 +33,7 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
     """What a hand writes, at micro-batches of one sequence; ``admit``: which degrees may be looked at."""
     space = shapes.sets.space
     near, experts, trains = space.cluster.gpus_per_node, space.model.experts, space.work.step.trains
-    over = {1} if experts is None else {1, experts.count, *(near * nodes for nodes in EXPERT_NODES)}
+    over = {1, *_over(experts.count, near)} if experts is not None else {1}
     stages: dict[Hashable, list[Job]] = {}
     for spread in shapes.spreads:
         plan = spread.plan
@@ -53,22 +53,22 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
 
 
 def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[Line]:
-    """Pipelines whose micro-batches hide each other's exchanges with experts, in the orders that are made for it and in
-    the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
+    """Plans whose micro-batches hide each other's exchanges with experts, in pipelines of the orders that are made for
+    it and in the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
     space = shapes.sets.space
     near, experts = space.cluster.gpus_per_node, space.model.experts
     if experts is None or not space.work.step.trains:
         return
-    over = {experts.count, *(near * nodes for nodes in EXPERT_NODES)}
+    over = _over(experts.count, near)
     orders = (Plan.schedule, *(each.name for each in ORDERS.values() if each.searched and each.for_experts))
     written: dict[Hashable, Written] = {}
     for spread in shapes.spreads:
         plan = spread.plan
         alike = plan.micro_batch == 1 and plan.token_shards == 1 and plan.tp <= BESIDE
-        if not alike or plan.pp == 1 or plan.pp not in STAGES or plan.ep not in over or not admit(spread):
+        if not alike or plan.pp not in STAGES or plan.ep not in over or not admit(spread):
             continue
         for hiding in (each.name for each in OVERLAPS.values() if each.micro_batches):
-            for schedule in orders:
+            for schedule in orders if plan.pp > 1 else orders[:1]:
                 key = plan.tp, plan.ep, hiding, schedule
                 if key not in written:
                     like = USUAL.with_values({"expert_overlap": hiding, "schedule": schedule})
@@ -119,6 +119,11 @@ class Written:
             return self.shapes.sets.once(self.shapes.sets.staged_s, line.staged)
         except UnreachableError:
             return math.inf
+
+
+def _over(experts: int, near: int) -> set[int]:
+    """Ranks that a layer's experts are spread over: half a node, a node, some, or as many as there are experts."""
+    return {experts, near // 2, *(near * nodes for nodes in EXPERT_NODES)}
 
 
 def _keeps_all(line: Line) -> bool:
