@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from functools import wraps
+from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-__all__ = ["frozen", "once", "plain_fields", "quick", "remembered", "replace"]
+__all__ = ["frozen", "knowing", "once", "plain_fields", "quick", "remembered", "replace"]
 
 Made = TypeVar("Made")
 
@@ -78,7 +78,7 @@ def quick(cls: type[Made]) -> type[Made]:
 
 
 if TYPE_CHECKING:
-    from functools import cached_property as once
+    once = cached_property
 else:
 
     class once:  # noqa: N801
@@ -109,6 +109,35 @@ else:
             # Nothing here sets, so that Python looks into the object first the next time.
             found = thing.__dict__[self.name] = self.find(thing)
             return found
+
+
+def knowing(thing: Made, **found: Any) -> Made:
+    """``thing``, whose :class:`once` attributes of these names are found already: an object like it found them, or who
+    made it knows better.
+
+    Raises
+    ------
+    TypeError
+        Its class finds nothing of a name: a field of a frozen object is never set so.
+
+    Examples
+    --------
+    >>> class Square:
+    ...     @once
+    ...     def area(self):
+    ...         raise RuntimeError("asked anew")
+    >>> knowing(Square(), area=4).area
+    4
+    >>> knowing(Square(), side=2)
+    Traceback (most recent call last):
+    TypeError: Square finds no side
+    """
+    cls = thing.__class__
+    for name in found:
+        if not isinstance(getattr(cls, name, None), (once, cached_property)):
+            raise TypeError(f"{cls.__qualname__} finds no {name}")
+    thing.__dict__.update(found)
+    return thing
 
 
 def remembered(find: Callable[[Any], int]) -> Callable[[Any], int]:

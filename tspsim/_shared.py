@@ -17,10 +17,31 @@ MOST = 16
 OFTEN = 500
 
 
+class Itself:
+    """A key that is one object and no equal one: it keeps the object, so that no other can come to have its number.
+
+    Examples
+    --------
+    >>> parts = [1, 2]
+    >>> Itself(parts) == Itself(parts), Itself(parts) == Itself([1, 2]), len({Itself(parts), Itself(parts)})
+    (True, False, 1)
+    """
+
+    __slots__ = ("thing",)
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and other.thing is self.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
 @dataclass
 class _Entry(Generic[Made]):
     made: Made
-    parts: Sequence[object]
     left: int = OFTEN
 
 
@@ -44,11 +65,10 @@ class Shared(Generic[Made]):
 
     def get(self, parts: Sequence[object], how: Hashable, make: Callable[[], Made]) -> Made:
         """What ``make`` makes of ``parts``; ``how``: everything else that it depends on."""
-        key = (registry.changes(), tuple(map(id, parts)), how)
+        key = (registry.changes(), tuple(map(Itself, parts)), how)
         entry = self._entries.get(key)
         if entry is None:
-            # Parts are kept beside it, so that no others can come to have their numbers.
-            entry = self._entries[key] = _Entry(make(), parts)
+            entry = self._entries[key] = _Entry(make())
             if len(self._entries) > MOST:
                 self._entries.popitem(last=False)
         entry.left -= 1

@@ -27,7 +27,7 @@ import simpy
 from numpy.typing import NDArray
 
 from . import metrics
-from ._quick import replace
+from ._quick import knowing, replace
 from .engine.assignment import Assignment, Cost, counted
 from .engine.core import Interference, Submission
 from .engine.ranks import Device, Rank
@@ -247,10 +247,11 @@ class Apart:
         for replica, listed in enumerate(rows):
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
-            role = ReadyProgram(Program(f"replica {replica}"), Issued((), (), ()), labels, (), KnownInstructions())
+            program = Program(f"replica {replica}")
+            unnamed = ReadyProgram(program, Issued((), (), ()), labels, (), KnownInstructions())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
-            role.__dict__["labels"] = Labels(labels, every, layers)
+            role = knowing(unnamed, labels=Labels(labels, every, layers))
             ranks.append(SimulatedRank(Rank(Device(first, size)), role, size))
             times.append((start_s, end_s))
         submission = Submission(simpy.Environment(), Joined(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0)

@@ -367,3 +367,10 @@ def test_a_cache_is_read_by_the_kernel_of_another_type_where_an_engine_says_so(d
     assert converted.time(call).seconds < 0.8 * measured.time(call).seconds
     assert converted.time(wide).seconds == measured.time(wide).seconds
     assert converted.time(call).seconds > 0.45 * measured.time(wide).seconds
+
+
+def test_no_device_has_the_parts_of_one_that_is_gone(devices: dict[str, Device]) -> None:
+    """What is remembered of a device by its parts is never another's, though that may stand where the first stood."""
+    own = devices["h100"]
+    seen = [Device(own.spec.model_copy(), own.relatives).parts for _ in range(40)]
+    assert len({*seen}) == 40 and Device(own.spec, own.relatives).parts == own.parts

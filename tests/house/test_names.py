@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,12 @@ def test_the_reader_finds_what_it_looks_for() -> None:
     assert len(offences(compared)) == 3
     assert offences('word = {"folded": 1}') and offences("if plan.tsp > 1:\n    pass")
     assert offences("x: Literal['ring']") and not offences('sentence = "round one ring"')
+
+
+def test_what_an_object_found_is_written_in_one_place() -> None:
+    """Frozen objects are handed what others found by ``knowing``, and nobody else writes into their ``__dict__``."""
+    written = re.compile(r"__dict__(\[[^\]]*\] = |\.update)")
+    found = {
+        str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if written.search(path.read_text("utf-8"))
+    }
+    assert found == {"_quick.py"}

@@ -11,6 +11,7 @@ import simpy
 from numpy.typing import NDArray
 
 from .._collector import no_collection
+from .._shared import Itself
 from ..errors import TspsimError
 from ..network import Cluster
 from .assignment import Assignment, Cost
@@ -63,7 +64,7 @@ class Engine:
         )
         self._partition = Partition(cluster, every_rank=every_rank)
         self._prepared: dict[Hashable, Prepared] = {}
-        self._known: dict[int, Prepared] = {}
+        self._known: dict[Itself, Prepared] = {}
         self._in_flight: dict[Submission, Prepared] = {}
         self._launches = count()
 
@@ -73,13 +74,13 @@ class Engine:
         Ranks are folded together with those of all else that is prepared, when the next is launched; so what runs
         beside each other is best prepared before.
         """
-        prepared = self._known.get(id(assignment))
-        if prepared is None or prepared.assignment is not assignment:
+        prepared = self._known.get(Itself(assignment))
+        if prepared is None:
             key = assignment.key
             prepared = self._prepared.get(key)
             if prepared is None:
                 prepared = self._prepared[key] = self._partition.prepare(assignment, self.cost)
-                self._known[id(assignment)] = prepared
+                self._known[Itself(assignment)] = prepared
         return prepared
 
     def system(self, prepared: Prepared) -> System:

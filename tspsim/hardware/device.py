@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tspsim._shared import Itself
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPES, Operator, element_bytes
 from tspsim.provenance import Provenance
@@ -105,8 +106,8 @@ class Device(DeviceFacts):
 
     @property
     def parts(self) -> tuple[Hashable, ...]:
-        """Equal for devices made of the same parts, as long as one of them lives."""
-        return id(self.spec), *map(id, self.relatives), self.clocks, self.engine, self.instead
+        """Equal for devices made of the same parts."""
+        return Itself(self.spec), *map(Itself, self.relatives), self.clocks, self.engine, self.instead
 
     # --- isolated kernels -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from .._quick import once, replace
+from .._quick import knowing, once, replace
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..model.formats import WeightClass
@@ -376,9 +376,8 @@ class Job:
             return self.taking(self.packs[index])
         if not self.step.serves:
             return self
-        found = replace(self, pass_index=index)
-        found.__dict__["passes"] = self.passes  # the same in all of them, and long where chunks are many
-        return found
+        # The passes are the same in all of them, and long where chunks are many.
+        return knowing(replace(self, pass_index=index), passes=self.passes)
 
     @once
     def group_tokens(self) -> int:
@@ -394,10 +393,7 @@ class Job:
 
     def of_rows(self, rows: tuple[tuple[int, int, int], ...]) -> Job:
         """The job in some rows of its pass."""
-        found = replace(self)
-        found.__dict__["passes"] = self.passes
-        found.__dict__["batch"] = replace(self.batch, rows=rows)
-        return found
+        return knowing(replace(self), passes=self.passes, batch=replace(self.batch, rows=rows))
 
     def one_forward(self) -> Job:
         """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each

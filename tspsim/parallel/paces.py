@@ -41,9 +41,7 @@ class Pace:
         return any(words.issuperset(each.split()) for each in self.kernels)
 
 
-def paced(
-    paces: Iterable[Pace], device: str, but: Collection[str] = ()
-) -> Callable[[Operator, float], float] | None:
+def paced(paces: Iterable[Pace], device: str, but: Collection[str] = ()) -> Callable[[Operator, float], float] | None:
     """``f(operator, seconds)`` → seconds that the kernel takes on a device; None where all are as they were measured.
 
     Of several paces that hold, the first does; operators of a family in ``but`` have none.

@@ -506,9 +506,7 @@ class ServingEngine:
         if (factor, skew, limits, block, chosen, states) == here:
             return self
         times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
-        return replace(
-            self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times
-        )
+        return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from .._shared import Itself
 from ..parallel import Plan, capacity
 from ..parallel.capacity import Capacity
 from ..parallel.draft import DRAFTS
@@ -294,9 +295,8 @@ def costs_of(
         store.move_to_end(key)
         return store[key]
 
-    # Devices and models are kept beside their costs, so that no other can come to have their numbers.
     alike = *content(capturing_nothing(question), plan), speculation
-    known = kept("known", alike, lambda: (question.device, Known()))[1]
+    known = kept("known", alike, Known)
     return kept(
         "costs",
         (*content(question, plan), speculation, num_gpu_blocks),
@@ -313,4 +313,4 @@ def content(question: Question, plan: Plan) -> tuple[Hashable, ...]:
     work_key = (
         work.precision, work.runtime_reserve_bytes, work.routing, repr(work.stack), repr(work.formats),
     )  # fmt: skip
-    return question.model, id(question.device), work_key, plan_key, slow
+    return question.model, Itself(question.device), work_key, plan_key, slow

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from math import hypot
 
 from .. import inference, metrics
+from .._quick import knowing
 from ..costs import Costs
 from ..hardware.pricers import price
 from ..mesh import Mesh
@@ -210,8 +211,8 @@ class StepPrograms:
         """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
         are not written for that. Of a pipeline all."""
         plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
-        silent = replace(job, plan=plan, work=replace(job.work, stack=self._silent))
-        silent.__dict__["passes"] = job.passes  # of engines alike but for launches
+        # The passes are those of engines alike but for launches.
+        silent = knowing(replace(job, plan=plan, work=replace(job.work, stack=self._silent)), passes=job.passes)
         return self.written_of(silent)
 
     @cached_property

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from ..._quick import knowing
 from ...units import PositiveCount
 from ..choice import Option
 from ..draft import DRAFTS
@@ -80,8 +81,7 @@ def part_of(job: Job, replicas: int, turn: int) -> Job:
 
     rows = tuple((queries, context, shared(count)) for queries, context, count in job.rows)
     found = job.of_rows(rows)
-    found.__dict__["batch"] = replace(found.batch, outputs=shared(job.batch.head_tokens))
-    return found
+    return knowing(found, batch=replace(found.batch, outputs=shared(job.batch.head_tokens)))
 
 
 def partners(builder: ProgramBuilder, job: Job) -> list[int]:

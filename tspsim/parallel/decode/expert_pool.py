@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..._quick import knowing
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
@@ -69,8 +70,7 @@ def of_all(job: Job, ranks: int) -> Job:
     """The job of one of ``ranks`` GPUs that share all replicas' sequences evenly."""
     rows = tuple((queries, context, -(-count * job.plan.dp // ranks)) for queries, context, count in job.rows)
     found = job.of_rows(rows)
-    found.__dict__["batch"] = replace(found.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks))
-    return found
+    return knowing(found, batch=replace(found.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks)))
 
 
 def attend_for_all(job: Job) -> Job:
