@@ -51,6 +51,15 @@ def variants(degree: int) -> dict[str, dict[str, Any]]:
     }
 
 
+def some_of(degree: int, every: int) -> dict[str, dict[str, Any]]:
+    """one in so many of them, with all ways to travel and both to cut among them."""
+    whole = variants(degree)
+    some = dict(list(whole.items())[::every])
+    for key in ("weight_transport", "overlap_by"):
+        assert {plan[key] for plan in some.values()} == {plan[key] for plan in whole.values()}
+    return some
+
+
 #: Schedules of sequence shards that do the same work: K and V gathered, or round one ring or several.
 SEQUENCE: dict[str, dict[str, Any]] = {
     "gathered": {},
@@ -85,8 +94,10 @@ def asked(
 def test_every_schedule_moves_the_published_bytes_and_passes_no_bound(
     degree: int, cluster: str, tmp_path: Path
 ) -> None:
-    """To the byte, where every group has key/value heads of its own."""
-    found = asked(tmp_path, variants(degree), cluster=cluster)
+    """To the byte, where every group has key/value heads of its own. Of sixteen shards, and behind a switch, some:
+    all ways to travel and both to cut."""
+    every = 3 if degree > 8 or cluster != "mi300x-8" else 1
+    found = asked(tmp_path, some_of(degree, every), cluster=cluster)
     published: Mapping[str, float] | None = None
     for plan in reversed(found.plans):
         result = run_plan(found, plan)
@@ -117,11 +128,8 @@ def assert_alike(folded: PlanResult, whole: PlanResult) -> None:
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, pass_: str, tmp_path: Path) -> None:
     """While training, and over two nodes, some of them, with all ways to travel and both to cut."""
-    every = 1 if (degree, pass_) == (8, "forward") else 5 if degree == 8 else 7 if pass_ == "forward" else 11
-    plans = dict(list(variants(degree).items())[::every])
-    assert {plan["weight_transport"] for plan in plans.values()} == {"ring", "multi_ring", "gather"}
-    assert {plan["overlap_by"] for plan in plans.values()} == {"heads", "blocks"}
-    found = asked(tmp_path, plans, cluster=cluster, pass_=pass_)
+    every = {(8, "forward"): 3, (8, "training"): 5, (16, "forward"): 7, (16, "training"): 11}[degree, pass_]
+    found = asked(tmp_path, some_of(degree, every), cluster=cluster, pass_=pass_)
     for plan in found.plans:
         assert_alike(run_plan(found, plan), run_plan(found, plan, every_rank=True))
 
@@ -133,6 +141,8 @@ def test_folded_equals_every_rank_for_every_exchange_of_sequence_shards(
 ) -> None:
     plans = {name: {"sp": degree, **switches} for name, switches in SEQUENCE.items()}
     plans["contiguous"] = {**plans["multi_ring"], "partition": "contiguous"}
+    if (degree, pass_) == (16, "training"):
+        plans = dict(list(plans.items())[::2])
     found = asked(tmp_path, plans, cluster=cluster, pass_=pass_)
     results = [run_plan(found, plan) for plan in found.plans]
     for plan, result in zip(found.plans, results, strict=True):
@@ -169,11 +179,12 @@ def uncausal(job: Job) -> Job:
 @pytest.mark.parametrize("partition", ["zigzag", "contiguous"])
 @pytest.mark.parametrize(("degree", "here"), [(2, 2), (4, 4), (8, 8), (16, 8)])
 def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: str) -> None:
-    """1,056 tokens: chunks of 33 are cut into four slices that are not equal."""
+    """1,056 tokens: chunks of 33 are cut into four slices that are not equal. What sees all tokens is the same in both
+    partitions."""
     switches = {"sequence": 1056, "sequences": 2, "partition": partition, "together": {"tsp": here}}
-    for name, variant in variants(degree).items():
+    for name, variant in some_of(degree, 3 if degree > 8 else 1).items():
         job = job_of(MODEL, **switches, **variant)
-        for work in (job, uncausal(job)) if degree < 16 else (job,):
+        for work in (job, uncausal(job)) if (partition == "zigzag" and degree < 16) else (job,):
             tokens = work.work.tokens_per_replica
             flops = tokens * MODEL.forward_flops_per_token(1056, causal=work.work.causal)
             assert replica_flops(work) == pytest.approx(flops, rel=1e-12), name
@@ -201,7 +212,7 @@ def test_training_multiplies_as_much_in_every_schedule(recomputation: str) -> No
     assert max(attended) == pytest.approx(forward * (3.5 if recomputation == "none" else 4.5), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(SEQUENCE)),
     st.sampled_from([(2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (8, 4), (16, 8), (12, 4), (6, 1)]),

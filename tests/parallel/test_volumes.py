@@ -185,7 +185,7 @@ def test_volumes_do_not_depend_on_what_joins_the_gpus() -> None:
 
 
 @pytest.mark.parametrize("degree", [2, 4, 8])
-@pytest.mark.parametrize("hidden", [512, 1024, 2048, 4096, 8192])
+@pytest.mark.parametrize("hidden", [512, 1024, 4096])
 def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int, degree: int, tmp_path: Path) -> None:
     model = model_file(tmp_path, architecture(hidden, layers=1))
     plans = {"name": "TSP", "tsp": degree}, {"name": "TP", "tp": degree}
