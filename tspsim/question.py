@@ -390,8 +390,8 @@ def types_of(workload: Workload, model: Architecture, device: Device) -> tuple[s
 def kept_types(stated: str | Mapping[WeightClass, str] | None, model: Architecture) -> dict[WeightClass, str]:
     """What every class of weights is kept in: as stated, otherwise as in the model's checkpoint.
 
-    One type is that of all classes but the tables; of four bits it is that of the routed experts alone where there are
-    any, as such checkpoints are made.
+    One type is that of all classes but the tables; of fewer than eight bits it is that of the routed experts
+    alone where there are any, as such checkpoints are made.
     """
     kept = {part: model.checkpoint.kept(part) for part in WeightClass}
     if isinstance(stated, Mapping):

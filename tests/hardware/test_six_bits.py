@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+import tspsim
 from tspsim.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.operators import Gemm, element_bytes, weight_bytes
@@ -28,3 +31,18 @@ def test_six_bits_are_no_slower_than_eight_and_read_fewer_bytes(device: str) -> 
 def test_six_bits_are_refused_where_no_matrix_unit_has_them() -> None:
     with pytest.raises(InputError, match="mxfp6"):
         load_device("h100").peak_of("mxfp6")
+
+
+@pytest.mark.slow
+def test_six_bits_of_a_model_with_experts_are_those_of_its_experts_alone() -> None:
+    """As of four bits; every class in six bits is no slower than in eight."""
+    work = {"model": "qwen3-30b-a3b", "pass": "decode", "batch": 128, "context": 4096}
+    plans = [{"name": "P", "tp": 2, "dp": 4, "ep": 8}]
+
+    def step_s(precision: Any) -> float:
+        asked = {"name": "six", "cluster": "mi355x-8", "workload": {**work, "precision": precision}, "plans": plans}
+        return float(tspsim.simulate(asked).plans[0].step_time_s)
+
+    every = dict.fromkeys(("attention", "experts"), "mxfp6")
+    assert step_s("mxfp6") == step_s({"weights": {"experts": "mxfp6"}})
+    assert step_s({"weights": every}) <= step_s("mxfp8")

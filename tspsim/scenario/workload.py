@@ -170,8 +170,8 @@ class PrecisionSpec(Section):
     """Types of a served model. What is not stated is as its checkpoint keeps it."""
 
     weights: WeightType | ByClass | None = Field(
-        None, description="of all weights but the tables, a four-bit type of experts alone where there are any; or by "
-        "class of weights"
+        None, description="of all weights but the tables, one of fewer than eight bits of experts alone where there "
+        "are any; or by class of weights"
     )  # fmt: skip
     activations: WeightType | ByClass | None = Field(
         None, description="what products take; default: the weights' type where the device multiplies it, else bf16"
