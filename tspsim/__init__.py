@@ -5,9 +5,9 @@
 >>> scenario.name
 'tsp-vs-tpsp-1024-mi300x'
 
-``simulate(scenario)`` answers it; ``plan``, ``compare``, ``sweep``, ``bounds`` and ``validate`` do what the commands of
-these names do, and ``catalog()`` lists what can be named. Answers show themselves in a notebook, and all have
-``to_frame()``, ``to_html(path)`` and ``plot()``; ``simulate(plan(…).best)`` is the best plan with its timeline.
+``simulate(scenario)`` answers it; ``plan``, ``compare``, ``sweep``, ``bounds``, ``size`` and ``validate`` do what the
+commands of these names do, and ``catalog()`` lists what can be named. Answers show themselves in a notebook, and all
+have ``to_frame()``, ``to_html(path)`` and ``plot()``; ``simulate(plan(…).best)`` is the best plan with its timeline.
 ``load_cluster`` and :mod:`tspsim.network` hold the fabric, ``load_device`` in :mod:`tspsim.hardware` the kernels,
 :mod:`tspsim.serving` requests over steps.
 Everything is imported on first use.
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .network import load_cluster
     from .scenario import load
     from .serving.oracle import predict
+    from .studies.sizing import size
 
 __all__ = [
     "__version__",
@@ -41,6 +42,7 @@ __all__ = [
     "predict",
     "serving",
     "simulate",
+    "size",
     "sweep",
     "validate",
 ]
@@ -53,6 +55,7 @@ _HOMES = {
     "plan": "interface",
     "predict": "serving.oracle",
     "simulate": "answer",
+    "size": "studies.sizing",
     "sweep": "interface",
     "validate": "interface",
 }

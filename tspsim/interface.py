@@ -324,7 +324,7 @@ def compare(
 
 
 def sweep(
-    scenario: str | Path,
+    scenario: str | Path | Mapping[str, Any],
     over: Mapping[str, Sequence[object]] | Sequence[str],
     overrides: Sequence[str] = (),
     *,
@@ -339,7 +339,7 @@ def sweep(
     Parameters
     ----------
     scenario
-        Catalog name or path of a YAML file.
+        Catalog name, path of a YAML file, or a mapping of the same shape.
     over
         Path → its values, or ``path=values`` as ``--over`` takes them.
     overrides
@@ -367,7 +367,8 @@ def sweep(
     [32768, 65536]
     """
     axes = [f"{path}={_values(values)}" for path, values in over.items()] if isinstance(over, Mapping) else list(over)
-    question = Sweep(str(scenario), axes, zipped=zipped, overrides=overrides)
+    source = scenario if isinstance(scenario, Mapping) else str(scenario)
+    question = Sweep(source, axes, zipped=zipped, overrides=overrides)
     kept = Path(store) if store is not None else None
     try:
         with progress_bar(progress) as told:

@@ -42,7 +42,12 @@ def test_so_many_machines_keep_the_bounds_and_one_less_does_not(trace: Path):
     asked = sizing.question_of(
         str(trace), model="llama-3.1-8b", stack="vllm", slo={"ttft": "1 s", "tpot": "14 ms"}, offers=["h200"]
     )
-    (found,) = sizing.size(one_gpu(asked), 120.0, budget_s=1.0).sized
+    answer = sizing.sized(one_gpu(asked), 120.0, budget_s=1.0)
+    (found,) = answer.sized
+    frame = answer.to_frame()
+    assert next(iter(frame.columns)) == "usd_per_hour" and frame.loc["h200", "machines"] == found.machines
+    assert "h200" in answer._repr_html_() and "nodes" in repr(answer) and len(answer.plot().data) == 1
+    assert "vllm serve" in answer.to_html(trace.parent / "size.html").read_text()
     assert found.machines > 1 and found.nodes == found.gpus == found.machines == found.pools["replicas"]
     assert found.served is not None and found.served["bounds"]["kept"] and "With one machine less" in found.fewer
     assert found.machines >= 120.0 / (1.3 * found.requests_per_s_each)

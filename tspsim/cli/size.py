@@ -49,8 +49,7 @@ def size(
     whole trace, bursts and all, is served by as many as its bounds need.
     """
     from ..studies.planner import read_budget
-    from ..studies.sizing import bounds_of, question_of, rate_of
-    from ..studies.sizing import size as sized_of
+    from ..studies.sizing import bounds_of, question_of, rate_of, sized
     from ..traffic.traces import locate_trace, read_trace
 
     budget_s = read_budget(budget)
@@ -59,7 +58,7 @@ def size(
     outputs = Outputs(inputs=[locate_trace(trace)], html=html_file, json=json_file)
     target = _folder(folder)
     with progress_bar() as progress:
-        answer = sized_of(question, wanted, budget_s=budget_s, progress=progress)
+        answer = sized(question, wanted, budget_s=budget_s, progress=progress)
     if target is not None:
         _launches(answer, target)
     outputs.write(
@@ -95,10 +94,7 @@ def _folder(name: str | None) -> Path | None:
 
 def _page(answer: Sizing, path: Path) -> None:
     """The page, with the launch of every offer that serves and has one."""
-    from ..report.size_page import write_page
-
-    launches = ((each.offer, _launch(each)) for each in answer.sized)
-    write_page(answer, {offer: text for offer, text in launches if text}, path)
+    answer.to_html(path)
 
 
 def _launches(answer: Sizing, target: Path) -> None:
@@ -112,19 +108,8 @@ def _launches(answer: Sizing, target: Path) -> None:
             continue
         stem = report_file(each.offer).stem
         atomic_write(target / f"{stem}.yaml", scenario_text(_written(each, answer.rate)))
-        text = _launch(each)
-        if text:
-            atomic_write(target / f"{stem}.sh", text)
-
-
-def _launch(sized: Sized) -> str:
-    """How an offer's engine is launched; empty where it does not serve, or its engine has no launcher."""
-    from ..studies.launch import LAUNCHERS, launch
-
-    if sized.deployment is None or sized.scenario is None:
-        return ""
-    engine = sized.deployment.engine.scheduler
-    return launch(engine, sized.scenario, sized.deployment) if engine in LAUNCHERS else ""
+        if each.launch:
+            atomic_write(target / f"{stem}.sh", each.launch)
 
 
 def _written(each: Sized, rate: float) -> Scenario:

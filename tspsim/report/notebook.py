@@ -19,22 +19,24 @@ from tspsim.studies.planner.answer import Planned
 from tspsim.studies.planner.offers import OffersPlanned
 from tspsim.studies.planner.service_answer import ServicePlanned
 from tspsim.studies.planner.traffic_answer import TrafficPlanned
+from tspsim.studies.sizing import Sizing
 from tspsim.studies.table import Table
 from tspsim.units import compact, percent
 from tspsim.validation.run import Validation
 
 from . import (
-    comparison_page,
     offers_plan,
     plan_page,
     searched,
     serving_plan,
+    size_page,
     traffic_plan,
     validation_page,
     write_report,
 )
 from .figures import ACCENT, QUIET, plan_colour
 from .page import render_sections
+from .sweep.page import write_page as write_sweep
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -95,6 +97,15 @@ def _(answer: Validation) -> Figure:
     scored = [outcome for outcome in answer.outcomes if outcome.summary()["predicted"]]
     errors = [(outcome.table.path, 100.0 * float(outcome.summary()["median_ape"])) for outcome in scored]
     return bars([(path, error, error, error) for path, error in errors], "median error (%)", "validation")
+
+
+@plot.register(Sizing)
+def _(answer: Sizing) -> Figure:
+    served = [each for each in answer.sized if not each.error]
+    priced = all(each.usd_per_hour is not None for each in served)
+    told = [(each.offer, float(each.usd_per_hour or 0.0) if priced else float(each.gpus)) for each in served]
+    bounded = [(name, value, value, value) for name, value in told]
+    return bars(bounded, "$ an hour" if priced else "GPUs", answer.scenario.name)
 
 
 @plot.register(Bounds)
@@ -211,7 +222,12 @@ def _(answer: ServicePlanned, path: Path) -> None:  # type: ignore[type-arg]
 
 @write.register(Table)
 def _(answer: Table, path: Path) -> None:
-    comparison_page.write_comparison(answer.results, path)
+    write_sweep(answer, path)
+
+
+@write.register(Sizing)
+def _(answer: Sizing, path: Path) -> None:
+    size_page.write_page(answer, path)
 
 
 @write.register(Validation)

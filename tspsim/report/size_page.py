@@ -26,14 +26,9 @@ LAUNCHES = """
 """
 
 
-def page(sizing: Sizing, launches: Mapping[str, str], plotly_js: str = "inline") -> str:
-    """The whole page.
-
-    Parameters
-    ----------
-    launches
-        Offer → the text of its launch.
-    """
+def page(sizing: Sizing, plotly_js: str = "inline") -> str:
+    """The whole page."""
+    launches = {each.offer: each.launch for each in sizing.sized if each.launch}
     served = [each for each in sizing.sized if not each.error]
     sentences = [each.in_words() for each in sizing.sized]
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
@@ -104,6 +99,6 @@ def _keys(sized: Sized) -> str:
     return keys_text({"name": sized.plan.name, **sized.plan.keys})
 
 
-def write_page(sizing: Sizing, launches: Mapping[str, str], path: Path) -> None:
+def write_page(sizing: Sizing, path: Path) -> None:
     """Write the page, whole or not at all; raises InputError where the file cannot be written."""
-    atomic_write(Path(path), page(sizing, launches))
+    atomic_write(Path(path), page(sizing))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .._display import Pictured, html_table, progress_bar
 from ..errors import InfeasibleError, InputError
 from ..question import look_up
 from ..scenario import Scenario, load
@@ -23,10 +24,15 @@ from ..serving.pooled import PooledDeployment
 from ..serving.steady import figures
 from ..traffic.traces import Trace, read_trace
 from ..units import digits, parse, share_beside
+from .launch import LAUNCHERS, launch
+from .planner.query import read_budget
 from .planner.traffic import TrafficPlanner
 from .planner.traffic_answer import Tried
 from .purchase.costs import Rates, rates_of
 from .purchase.offers import expand
+
+if TYPE_CHECKING:
+    import pandas
 
 #: Nodes of a machine, where fewer have no room for the model; and the fabric that joins them.
 MOST_NODES, FABRIC = 8, "rails-400g"
@@ -83,6 +89,14 @@ class Sized:
         """Of all GPUs, on the basis that ranks."""
         return self.rates.usd * self.gpus if self.rates is not None and self.rates.usd else None
 
+    @property
+    def launch(self) -> str:
+        """How its engine is launched; empty where it does not serve, or its engine has no launcher."""
+        if self.deployment is None or self.scenario is None:
+            return ""
+        engine = self.deployment.engine.scheduler
+        return launch(engine, self.scenario, self.deployment) if engine in LAUNCHERS else ""
+
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         if self.error:
@@ -123,12 +137,35 @@ class Sized:
 
 
 @dataclass(frozen=True)
-class Sizing:
+class Sizing(Pictured):
     """Every offer, cheapest first; those that cannot serve last."""
 
     scenario: Scenario
     rate: float
     sized: tuple[Sized, ...]
+
+    def __repr__(self) -> str:
+        lines = [f"  {each.in_words()}" for each in self.sized]
+        return "\n".join([f"<Sizing {self.scenario.name}, {digits(self.rate)} requests/s", *lines]) + ">"
+
+    def _repr_html_(self) -> str:
+        rows = [(each.offer, each.in_words().partition(": ")[2]) for each in self.sized]
+        return html_table(f"{self.scenario.name}, {digits(self.rate)} requests/s", ("offer", "what it takes"), rows)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row an offer: dollars an hour on the basis that ranks, nodes, GPUs, plan, router, share within bounds."""
+        import pandas
+
+        rows = [
+            {
+                "usd_per_hour": each.usd_per_hour, "nodes": each.nodes, "gpus": each.gpus, "machines": each.machines,
+                "requests_per_s_each": each.requests_per_s_each, "plan": each.plan.name if each.plan else None,
+                "router": each.router, "share": each.served["bounds"]["share"] if each.served else None,
+                "error": each.error or None,
+            }
+            for each in self.sized
+        ]  # fmt: skip
+        return pandas.DataFrame(rows, index=pandas.Index([each.offer for each in self.sized], name="offer"))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data (docs/json.md)."""
@@ -203,7 +240,52 @@ def rate_of(text: str | None, trace: Trace) -> float:
     return float(parse(text if "/" in text else f"{text} requests/s", "requests/s", positive=True))
 
 
-def size(scenario: Scenario, rate: float, *, budget_s: float | None = None, progress: Progress | None = None) -> Sizing:
+def size(
+    trace: str,
+    *,
+    slo: str | Mapping[str, str],
+    model: str,
+    on: Sequence[str],
+    stack: str = "vllm",
+    rate: str | float | None = None,
+    overrides: Sequence[str] = (),
+    budget: str | float | None = "2 min",
+    progress: Progress | None = None,
+) -> Sizing:
+    """Machines for a recorded trace, as ``tspsim size`` counts them.
+
+    Parameters
+    ----------
+    trace
+        A file, or the name of a catalog trace.
+    slo
+        ``ttft=2s,tpot=40ms``, or a mapping of the same.
+    on
+        Devices to offer.
+    rate
+        Mean requests/s to size for; None: the trace's own.
+    budget
+        Of the search for plans, as ``--budget`` has it.
+    progress
+        Called with what is done so far; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The trace, a bound, the model or an offer is wrong.
+    KeyboardInterrupt
+        Ctrl-C; machines that were not all tried are no answer.
+    """
+    bounds = bounds_of(slo) if isinstance(slo, str) else slo
+    asked = question_of(trace, model=model, stack=stack, slo=bounds, offers=on, overrides=overrides)
+    wanted = rate_of(None if rate is None else str(rate), read_trace(trace))
+    with progress_bar(progress) as told:
+        return sized(asked, wanted, budget_s=read_budget(budget), progress=told)
+
+
+def sized(
+    scenario: Scenario, rate: float, *, budget_s: float | None = None, progress: Progress | None = None
+) -> Sizing:
     """Machines of every offer for the scenario's trace at a mean rate.
 
     Raises
@@ -213,7 +295,7 @@ def size(scenario: Scenario, rate: float, *, budget_s: float | None = None, prog
     """
     offers = expand(scenario)
     each_s = None if budget_s is None else budget_s / len(offers)
-    sized = []
+    answers = []
     for number, offered in enumerate(offers):
 
         def told(what: str, share: float, number: int = number) -> None:
@@ -221,10 +303,10 @@ def size(scenario: Scenario, rate: float, *, budget_s: float | None = None, prog
                 progress(what, (number + share) / len(offers))
 
         try:
-            sized.append(_sized(offered, rate, each_s, told))
+            answers.append(_sized(offered, rate, each_s, told))
         except InfeasibleError as error:
-            sized.append(Sized(offered.name, str(error)))
-    ranked = sorted(sized, key=lambda each: (bool(each.error), each.usd_per_hour or math.inf, each.gpus))
+            answers.append(Sized(offered.name, str(error)))
+    ranked = sorted(answers, key=lambda each: (bool(each.error), each.usd_per_hour or math.inf, each.gpus))
     return Sizing(scenario, rate, tuple(ranked))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -34,7 +34,7 @@ class Sweeping(Generic[Asked]):
     Parameters
     ----------
     source
-        Catalog name or path of the question.
+        Catalog name or path of the question, or a mapping of the same shape.
     over
         ``path=values``, as :mod:`tspsim.studies.axes` reads them.
     zipped
@@ -49,7 +49,12 @@ class Sweeping(Generic[Asked]):
     """
 
     def __init__(
-        self, source: str, over: Sequence[str], *, zipped: bool = False, overrides: Sequence[str] = ()
+        self,
+        source: str | Mapping[str, Any],
+        over: Sequence[str],
+        *,
+        zipped: bool = False,
+        overrides: Sequence[str] = (),
     ) -> None:
         self.source, self.overrides = source, tuple(overrides)
         self.base = self.load(overrides)

@@ -271,7 +271,7 @@
     const meant = timeline.ranks.reduce((sum, rank) => sum + rank.stands_for, 0);
     const sentences = [];
     if (shown < timeline.simulated) sentences.push(`${shown} of ${timeline.simulated.toLocaleString("en")} simulated ranks ${shown === 1 ? "is" : "are"} in this file in full${shown === 1 ? "" : ": one of every role, the others evenly chosen"}.`);
-    else if (meant > shown) sentences.push(`Every rank shown stands for others that do the same at the same time: ${shown} stand for ${meant.toLocaleString("en")}.`);
+    else if (meant > shown) sentences.push(`Every rank shown stands for others that do the same at the same time: ${shown} ${shown === 1 ? "stands" : "stand"} for ${meant.toLocaleString("en")}.`);
     if (timeline.cut) sentences.push(`Only the first ${time(timeline.until)} of ${time(timeline.step)} are in this file.`);
     note.textContent = sentences.join(" ");
   }
