@@ -36,6 +36,7 @@ EXPERTS = {
     "mixtral-128-mi300x": ("mixtral-8x22b", "mi300x", 16, "rails-400g", 512),
     "qwen3-235b-512-b200": ("qwen3-235b-a22b", "b200", 64, "rail-optimised-400g", 2048),
     "qwen3-235b-512-mi355x": ("qwen3-235b-a22b", "mi355x", 64, "rails-400g", 2048),
+    "qwen3-235b-512-h200": ("qwen3-235b-a22b", "h200", 64, "rail-optimised-400g", 2048),
     "v3-1024-h200": ("deepseek-v3", "h200", 128, "rail-optimised-400g", 4096),
     "kimi-k2-2048-b200": ("kimi-k2", "b200", 256, "rail-optimised-400g", 4096),
 }
