@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -30,6 +31,9 @@ from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
 from tspsim.parallel.pipeline import ORDERS, PipelineOrder
 from tspsim.registry import Registry
+from tspsim.report.serving import page
+from tspsim.report.serving.page import Chapter
+from tspsim.report.serving.view import ServingView
 from tspsim.serving.routers import ROUTERS
 from tspsim.studies import contract
 from tspsim.traffic import ARRIVALS, LENGTHS, Arrivals, Lengths
@@ -67,6 +71,14 @@ def test_there_is_one_of_every_kind_that_is_open(strangers: dict[str, Registry[A
 def test_the_documents_name_every_group_of_entry_points(strangers: dict[str, Registry[Any]]) -> None:
     text = (documents.DOCS / "architecture.md").read_text(encoding="utf-8")
     assert [group for group in (*strangers, "tspsim.pricers") if group not in text] == []
+
+
+def test_every_change_that_the_documents_count_is_made_by_a_test_that_is_there() -> None:
+    text = (documents.DOCS / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/\S+\.py)::(test_\w+)`", text)
+    assert len(named) == 6
+    missing = [name for path, name in named if f"def {name}(" not in (documents.DOCS.parent / path).read_text("utf-8")]
+    assert missing == []
 
 
 def asked(workload: dict[str, Any], *plans: dict[str, Any], **cluster: Any) -> dict[str, Any]:
@@ -208,6 +220,18 @@ def test_a_node_takes_its_device_as_an_argument(five_bits: str) -> None:
         InputError, match="'mi300x-8' has mi300x GPUs, not h100, which is of another vendor; a GPU of amd"
     ):
         build_cluster("h100", node="mi300x-8")
+
+
+def test_a_chapter_of_a_serving_page_is_a_function_and_a_template(monkeypatch: pytest.MonkeyPatch) -> None:
+    def counted(view: ServingView) -> dict[str, Any]:
+        return {"figures": {}, "plans": len(view.served)}
+
+    own = Chapter("mine", "What I count", "Mine", counted, "<p>{{ plans }} plan that serves</p>")
+    monkeypatch.setattr(page, "CHAPTERS", (*page.CHAPTERS, own))
+    traffic = {"arrivals": {"kind": "poisson", "rate": 9}, "prompt": 100, "output": 4, "requests": 5}
+    serves = asked({"model": "llama-3.1-8b", "stack": "vllm"}, {"tp": 8}) | {"traffic": traffic}
+    text = page.render(tspsim.simulate(serves), plotly_js="plotly.js")
+    assert "What I count" in text and "1 plan that serves" in text
 
 
 def test_a_drafter_may_have_several_layers(tmp_path: Path) -> None:
