@@ -101,6 +101,8 @@ class PlanResult:
     memory: Memory
     settings: Mapping[str, Any] = field(default_factory=dict)
     error: str | None = None
+    #: Of a plan that is refused because requests come faster than it serves them: requests/s that it serves at most.
+    served_at_most: float | None = None
     #: Makespan of one step (forward pass, or training step).
     step_time_s: float = 0.0
     tokens_per_step: float = 0

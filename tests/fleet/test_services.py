@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,9 @@ import tspsim
 from tspsim.errors import InputError
 from tspsim.fleet import FleetAnswer
 from tspsim.fleet.autoscalers import AUTOSCALERS
+from tspsim.fleet.backlog import backlog
+from tspsim.fleet.need_keys import Needs
+from tspsim.fleet.needs import reached
 
 MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}
 DAY = [1, 1, 1, 1, 1, 1, 2, 4, 6, 8, 8, 8, 8, 8, 8, 7, 6, 5, 4, 3, 2, 2, 1, 1]
@@ -26,10 +30,16 @@ SERVICE: dict[str, Any] = {
 }
 
 
-def service(replicas: dict[str, Any], *beside: dict[str, Any], **changes: Any) -> FleetAnswer:
+#: Long prompts: few fit the caches, so that what is served behind a queue is soon known.
+LONG = SERVICE["traffic"] | {"prompt": "8Ki"}
+
+
+def service(
+    replicas: dict[str, Any], *beside: dict[str, Any], traffic: dict[str, Any] = SERVICE["traffic"], **changes: Any
+) -> FleetAnswer:
     load = [share / 8 for share in DAY]
     keys = {"min": 1, "max": 8, "load": load, "autoscaler": {"kind": "target", "rate": 1}, "every": "10 min"}
-    jobs = [SERVICE | {"replicas": keys | replicas}, *beside]
+    jobs = [SERVICE | {"replicas": keys | replicas, "traffic": traffic}, *beside]
     answer = tspsim.simulate({"name": "s", "cluster": MACHINE, "jobs": jobs} | changes)
     assert isinstance(answer, FleetAnswer)
     return answer
@@ -49,7 +59,7 @@ def test_replicas_follow_the_load_by_the_rule() -> None:
 
 
 def test_a_replica_serves_once_it_has_started_and_leaves_when_it_has_not_been_wanted_for_a_while() -> None:
-    answer = service({"start": "20 min", "down_after": "30 min"})
+    answer = service({"start": "20 min", "down_after": "30 min"}, traffic=LONG)
     (told,) = answer.to_json()["fleet"]["services"]
     ups, downs = sum(max(0, b - a) for a, b in zip([0, *DAY], DAY, strict=False)), 8 - 1
     assert len(answer.facts.jobs) == ups
@@ -61,10 +71,10 @@ def test_a_replica_serves_once_it_has_started_and_leaves_when_it_has_not_been_wa
 
 def test_replicas_wait_for_nodes_that_others_have_and_go_on_after_a_failure() -> None:
     other = {"name": "other", "nodes": 4, "hours": "9 h"}
-    (told,) = service({"min": 2}, other).to_json()["fleet"]["services"]
+    (told,) = service({"min": 2}, other, traffic=LONG).to_json()["fleet"]["services"]
     assert 0.0 < told["unserved_share"] < 0.5
     failing = {"components": {"gpu": {"rate": 3000, "repair": "1 h"}}, "restart": "2 min"}
-    answer = service({}, failures=failing)
+    answer = service({}, failures=failing, traffic=LONG)
     assert answer.facts.lost_gpu_hours["redone"] < 0.01 and any(job.restarts for job in answer.facts.jobs)
     assert answer.facts.horizon_s == 86_400.0
 
@@ -99,6 +109,53 @@ def test_more_replicas_are_never_slower() -> None:
         assert more["rates"][-1] == pytest.approx(fewer["rates"][-1] / 2)
         for key in ("ttft_s", "tpot_s"):
             assert all(more[key][part] <= fewer[key][part] * 1.01 for part in fewer[key])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flow_of_requests_waits_as_counted_in_small_steps(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    spans = random.integers(2, 9)
+    for_s, serving = random.uniform(1, 20, spans), random.choice([0.0, 0.5, 1.0, 3.0], spans)
+    rate, capacity, step_s = random.choice([0.0, 1.0, 3.0, 8.0], spans) * random.uniform(0.5, 1.5, spans), 2.0, 1e-3
+    told = backlog(for_s, rate, serving, capacity)
+    which = np.repeat(np.arange(spans), np.round(for_s / step_s).astype(int))
+    queue = np.zeros(len(which) + 1)
+    for number, span in enumerate(which):
+        queue[number + 1] = max(0.0, queue[number] + (rate[span] - serving[span] * capacity) * step_s)
+    came, at_s = np.append(0.0, np.cumsum(rate[which] * step_s)), step_s * np.arange(len(which) + 1)
+    served = came - queue
+    numbers = np.linspace(0.0, served[-1], 5_001)[1:-1]
+    waits = np.interp(numbers, served, at_s) - np.interp(numbers, came, at_s)
+    assert told.requests.sum() == pytest.approx(served[-1], abs=0.1) and told.left == pytest.approx(queue[-1], abs=0.1)
+    assert told.to_json()["most_requests"] == pytest.approx(queue.max(), abs=0.1)
+    if served[-1] > 1.0:
+        assert told.to_json()["mean_wait_s"] == pytest.approx(waits.mean(), rel=0.02, abs=0.05)
+        assert told.longest_s.max() == pytest.approx(waits.max(), rel=0.02, abs=0.3)
+    assert (told.pace <= capacity * (1 + 1e-9)).all()
+
+
+@pytest.mark.slow
+def test_what_an_hour_cannot_serve_waits_for_the_next() -> None:
+    """An hour at twice what a replica serves, then hours with a tenth of that: of n requests too many the last waits n
+    over the rate at which they are served."""
+    fixed = {"min": 1, "max": 1, "start": "0 s", "every": "5 min", "autoscaler": {"kind": "fixed", "of": 1}}
+    (quiet,) = service(fixed | {"load": 0.01}, traffic=LONG).to_json()["fleet"]["services"]
+    assert quiet["backlog"]["most_requests"] == 0.0 and quiet["ttft_s"]["p50_worst"] < 5.0
+    bounded = LONG | {"prompt": "32Ki", "arrivals": {"kind": "poisson", "rate": 3}, "slo": {"ttft": "10 s"}}
+    answer = service(fixed | {"load": [1.0] + [0.1] * 23}, traffic=bounded, needs={"services": True})
+    (told,) = answer.to_json()["fleet"]["services"]
+    queue = told["backlog"]
+    served = 3.0 - queue["most_requests"] / 3600.0
+    assert 0.5 < served < 3.0 and queue["requests_left"] == 0.0
+    assert queue["longest_wait_s"] == pytest.approx(queue["most_requests"] / served, rel=1e-6)
+    # The queue is a triangle over time: its area is what all requests wait.
+    drained_s = queue["most_requests"] / (served - 0.3)
+    waited_s = queue["most_requests"] * (3600.0 + drained_s) / 2.0
+    assert queue["mean_wait_s"] == pytest.approx(waited_s / told["requests"], rel=1e-6)
+    assert told["ttft_s"]["p50_worst"] > queue["longest_wait_s"] and told["tpot_s"]["p50_worst"] > told["tpot_s"]["p50"]
+    # Who waits is late, all others are not.
+    assert told["bounds"]["share"] == pytest.approx(1.0 - queue["waiting_share"], abs=0.05)
+    assert [each.value for each in reached(Needs(services=True), answer)] == [1.0]
 
 
 @pytest.mark.parametrize("name", sorted(AUTOSCALERS))

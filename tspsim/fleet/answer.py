@@ -15,7 +15,7 @@ from ..question import in_islands, measured_between, with_faults
 from ..result import PlanResult
 from ..scenario import Faults
 from ..units import several
-from .asked import Ask, Paces, checked_sizes, jobs_of, replicas_of
+from .asked import Ask, Paces, checked_sizes, jobs_of
 from .clock import Fleet
 from .failing import Failing
 from .jobs import Job
@@ -24,6 +24,7 @@ from .neighbours import Neighbours, scarce
 from .nodes import Nodes
 from .power import Power
 from .question import FleetQuestion
+from .replica import Replica, replicas_of
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 from .scaling import Scaling
 
@@ -92,7 +93,7 @@ def answer(
         fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
     if services:
-        parts["services"] = [_of_service(service, paces) for service in services]
+        parts["services"] = [each.to_json(Replica(paces, each.keys, each.replica.nodes)) for each in services]
     if power is not None:
         parts["power"] = power.to_json()
     if neighbours is not None:
@@ -137,11 +138,6 @@ def cluster_of(question: FleetQuestion) -> Cluster:
     if inline.routing is not None:
         cluster = cluster.with_routing(inline.routing.routing())
     return with_faults(cluster, inline.faults or Faults())
-
-
-def _of_service(service: Scaling, paces: Paces) -> dict[str, Any]:
-    """The entry of a service with an autoscaler."""
-    return service.to_json(lambda rate: paces.service_at(service.keys, service.replica.nodes, rate))
 
 
 def _plans(paces: Paces) -> Iterator[PlanResult]:

@@ -25,11 +25,9 @@ from .question import FleetQuestion, JobKeys
 Ask = Callable[[Scenario], Result]
 
 
-def own_scenario(
-    question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None, rate: float | None = None
-) -> Scenario:
+def own_scenario(question: FleetQuestion, job: JobKeys, nodes: int, limit_w: float | None = None) -> Scenario:
     """A job's scenario of its own: its workload and plan, alone on ``nodes`` nodes of the fleet's cluster, whose GPUs
-    may be limited to so many watts; a service at its stated rate or at another, in requests/s.
+    may be limited to so many watts.
 
     Raises
     ------
@@ -51,14 +49,9 @@ def own_scenario(
     }
     data |= {key: value for key in ("traffic", "loop") if (value := getattr(job, key)) is not None}
     try:
-        own = load(data)
+        return load(data)
     except InputError as error:
         raise of_job(error, job) from None
-    if rate is None or own.traffic is None:
-        return own
-    return own.model_copy(
-        update={"traffic": own.traffic.model_copy(update={"arrivals": own.traffic.arrivals.at(rate)})}
-    )
 
 
 def _of_islands(islands: Sequence[Mapping[str, Any]], nodes: int) -> dict[str, Any]:
@@ -109,7 +102,7 @@ class Paces:
         if job.workload is None:
             return _checkpointed(Pace(), job, self._ordinary)
         answer = self.answers[job.name, nodes] = self._answer(job, nodes)
-        return _checkpointed(pace_of(_best(answer, job, nodes)), job, self._ordinary)
+        return _checkpointed(pace_of(best_of(answer, job, nodes)), job, self._ordinary)
 
     def speed_at(self, job: JobKeys, nodes: int, limit_w: float, device: Device) -> float:
         """A job's speed with its GPUs limited to so many watts, over that at the device's own limit."""
@@ -117,27 +110,15 @@ class Paces:
             return 1.0  # a service runs as long as it is stated to
         if job.workload is None:
             return device.limited_to(limit_w).spec.clock_at_limit / device.spec.clock_at_limit
-        slow = pace_of(_best(self._answer(job, nodes, limit_w), job, nodes))
-        own = pace_of(_best(self._answer(job, nodes), job, nodes))
+        slow = pace_of(best_of(self._answer(job, nodes, limit_w), job, nodes))
+        own = pace_of(best_of(self._answer(job, nodes), job, nodes))
         return min(1.0, own.step_s / slow.step_s)
 
-    def service_at(self, job: JobKeys, nodes: int, rate: float) -> PlanResult:
-        """One replica of a service at so many requests/s."""
-        answer = self._answer(job, nodes, rate=rate)
-        self.answers.setdefault((job.name, nodes), answer)
-        return _best(answer, job, nodes)
+    def _answer(self, job: JobKeys, nodes: int, limit_w: float | None = None) -> Result:
+        return self.answer(own_scenario(self.question, job, nodes, limit_w), job)
 
-    def peak_of(self, job: JobKeys, nodes: int) -> float:
-        """Requests/s of a service as stated; raises InputError where it has none."""
-        traffic = own_scenario(self.question, job, nodes).traffic
-        rate = traffic.arrivals.mean_rate if traffic is not None else None
-        if rate is None:
-            told = "replicas follow requests/s, and its arrivals state no rate; use kind: poisson with a rate"
-            raise InputError(told, key=f"jobs.{job.name}.traffic.arrivals")
-        return rate
-
-    def _answer(self, job: JobKeys, nodes: int, limit_w: float | None = None, rate: float | None = None) -> Result:
-        scenario = own_scenario(self.question, job, nodes, limit_w, rate)
+    def answer(self, scenario: Scenario, job: JobKeys) -> Result:
+        """The answer of one job's scenario of its own, asked once; raises InputError."""
         stated = scenario.to_dict()
         for entry in (stated, *stated["plans"]):
             entry.pop("name", None)
@@ -150,7 +131,8 @@ class Paces:
         return self._known[key]
 
 
-def _best(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
+def best_of(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
+    """The best plan of a job's own scenario; raises InfeasibleError where none runs."""
     if answer.best is None:
         told = answer.plans[0].error if answer.plans else "no plan was found"
         raise InfeasibleError(f"job {job.name} does not run on {nodes} nodes: {told}")
@@ -216,24 +198,6 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
         found += _jobs_of_entry(question, keys, number, after, paces, np.random.default_rng(seeds[number]))
     found.sort(key=lambda job: (job.submit_s, job.entry, job.number))
     return [replace(job, number=number) for number, job in enumerate(found)]
-
-
-def replicas_of(question: FleetQuestion, paces: Paces) -> Iterator[tuple[JobKeys, Job, float, float]]:
-    """Of every service with an autoscaler: its keys, a replica as a job, seconds that it runs, and requests/s at full
-    load."""
-    seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
-    for entry, keys in enumerate(question.jobs):
-        if keys.replicas is None:
-            continue
-        assert keys.hours is not None
-        size, peak = (keys.nodes or (1,))[0], paces.peak_of(keys, (keys.nodes or (1,))[0])
-        hours_s = float(keys.hours.draw(np.random.default_rng(seeds[entry]), 1)[0])
-        start_s, rate = keys.replicas.start, peak / keys.replicas.max
-        pace = Pace(plan=paces.service_at(keys, size, rate), every_s=1.0, start_s=start_s, read_s=start_s)
-        yield keys, Job(
-            0, keys.name, keys.counted_as, keys.user or keys.counted_as, entry, keys.submit, (size,), (2.0 * hours_s,),
-            keys.limit or hours_s, keys.gpus or 0, keys.priority, keys.preemptible, keys.deadline, paces=(pace,),
-        ), hours_s, peak  # fmt: skip
 
 
 def _jobs_of_entry(

@@ -96,6 +96,11 @@ def _reached(needs: Needs, answer: FleetAnswer) -> Iterator[Reached]:
         late = sum(job.end_s is None or job.end_s > (job.deadline_s or 0.0) for job in dated)
         yield Reached("deadlines", float(late), 0.0)
     if needs.services:
-        entries = [plan.serving.get("bounds") or {} for plan in answer.plans if plan.serving]
-        missed = sum(not entry.get("kept", True) for entry in entries)
+        scaled = {each["name"]: each.get("bounds") or {} for each in facts.parts.get("services", ())}
+        entries = [
+            plan.serving.get("bounds") or {}
+            for plan in answer.plans
+            if plan.serving and plan.name.rpartition(", ")[0] not in scaled
+        ]
+        missed = sum(not entry.get("kept", True) for entry in (*entries, *scaled.values()))
         yield Reached("services", float(missed), 0.0)

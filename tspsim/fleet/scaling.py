@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
-from ..result import PlanResult
+from .backlog import Backlog, Floats, backlog
 from .clock import Fleet, Run
 from .jobs import Job
 from .question import JobKeys
+from .replica import Replica
 from .replica_keys import Replicas
 
 #: Rates a replica at which the service is simulated, at most; between them latencies are on a line.
 POINTS = 5
 #: Requests/s below which nobody is served, and how far below the highest rate a lower one is looked at.
 LEAST_RATE, WIDEST = 1e-6, 1000.0
-#: What one replica does at so many requests/s.
-AtRate = Callable[[float], PlanResult]
-#: What is told of a service's users.
-LATENCIES = ("ttft_s", "tpot_s")
 
 
 class Scaling:
@@ -91,13 +90,13 @@ class Scaling:
         runs = (running.get(job.number) for job in self._jobs)
         return sum(min(for_s, max(0.0, now - run.ready_s)) for run in runs if isinstance(run, Run) and not run.hung)
 
-    def to_json(self, at_rate: AtRate) -> dict[str, Any]:
-        """The service's entry of ``services``; ``at_rate`` simulates one replica."""
+    def to_json(self, replica: Replica) -> dict[str, Any]:
+        """The service's entry of ``services``."""
         rows = np.array(self.rows).reshape(-1, 5)
         for_s, rate, serving, there, wanted = rows.T
         requests, whole_s = rate * for_s, float(for_s.sum())
         served = serving > 0
-        return {
+        told: dict[str, Any] = {
             "name": self.keys.name,
             "min": self.replicas.min,
             "max": self.replicas.max,
@@ -107,26 +106,68 @@ class Scaling:
             "requests": float(requests.sum()),
             "unserved_share": float(requests[~served].sum() / requests.sum()) if requests.sum() else 0.0,
             "short_share": float(for_s[serving < wanted].sum() / whole_s) if whole_s else 0.0,
-            **latencies(rate[served] / serving[served], requests[served], at_rate),
         }
+        if not served.any() or not requests.sum():
+            return told
+        capacity = _capacity(rate, serving, replica)
+        queued = backlog(for_s, rate, serving, capacity)
+        return told | {"backlog": queued.to_json()} | latencies(queued, replica, capacity < inf)
 
 
-def latencies(rates: Any, requests: Any, at_rate: AtRate) -> dict[str, Any]:
-    """Of requests at some rates a replica: medians and 99 % of one replica simulated at a few rates, means over the
-    requests and the worst. A replica with more to do is never quicker: where chance says so the slower holds."""
-    some = rates > LEAST_RATE
-    rates, requests = rates[some], requests[some]
-    if not len(rates):
+def _capacity(rate: Floats, serving: Floats, replica: Replica) -> float:
+    """Requests/s of a replica at most; infinite where nothing ever queues."""
+    served = serving > 0
+    high = float((rate[served] / serving[served]).max())
+    most = replica.most(max(high, LEAST_RATE))
+    return replica.most_behind_a_queue if most == inf and rate[~served].any() else most
+
+
+def latencies(queued: Backlog, replica: Replica, queues: bool) -> dict[str, Any]:
+    """Of requests at some rates: medians and 99 % of one replica simulated at a few rates, behind the wait for its
+    service to begin; means over the requests and the worst. Where requests wait a token takes what it takes behind a
+    queue. A replica with more to do is never quicker: where chance says so the slower holds.
+
+    Where the traffic states bounds, the share within: who waits longer for service to begin than a bound on the first
+    or the last token keeps none, nor who waits at all where tokens then take longer than theirs, nor who is left.
+    """
+    some = queued.pace > LEAST_RATE
+    if not some.any():
         return {}
+    rates, requests = queued.pace[some], queued.requests[some]
+    mean_s, longest_s = queued.wait_s[some], queued.longest_s[some]
+    waits = longest_s > 0.0
     high = float(rates.max())
     low = max(float(rates.min()), high / WIDEST)
     points = np.array([high]) if high <= low * (1.0 + 1e-9) else np.geomspace(low, high, POINTS)
-    plans = [at_rate(float(point)) for point in points]
-    told: dict[str, Any] = {"rates": points.tolist()}
-    for key in LATENCIES:
-        told[key] = {}
-        for part in ("p50", "p99"):
-            values = np.maximum.accumulate([plan.serving[key][part] for plan in plans])
-            there = np.interp(rates, points, values)
-            told[key] |= {part: float((there * requests).sum() / requests.sum()), f"{part}_worst": float(there.max())}
-    return told
+    plans = [replica.at(float(point)) for point in points]
+    told: dict[str, Any] = {"rates": points.tolist(), "ttft_s": {}, "tpot_s": {}}
+    for part in ("p50", "p99"):
+        first, token = (
+            np.interp(rates, points, np.maximum.accumulate([plan.serving[key][part] for plan in plans]))
+            for key in ("ttft_s", "tpot_s")
+        )
+        if queues:
+            token = np.where(waits, np.maximum(token, replica.behind_a_queue.serving["tpot_s"][part]), token)
+        for key, mean, worst in (("ttft_s", first + mean_s, first + longest_s), ("tpot_s", token, token)):
+            told[key] |= {part: float((mean * requests).sum() / requests.sum()), f"{part}_worst": float(worst.max())}
+    bounds = [plan.serving["bounds"] for plan in plans if plan.serving.get("bounds")]
+    if len(bounds) < len(plans):
+        return told
+    shares = np.interp(rates, points, np.minimum.accumulate([each["share"] for each in bounds]))
+    kept = np.where(_late(longest_s, replica, queues), 0.0, shares)
+    share, wanted = float((kept * requests).sum()) / (float(requests.sum()) + queued.left), float(bounds[0]["wanted"])
+    return told | {"bounds": {"share": share, "wanted": wanted, "kept": share >= wanted}}
+
+
+def _late(longest_s: Floats, replica: Replica, queues: bool) -> NDArray[np.bool_]:
+    """Which requests keep no bounds because they wait."""
+    slo = replica.slo
+    late = np.zeros(len(longest_s), dtype=np.bool_)
+    if slo is None or not queues:
+        return late
+    for bound_s in (slo.ttft, slo.e2e):
+        if bound_s is not None:
+            late |= longest_s > bound_s
+    if slo.tpot is not None and replica.behind_a_queue.serving["tpot_s"]["p50"] > slo.tpot:
+        late |= longest_s > 0.0
+    return late

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..description import describe_cluster, describe_model, provenance
@@ -153,7 +154,7 @@ def serve_plan(
         most = most_served(deployment, traffic, done[0].run.waits, rate) if rate else None
         if rate and most is not None:
             come = f"requests come at {digits(rate)}/s, and it serves about {digits(most)}/s at most"
-            return refused(f"{come}: the queue grows as long as they come", notes)
+            return replace(refused(f"{come}: the queue grows as long as they come", notes), served_at_most=most)
     best = max(done, key=lambda one: merit_of(one.run.metrics))
     notes += notes_of_runs(deployment, [each.run.metrics for each in done], best)
     if every_kernel:
