@@ -1,4 +1,4 @@
-"""Take the studio's pictures for the README and docs/studio.md, as a laptop and a phone show it.
+"""Take the studio's pictures for the README, docs/studio.md and docs/fleet.md, as a laptop and a phone show it.
 
     python docs/images/studio.py
 
@@ -20,6 +20,7 @@ from tspsim.studio.server import opened
 
 HERE = Path(__file__).parent
 FRESH = "() => document.querySelector('#answer')?.className === 'answer' && !document.querySelector('[data-changing]')"
+FLEET = "() => document.querySelector('#answer .headline')?.textContent.includes('GPU-hours')"
 PATIENCE_MS = 120_000
 
 
@@ -63,6 +64,13 @@ def main() -> None:
         page.click("#pinned summary >> nth=0")
         page.wait_for_timeout(300)
         page.locator("#pinned").screenshot(path=HERE / "studio-pins.png")
+        page.fill("#start", "fleet-neighbours-fat-tree")
+        page.wait_for_function(FLEET, timeout=PATIENCE_MS)
+        page.wait_for_function(FRESH, timeout=PATIENCE_MS)
+        page.evaluate("() => scrollTo(0, 0)")
+        page.click("#answer .headline summary")
+        page.wait_for_timeout(1500)
+        page.screenshot(path=HERE / "studio-fleet.png")
         small = browser.new_context(
             viewport={"width": 390, "height": 844}, color_scheme="dark", has_touch=True, is_mobile=True
         ).new_page()

@@ -148,3 +148,20 @@ def test_what_may_be_chosen_is_what_the_checker_takes(form: Form) -> None:
     assert fields["workload/causal"].choices == ("true", "false") and fields["workload/causal"].default == "true"
     kinds = dict(form.level(parse_yaml(FIRST), "traffic/arrivals").kinds)
     assert kinds["closed"] == {"kind": "closed"}
+
+
+def test_every_figure_of_a_fleet_says_why() -> None:
+    pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
+    from tspsim.studio.answers import fleet_figures, fleet_why
+
+    job = {"class": "train", "state": "done", "gpus": 16, "gpu_hours": 48.0, "ettr": 0.9, "restarts": 0}
+    jobs = [{**job, "name": f"job {hours}", "wait_s": 3600.0 * hours, "restarts": hours // 4} for hours in range(5)]
+    waits = {"mean_wait_s": 7200.0, "p50_wait_s": 7200.0, "p95_wait_s": 13680.0}
+    kind = {"class": "train", "jobs": 5, "done": 5, "gpu_hours": 240.0, "restarts": 1, **waits}
+    lost = {"empty": 10.0, "redone": 0.5, "queue": 0.0}
+    document = {"fleet": {"jobs": jobs, "classes": [kind], "lost_gpu_hours": lost}, "provenance": []}
+    assert fleet_why.of_whole(document) == ["GPU-hours without lasting work: empty 10.0, redone 0.500."]
+    told = {figure.key: fleet_why.of_class(document, "train", figure.key) for figure in fleet_figures.of_class(kind)}
+    assert all(told.values())
+    assert told["p95_wait_s"] == ["Waited longest: job 4 4.00 h; job 3 3.00 h; job 2 2.00 h."]
+    assert told["restarts"] == ["Restarts: job 4 1, 90.0 % of its time worked."]

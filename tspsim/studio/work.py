@@ -153,7 +153,9 @@ def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) 
             machine = scenario.name if len(several) > 1 else ""
             result: Any = getattr(one, "result", one)
             rows.append({"machine": machine, "plan": asked["plans"][0], "batch": batch, "line": result.in_a_line()})
-    return {"rows": rows, "told": repr(found).splitlines()[0].strip("<>")}
+    count, whole = sum(each.simulated for _, each in several), all(each.complete for _, each in several)
+    told = f"{count:,} plans simulated" + ("" if whole else "; the work ended before all were looked at")
+    return {"rows": rows, "told": told}
 
 
 def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any
 from dash import dcc, html
 
 from ...units import duration, percent
+from . import fleet_why
 from .fleet_figures import of_class
-from .parts import AXIS, LOOKS, about, heads, region
+from .parts import AXIS, LOOKS, about, explained, folded, heads, region
 
 
 def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
@@ -31,8 +32,11 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
     classes = fleet["classes"]
     rows = []
     for kind in classes:
-        cells = [html.Td(html.Span(each.text, className="figure")) for each in of_class(kind)]
-        rows.append(html.Tr([html.Th(kind["class"], scope="row"), *cells]))
+        name = kind["class"]
+        cells = [
+            html.Td(explained(each, name, fleet_why.of_class(document, name, each.key))) for each in of_class(kind)
+        ]
+        rows.append(html.Tr([html.Th(name, scope="row"), *cells]))
     columns = ["class", *(each.name for each in of_class(classes[0]))] if classes else []
     return [
         html.P(kicker, className="kicker"),
@@ -42,6 +46,7 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
                 " of all GPU-hours do work that lasts; jobs have ",
                 percent(fleet["allocated"]),
                 ".",
+                folded("why of all GPU-hours", fleet_why.of_whole(document)),
             ],
             className="headline",
         ),

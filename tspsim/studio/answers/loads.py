@@ -33,4 +33,7 @@ def at_load(document: Mapping[str, Any], index: int) -> Any:
         rate = point.get("output_tokens_per_s", plan["tokens_per_s"])
         told = point.get("range", plan["range"])
         plans.append({**plan, "serving": point, "tokens_per_s": rate, "range": {**plan["range"], **told}, "cost": {}})
-    return table({**document, "plans": plans}, None, "Figures at this load") if plans else None
+    if not plans:
+        return None
+    best = max(plans, key=lambda plan: plan["tokens_per_s"])
+    return table({**document, "plans": plans}, best, "Figures at this load")

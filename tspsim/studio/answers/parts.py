@@ -7,6 +7,8 @@ from typing import Any
 
 from dash import html
 
+from .sort import Document, Figure
+
 #: How figures look on this page, in light and dark.
 LOOKS = {
     "template": "none",
@@ -70,3 +72,23 @@ def heads(columns: Sequence[str]) -> list[Any]:
 def capital(text: str) -> str:
     """A sentence's begin."""
     return text[:1].upper() + text[1:]
+
+
+def explained(figure: Figure, of: str, reasons: Sequence[str]) -> list[Any]:
+    """A figure and what folds out beside it: why it is what it is."""
+    shown: list[Any] = [html.Span(figure.text, className="figure", **{"data-figure": figure.key})]
+    if reasons:
+        shown.append(folded(f"why {figure.name} of {of}", reasons))
+    return shown
+
+
+def folded(label: str, reasons: Sequence[str]) -> Any:
+    """Sentences that fold out of "why?"."""
+    summary = html.Summary("why?", **{"aria-label": label})
+    return html.Details([summary, html.Div([html.P(each) for each in reasons])], className="why")
+
+
+def sources(document: Document, word: str) -> list[str]:
+    """Where the numbers come from whose name has a word; the first three."""
+    rows = [row for row in document["provenance"] if word and word in row["what"].lower()]
+    return [f"{row['what']}: {row['value']} ({row['source']}; {row['basis']})." for row in rows[:3]]

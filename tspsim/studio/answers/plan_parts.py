@@ -8,7 +8,7 @@ from typing import Any
 from dash import html
 
 from ...units import compact, digits, duration, gib, percent
-from .parts import about, capital, heads, region
+from .parts import about, capital, explained, heads, region, sources
 from .plan_figures import figures
 from .sort import Figure
 
@@ -82,12 +82,7 @@ def table(document: Mapping[str, Any], best: Plan | None, caption: str = "Plans 
 
 def _cell(document: Mapping[str, Any], plan: Plan, figure: Figure) -> list[Any]:
     reasons = why(document, plan, figure.key)
-    shown: list[Any] = [html.Span(figure.text, className="figure", **{"data-figure": figure.key})]
-    if reasons:
-        inside = [html.P(each) for each in reasons]
-        label = {"aria-label": f"why {figure.name} of {plan['name']}"}
-        shown.append(html.Details([html.Summary("why?", **label), html.Div(inside)], className="why"))
-    return shown
+    return explained(figure, plan["name"], reasons)
 
 
 def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
@@ -96,7 +91,7 @@ def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
     if key == "memory":
         parts = sorted(memory["parts"].items(), key=lambda pair: -pair[1])
         told = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts if size > 0)
-        return [f"Of {gib(memory['capacity_bytes'])} that a program may use: {told}.", *_sources(document, "memory")]
+        return [f"Of {gib(memory['capacity_bytes'])} that a program may use: {told}.", *sources(document, "memory")]
     if "error" in plan:
         return []
     if key == "tokens_per_s":
@@ -120,12 +115,12 @@ def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
             *peak,
             f"Mean over ranks: {told}.",
             f"Of compute: {kinds}.",
-            *_sources(document, "peak" if peak else ""),
+            *sources(document, "peak" if peak else ""),
         ]
     if key == "usd":
         return [
             ", ".join(f"{name}: {_money(value)}" for name, value in plan["cost"].items()),
-            *_sources(document, "price"),
+            *sources(document, "price"),
         ]
     told = plan["range"].get(key.removesuffix("_p99"))
     rows = (
@@ -138,10 +133,3 @@ def _money(value: Any) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{name} {digits(each)}" for name, each in value.items() if each is not None)
     return digits(value) if isinstance(value, float | int) else str(value)
-
-
-def _sources(document: Mapping[str, Any], word: str) -> list[str]:
-    if not word:
-        return []
-    rows = [row for row in document["provenance"] if word in row["what"].lower()]
-    return [f"{row['what']}: {row['value']} ({row['source']}; {row['basis']})." for row in rows[:3]]

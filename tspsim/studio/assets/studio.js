@@ -7,7 +7,7 @@
 
   /* What happens is told to the server one by one: while it works out one turn, the next ones wait here. */
   const queue = [];
-  /* What somebody typed into keys and was not told yet; a form that is drawn anew meanwhile may show an older text. */
+  /* What somebody typed or chose in fields and was not told yet; a form that is drawn anew meanwhile may show an older text. */
   const typing = new Map();
   function push(event) {
     event.at = Date.now();
@@ -21,7 +21,7 @@
   function next() {
     if (!queue.length || Date.now() - busy < PATIENCE_MS) return;
     busy = Date.now();
-    typing.forEach((typed, path) => busy - typed.at > FORGET_MS && typing.delete(path));
+    typing.forEach((typed, path) => busy - typed.at > PATIENCE_MS && typing.delete(path));
     turning = Object.assign(queue.shift(), { n: ++number });
     window.dash_clientside.set_props("happened", { data: turning });
     setTimeout(next, PATIENCE_MS + 100);
@@ -48,10 +48,9 @@
           else if (id.type === "yaml") typed(each.value, question);
           else if (each.value) push(Object.assign({}, id, { kind: id.type, value: each.value }));
         }
-        /* One at a time is somebody typing, or choosing; many at once are a form that has just been drawn, and what
-           somebody typed into it while the page was busy. */
-        const paths = Object.keys(fields), mine = paths.length === 1 ? paths : paths.filter((path) => typing.has(path));
-        const values = Object.fromEntries(mine.map((path) => [path, typing.has(path) ? typing.get(path).text : fields[path]]));
+        /* Of the others the form has just been drawn. */
+        const mine = Object.keys(fields).filter((path) => typing.has(path));
+        const values = Object.fromEntries(mine.map((path) => [path, typing.get(path).text]));
         mine.forEach((path) => typing.delete(path));
         if (mine.length) push({ kind: "field", values: values });
         return none();
