@@ -17,6 +17,7 @@ from tspsim.report.fleet_page import MOST_POINTS, _thinned
 
 QUESTION: dict[str, Any] = {
     "name": "many-jobs",
+    "description": "As `tspsim run` shows it.",
     "cluster": {"device": "h100", "nodes": 8, "fabric": "rails-400g"},
     "scheduler": "easy",
     "horizon": "5 days",
@@ -45,6 +46,7 @@ def figures(answer: FleetAnswer) -> dict[str, Any]:
 
 def test_a_page_has_its_figures_and_a_table_beside_each(answer: FleetAnswer, figures: dict[str, Any]) -> None:
     page = report.render(answer, "plotly.js")
+    assert "As <code>tspsim run</code> shows it." in page
     for key in ("nodes", "use", "hours", "waits"):
         assert key in figures
         (section,) = re.findall(rf'<section id="{key}".*?</section>', page, re.DOTALL)

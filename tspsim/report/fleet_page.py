@@ -34,7 +34,7 @@ DAY_S = 86_400.0
 
 ANSWER = """
 <h1>{{ name }}</h1>
-{% if description %}<p>{{ description }}</p>{% endif %}
+{% if description %}<p>{{ description|prose }}</p>{% endif %}
 <p>{{ kicker }}</p>
 <p><b>Jobs have {{ allocated }} of all GPU-hours; {{ productive }} do work that lasts.</b> {{ sentence }}</p>
 <div class="scroll"><table class="plans">
@@ -58,7 +58,7 @@ FIGURE = """
 
 SIZES = """
 <h1>{{ name }}</h1>
-{% if description %}<p>{{ description }}</p>{% endif %}
+{% if description %}<p>{{ description|prose }}</p>{% endif %}
 <p><b>{{ headline }}</b></p>
 <div class="scroll"><table class="plans">
 <thead><tr>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}</tr></thead><tbody>
