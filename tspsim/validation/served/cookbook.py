@@ -236,8 +236,8 @@ def rocm(row: Row) -> ServedRun:
     model, device = model_of(found.group(1)), named_device(row["gpu"])
     batch, samples, prompt, output = (int(text or 0) for text in found.groups()[3:])
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack=vllm_of("0.10"), weights=weights_of(found.group(2), model, device, model),
-        kv="fp8" if found.group(2) == "fp8" else "",
+        model, device, int(found.group(3)), stack=vllm_of("0.10"),
+        weights=weights_of(found.group(2), model, device, model), kv="fp8" if found.group(2) == "fp8" else "",
     )  # fmt: skip
     options = (("max_num_seqs", max(batch, samples)),)
     return ServedRun(
