@@ -105,6 +105,9 @@ PAGES = {
 #: Requests that run at once where drafts are verified and nobody states how many (server_args.py of 0.5.6:
 #: ``max_running_requests`` "is reset to 48 for speculative decoding").
 DRAFTED = 48
+#: Drafts of a chain where nobody states how many (server_args.py of 0.5.6, ``auto_choose_speculative_params``: three
+#: steps and four tokens to verify for DeepSeek, GLM and others with modules of their own).
+CHAIN = 3
 #: By the name in the table; an answer takes its first token and the others.
 METRICS: dict[str, Metric] = {
     "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
@@ -293,16 +296,17 @@ def vultr(row: Row) -> ServedRun:
 def gist(row: Row) -> ServedRun:
     """A public gist of SGLang 0.5.8 at one client; runs with drafts state the accepted length alone."""
     found = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
-    if found.group(3) != "none":
-        raise InputError("how many tokens were drafted is not stated")
     model, device = model_of(found.group(1)), named_device(row["gpu"])
+    accepted = number_of(found.group(3))
+    drafts = CHAIN if accepted > 0.0 else 0
     plan = ServedPlan(
         model, device, int(found.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
-        activations=activations_of(model, device),
+        activations=activations_of(model, device), drafts=drafts, accepted=accepted if drafts else 0.0,
     )  # fmt: skip
     return ServedRun(
-        plan=plan, policy="sglang", prompt=USUAL_LENGTH, output=USUAL_LENGTH, concurrency=1, requests=REQUESTS[1]
-    )
+        plan=plan, policy="sglang", prompt=USUAL_LENGTH, output=USUAL_LENGTH, concurrency=1, requests=REQUESTS[1],
+        options=(("max_running_requests", DRAFTED),) if drafts else (),
+    )  # fmt: skip
 
 
 #: Words of a group whose rows say what was run in their note.
