@@ -175,3 +175,15 @@ def test_types_of_quantised_weights(stated: dict[str, Any], experts: str, attent
     found = checkpoint_of({"quantization_config": stated})
     assert (found.kept(WeightClass.EXPERTS), found.kept(WeightClass.ATTENTION)) == (experts, attention)
     assert found.kept(WeightClass.EMBEDDING) == "bf16"
+
+
+def test_a_router_is_corrected_whatever_names_its_family(tmp_path: Path) -> None:
+    sizes = {key: value for key, value in V3.items() if not key.startswith(("q_lora", "kv_lora", "qk_", "v_head"))}
+    for said in (
+        {"model_type": "glm4_moe"}, {"architectures": ["Glm4MoeForCausalLM"]}, {"model_type": "glm4_moe_lite"},
+        {"model_type": "glm4v_moe"}, {"model_type": "somebodys_moe", "topk_method": "noaux_tc"},
+    ):  # fmt: skip
+        experts = read(tmp_path, sizes | said).experts
+        assert experts is not None and experts.router_bias and experts.scores == "sigmoid", said
+    plain = read(tmp_path, sizes | {"model_type": "qwen3_moe"}).experts
+    assert plain is not None and not plain.router_bias

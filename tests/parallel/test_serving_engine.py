@@ -270,6 +270,19 @@ def test_a_prefill_of_few_tokens_takes_the_hosts_time_and_more_on_slower_hosts()
     assert slow.step_time_s == pytest.approx(2.1 * eager.step_time_s, rel=0.1)
 
 
+def test_the_host_between_the_passes_of_drafts_is_waited_for_where_an_engine_says_so() -> None:
+    def between_s(stack: str, drafts: int) -> float:
+        drafted = {"tokens": drafts, "draft": "mtp", "accepted": 1.0 + 0.5 * drafts}
+        work = {"model": "deepseek-v3", "pass": "verify", "batch": 4, "context": 1024, "speculation": drafted}
+        cluster, plans = "hgx-b200-8", [{"name": "P", "tp": 8}]
+        asked = load({"name": "drafted", "cluster": cluster, "workload": {**work, "stack": stack}, "plans": plans})
+        question = look_up(asked)
+        return question.job(question.plans[0]).between_s
+
+    assert between_s("sglang@0.5.8-plain", 3) - between_s("sglang@0.5.8-plain", 0) == pytest.approx(6e-3)
+    assert between_s("sglang", 3) == between_s("sglang", 0)
+
+
 def test_a_steps_own_time_of_the_host_is_between_its_passes() -> None:
     few, many = (served("vllm", batch=batch, context=1024) for batch in (8, 64))
     assert few.breakdown_s["idle"] == pytest.approx(250e-6 + 8 * 10e-6)

@@ -72,6 +72,18 @@ def test_notes_say_what_the_others_ran(group: str, gpu: str, note: str, expected
     assert expected == (plan.model, plan.device, plan.tp, run.prompt, run.output, run.concurrency, run.requests)
 
 
+def test_a_note_that_states_the_accepted_length_alone_is_of_the_engines_own_chain() -> None:
+    noted = ROW | NOTED | {"group": "gist SGLang 0.5.8 B200", "gpu": "B200"}
+    run = cookbook_run(noted | {"note": "glm-5 TP8 acc 3.52"})
+    assert (run.plan.drafts, run.plan.accepted, dict(run.options)["max_running_requests"]) == (3, 3.52, 48)
+    assert cookbook_run(noted | {"note": "glm-5 TP8 acc None"}).plan.drafts == 0
+
+
+def test_an_engine_of_a_row_is_of_its_version() -> None:
+    run = cookbook_run(ROW | {"engine": "vllm", "version": "0.12.0"})
+    assert (run.policy, run.plan.stack) == ("vllm", "vllm@0.17")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -81,7 +93,7 @@ def test_notes_say_what_the_others_ran(group: str, gpu: str, note: str, expected
         ({"concurrency": ""}, "how many requests at once"),
         ({"gpu": "GB900"}, "no device 'GB900'"),
         (NOTED | {"group": "another", "note": "fast"}, "stands in no column"),
-        (NOTED | {"group": "gist SGLang 0.5.8 B200", "note": "glm-5 TP8 acc 3.52"}, "tokens were drafted"),
+        (NOTED | {"group": "gist SGLang 0.5.8 B200", "note": "glm-5 TP8"}, "stands in no column"),
     ],
 )
 def test_rows_that_do_not_say_enough_have_a_reason(change: dict[str, str], reason: str) -> None:

@@ -112,3 +112,17 @@ def test_workers_of_their_own_take_prompts_off_the_decode_steps() -> None:
     shared = replay(replace(RUN, prompt=8192, output=64, concurrency=16, requests=64))
     apart = replay(replace(RUN, prompt=8192, output=64, concurrency=16, requests=64, prefill=(PLAN, 1)))
     assert apart.tpot_s < 0.8 * shared.tpot_s
+
+
+def test_an_engine_takes_what_it_takes_on_gpus_of_that_memory() -> None:
+    """MiniMax-M2.5 in fp8 is 54 GiB on each of four H100: with the passes of 160 GiB no cache was left."""
+    plain = ServedPlan("minimax-m2.5", "h100", 4, stack="sglang@0.5.8-plain")
+    run = ServedRun(plain, "sglang", 8192, 1024, 32, 160)
+    costs = replayed._costs(plain)
+    assert replayed.usual_options(costs.question, "sglang")["chunked_prefill_size"] == 8192
+    tokens = kv_tokens(run, costs)
+    assert tokens is not None and tokens > 100_000
+    wide = replace(plain, model="llama-3.1-8b", device="b200", tp=1, stack="vllm@0.17")
+    usual = replayed.usual_options(replayed._costs(wide).question, "vllm")
+    assert (usual["max_num_batched_tokens"], usual["max_num_seqs"]) == (8192, 1024)
+    assert replayed.usual_options(replayed._costs(wide).question, "sglang") == {}

@@ -35,7 +35,8 @@ def test_a_long_step_is_extended_from_short_ones_as_the_whole_simulation_has_it(
 
 
 def test_a_run_becomes_the_plan_it_states() -> None:
-    run = published_run(ROW)
+    run, taken = published_run(ROW)
+    assert taken == ""
     assert (run.dp, run.cp, run.zero, run.recomputation, run.tokens) == (4, 2, 1, "none", 128 * 8192)
     assert run.model == load_model("llama-3.1-8b")
     plan = load(scenario(run, 2)).plans[0]
@@ -44,11 +45,11 @@ def test_a_run_becomes_the_plan_it_states() -> None:
 
 def test_a_run_with_experts_becomes_the_plan_it_states() -> None:
     stated = {"model": "Qwen3_30B_a3B (tokendrop)", "moe": "128 experts", "ep": "4", "tp": "2", "cp": "1"}
-    run = published_run(ROW | stated)
+    run = published_run(ROW | stated)[0]
     assert run.model == load_model("qwen3-30b-a3b") and run.sequence_regions
     asked = load(scenario(run, 2))
     assert (asked.plans[0].ep, asked.workload.multi_token) == (4, False)
-    assert published_run(ROW | {"model": "DeepSeekV3 (w/ MTP)", "moe": "256 experts"}).multi_token
+    assert published_run(ROW | {"model": "DeepSeekV3 (w/ MTP)", "moe": "256 experts"})[0].multi_token
 
 
 @pytest.mark.parametrize(
@@ -58,13 +59,70 @@ def test_a_run_with_experts_becomes_the_plan_it_states() -> None:
         ({"metric": "time_to_train_min"}, "time to train"),
         ({"moe": "8 experts top2"}, "no model of experts by that name"),
         ({"gpu": "GB900"}, "no device 'GB900'"),
-        ({"mbs": ""}, "mbs not stated"),
+        ({"gbs": "", "pp": "2", "cp": "1"}, "gbs not stated, and the bubble"),
+        ({"n_gpus": ""}, "n_gpus not stated"),
         ({"model": "nobody's model"}, "shape is not known"),
     ],
 )
 def test_a_row_that_is_not_covered_says_why(change: dict[str, str], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         published_run(ROW | change)
+
+
+@pytest.mark.parametrize(
+    ("row", "degrees", "says"),
+    [
+        # MLPerf's LoRA: eight sequences in two turns on eight GPUs are four replicas of two GPUs each
+        ({"tp": "", "cp": "", "pp": "", "mbs": "", "gbs": "8", "notes": "GA 2; x"}, (2, 1, 1, 1, 4), "cp 1, mbs 1"),
+        ({"tp": "", "cp": "", "pp": "", "mbs": "", "gbs": "32", "notes": "GA 2; x"}, (1, 1, 1, 2, 8), "cp 1, mbs 2"),
+        ({"tp": "", "cp": "8", "pp": "", "gbs": "9", "n_gpus": "72", "notes": "GA 1"}, (1, 8, 1, 1, 9), "tp 1, pp 1"),
+        # nothing is accumulated; and the framework's smallest micro-batch
+        ({"cp": "1", "gbs": "", "mbs": "4"}, (1, 1, 1, 4, 8), "gbs 32"),
+        ({"mbs": ""}, (1, 2, 1, 1, 4), "mbs 1"),
+        # of a model too large for a GPU or two the first plan that fits
+        (
+            {"model": "Llama 3.1 70B", "tp": "", "pp": "", "cp": "1", "n_gpus": "64", "recompute": ""},
+            (8, 1, 1, 1, 8),
+            "tp 8, pp 1",
+        ),
+    ],
+)
+def test_what_a_row_leaves_out_follows_or_is_the_frameworks(
+    row: dict[str, str], degrees: tuple[int, ...], says: str
+) -> None:
+    run, taken = published_run(ROW | row)
+    assert (run.tp, run.cp, run.pp, run.micro_batch, run.dp) == degrees
+    assert says in taken
+
+
+def test_a_row_that_was_completed_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "published"
+    folder.mkdir()
+    row = ROW | {"mbs": "", "model": "small", "layers": "2", "hidden": "1024", "heads": "8", "kv_heads": "8"}
+    row |= {"ffn": "4096", "vocab": "32000", "cp": "1", "gbs": "8", "metric": "tokens/s/gpu"}
+    (folder / "training.csv").write_text(",".join(row) + "\n" + ",".join(row.values()) + "\n", encoding="utf-8")
+    found = validate(tmp_path).outcome("published/training.csv")
+    assert found.answers.notes["not stated, taken as the framework has it: mbs 1"] == 1
+    assert found.csv().splitlines()[0].endswith("predicted,low,high,predicted_taken,reason")
+
+
+def test_embedding_and_head_are_chunks_where_layers_do_not_divide() -> None:
+    shape = {"layers": "126", "hidden": "16384", "heads": "128", "kv_heads": "8", "ffn": "53248", "vocab": "128256"}
+    plan = {"n_gpus": "16384", "tp": "8", "cp": "1", "pp": "16", "gbs": "2048", "mbs": ""}
+    address = {"source_url": "arXiv:2407.21783 Table 4", "model": "Llama 3.1 405B pretraining"}
+    run, _ = published_run(ROW | shape | plan | address)
+    assert (run.vpp, run.stack, run.dp, run.micro_batch) == (8, "llama-3", 128, 1)
+    assert len(run.stage_layers) == 128 and sum(run.stage_layers) == 126
+    assert (run.stage_layers[0], run.stage_layers[1], run.stage_layers[-1]) == (0, 1, 0)
+
+
+def test_a_pipeline_of_torchtitans_splits_its_local_batch() -> None:
+    shape = {"layers": "126", "hidden": "16384", "heads": "128", "kv_heads": "8", "ffn": "53248", "vocab": "128256"}
+    plan = {"n_gpus": "512", "tp": "8", "cp": "1", "pp": "8", "vpp": "interleaved", "gbs": "256", "mbs": "32"}
+    address = {"source_url": "https://github.com/pytorch/torchtitan/blob/main/benchmarks", "model": "Llama 3.1 405B"}
+    run, _ = published_run(ROW | shape | plan | address | {"recompute": "full AC"})
+    assert (run.micro_batch, run.vpp, run.stage_layers[0]) == (1, 2, 7)
+    assert published_run(ROW | address | {"model": "Llama 3.1 8B", "mbs": "2"})[0].micro_batch == 2
 
 
 def test_metrics_follow_from_the_step_by_the_sources_convention() -> None:
@@ -107,8 +165,8 @@ def test_what_a_release_leaves_out_is_what_those_beside_it_state() -> None:
     shape = {"layers": "96", "hidden": "18432", "heads": "96", "kv_heads": "8", "ffn": "73728", "vocab": "256000"}
     row = ROW | shape | {"model": "Nemotron4 340B", "vpp": ""}
     address = "https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.04.01/nemotron/README.md"
-    assert published_run(row | {"source_url": address}).vpp == 12
-    assert published_run(row).vpp == 1
+    assert published_run(row | {"source_url": address})[0].vpp == 12
+    assert published_run(row)[0].vpp == 1
     other = {"gpu": "GB200", "model": "Llama 4 Maverick 400B", "metric": "MFU", "precision": "BF16", "n_gpus": "128"}
     address = "https://github.com/NVIDIA/dgxc-benchmarking/blob/v25.05.04/llama4/README.md"
     with pytest.raises(InputError, match="half of what its own step time gives"):

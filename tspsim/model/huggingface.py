@@ -63,8 +63,10 @@ _SHARED_GATE = {"qwen2_moe"} | _QWEN_GATED
 _WIDTH_IS_AN_EXPERTS = {"mixtral", "gpt_oss", "llama4", "llama4_text", "grok", "grok-1", "phimoe", "minimax_m2"}
 _ROUTER_BIAS = {
     *("deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "kimi_linear", "glm4_moe", "glm_moe_dsa", "gpt_oss"),
-    *("minimax_m2",),
+    *("minimax_m2", "glm4_moe_lite", "glm4v_moe", "glm4v_moe_text"),
 }
+#: ``topk_method`` of a router whose choice is corrected, in a family that nobody here knows (DeepSeek's name for it).
+_CORRECTED = "noaux_tc"
 #: The router's bias belongs to its linear layer, before a softmax over what is chosen (``modeling_gpt_oss.py``).
 _BIAS_OF_SCORES = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
@@ -75,7 +77,7 @@ _TIED_BY_DEFAULT = {
 #: Families whose decoders are what their keys say, with what the sets above add.
 _AS_THEIR_KEYS_SAY = {
     *("llama", "mistral", "ministral", "mixtral", "yi", "olmo", "smollm3", "seed_oss", "internlm2", "internlm3"),
-    *("deepseek", "deepseek_v2", "kimi_k25", "kimi_vl", "mistral3", "mistral4", "glm4_moe_lite", "glm4v_moe"),
+    *("deepseek", "deepseek_v2", "kimi_k25", "kimi_vl", "mistral3", "mistral4"),
     *("qwen3_vl", "qwen3_vl_moe", "qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe", "qwen2_5_vl", "qwen2_vl"),
 }
 #: Every ``model_type`` that is known.
@@ -116,10 +118,19 @@ def _stranger(data: Mapping[str, Any], family: str) -> str:
 def _family_of(data: Mapping[str, Any]) -> str:
     """The family of a configuration that only names its class; empty where it does not, or where the class is of a
     known family."""
+    return "" if _known_class(data) else _class_of(data)
+
+
+def _known_class(data: Mapping[str, Any]) -> str:
+    """The known family of a configuration that only names its class (``Glm4MoeForCausalLM``); else empty."""
+    plain = _class_of(data)
+    return next((family for family in sorted(FAMILIES) if family.replace("_", "") == plain), "")
+
+
+def _class_of(data: Mapping[str, Any]) -> str:
     named = data.get("architectures")
     first = str(named[0]) if isinstance(named, list) and named else ""
-    plain = first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
-    return "" if plain in {family.replace("_", "") for family in FAMILIES} else plain
+    return first.removesuffix("ForCausalLM").removesuffix("LMHeadModel").lower()
 
 
 def is_huggingface(data: Mapping[str, Any]) -> bool:
@@ -149,7 +160,7 @@ def read_huggingface(data: Mapping[str, Any], *, name: str) -> Architecture:
         data = {**outer, **data["text_config"]}
     data = zaya.in_usual_names(data) if str(data.get("model_type", "")).lower() == zaya.FAMILY else data
     _refuse_what_is_not_a_decoder(data)
-    family = str(data.get("model_type", "")).lower()
+    family = str(data.get("model_type", "")).lower() or _known_class(data)
     layers, hidden, heads = (_size(data, field) for field in ("layers", "hidden", "heads"))
     if layers > MOST_LAYERS:
         raise InputError(f"{layers} layers; at most {MOST_LAYERS}", key=_NAMES["layers"][0])
@@ -235,7 +246,7 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         _size(data, "shared_width", shared * width),
         min(_size(data, "first_dense", 0), layers),
         _size(data, "every", 1),
-        family in _ROUTER_BIAS,
+        family in _ROUTER_BIAS or data.get("topk_method") == _CORRECTED,
         _size(data, "groups", 1),
         _size(data, "kept_groups", 1),
         family in _SHARED_GATE,

@@ -241,6 +241,9 @@ class EngineSpec(Section):
     hidden: Stated[Share] | None = Field(None, description="share of both that runs beside the device")
     layer: Expected[Seconds] | None = Field(None, description="small kernels that no program counts, a layer")
     routed: Expected[Seconds] | None = Field(None, description="and of a layer with routed experts")
+    drafted: Expected[Seconds] | None = Field(
+        None, description="of the host, between the passes of a step that verifies drafts, while its device waits"
+    )
     selection: SelectionSpec | None = None
     launched: Annotated[Stated[dict[str, PositiveInt]], AfterValidator(_families)] | None = Field(
         None, description="family of operators → kernels that the host launches for one"
@@ -285,6 +288,7 @@ class EngineSpec(Section):
             "hidden": _value(self.hidden),
             "layer": _prior(self.layer),
             "routed": _prior(self.routed),
+            "drafted": _prior(self.drafted),
             "selection": self.selection.selection() if self.selection else None,
             "launched": _value(self.launched),
             "skew": _prior(self.skew),

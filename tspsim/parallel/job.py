@@ -92,12 +92,13 @@ class Job:
 
     @property
     def between_s(self) -> float:
-        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers."""
-        routed = sum(block.experts for block in self.model.blocks)
+        """Of them those of a pass whatever is in it: small kernels and waits of the stage's layers, and what the host
+        does between verifying drafts and making the next."""
+        engine, routed = self.work.stack.engine, sum(block.experts for block in self.model.blocks)
         stages, ranks = self.plan.pp, max(self.whole_ranks, self.plan.ep)
-        return self.work.stack.engine.between_s(
-            -(-self.model.layers // stages), -(-routed // stages), ranks, self.model.experts
-        )
+        drafted = engine.drafted.value if self.drafts is not None and self.drafts.tokens else 0.0
+        layers = -(-self.model.layers // stages), -(-routed // stages)
+        return engine.between_s(*layers, ranks, self.model.experts) + drafted
 
     @property
     def hidden_host_s(self) -> float:

@@ -317,6 +317,8 @@ class ServingEngine:
     layer, routed
         Seconds a layer, and more of a layer with routed experts, of small kernels that no program counts: casts,
         copies, scales, sorting.
+    drafted
+        Seconds of the host between the passes of a step that verifies drafts, where its device waits for them.
     selection
         How a token's experts are chosen where scores have a correction; None: by one kernel.
     launched
@@ -366,6 +368,7 @@ class ServingEngine:
     hidden: float = 0.0
     layer: Prior = NONE
     routed: Prior = NONE
+    drafted: Prior = NONE
     selection: Selection | None = None
     launched: Mapping[str, int] = field(default_factory=dict)
     skew: Prior = NONE
@@ -505,7 +508,7 @@ class ServingEngine:
         here = (1.0, self.skew, self.limits, self.block_tokens, self.selection, self.states)
         if (factor, skew, limits, block, chosen, states) == here:
             return self
-        times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "front_end")}
+        times = {name: getattr(self, name).scaled(factor) for name in ("step", "sequence", "drafted", "front_end")}
         return replace(self, skew=skew, limits=limits, block_tokens=block, selection=chosen, states=states, **times)
 
     # --- memory ---------------------------------------------------------------------------------------------

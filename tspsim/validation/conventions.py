@@ -44,6 +44,7 @@ CONVENTIONS: tuple[Convention, ...] = (
         "Megatron-Core's formula: causal, frozen or not (rates times step times: 148 GFLOP a token of Qwen3-235B)", 3.0,
     ),
     Convention("mlcommons", False, False, "MLPerf configs: MODEL_TFLOP_PER_SAMPLE with full attention"),
+    Convention("2407.21783", True, False, "not stated; 43 % of 989 TFLOP/s are the 430 that stand beside it"),
     Convention("llm-foundry", False, False, "llm-foundry benchmarking README: non-causal; HFU adds a forward"),
     Convention("", False, False, "not stated: Megatron's formula, full attention"),
 )  # fmt: skip

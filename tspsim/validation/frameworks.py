@@ -9,6 +9,7 @@ STACKS = {
     "Automodel": "automodel",
     "torchtitan": "torchtitan",
     "Primus": "primus",
+    "2407.21783": "llama-3",
 }
 #: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"

@@ -16,7 +16,8 @@ from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
 from .frameworks import adapters_of, stack_of
-from .runs import TOO_LARGE, Predicted, Run, nearest_gating, simulate_run
+from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
+from .unstated import completed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
 @each_row
 def predict_published(row: Row, position: int, answers: Answers) -> None:
-    """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs whose rows are complete."""
-    run = published_run(row)
+    """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs whose rows are complete or can be completed."""
+    run, words = published_run(row)
+    if words:
+        answers.note(f"not stated, taken as the framework has it: {words}", 1)
+        answers.also(position, "predicted_taken", words)
     step = simulate_run(run)
     if not step.fits:
         raise InputError(TOO_LARGE)
@@ -39,20 +43,39 @@ def run_by_run(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
     found: dict[Run | str, list[int]] = {}
     for position, row in enumerate(frame.to_dict("records")):
         try:
-            key: Run | str = published_run(row)
+            key: Run | str = published_run(row)[0]
         except InputError as error:
             key = error.message
         found.setdefault(key, []).append(position)
     return found.values()
 
 
-def published_run(row: Row) -> Run:
-    """The run of a row of published/training.csv; raises InputError with why the simulator does not cover it."""
+def published_run(row: Row) -> tuple[Run, str]:
+    """The run of a row of published/training.csv, and what was taken for keys that it does not state.
+
+    Raises
+    ------
+    InputError
+        The simulator does not cover the row; the message says why.
+    """
     if str(row.get("usable", "1")).strip() == "0":
         raise InputError("marked as not usable")
-    metric, model, source = (str(row[column]) for column in ("metric", "model", "source_url"))
-    if metric == "time_to_train_min":
+    if str(row["metric"]) == "time_to_train_min":
         raise InputError("time to train is not predicted")
+    first: tuple[Run, str] | None = None
+    for whole, words in completed(row):
+        run = stated_run(whole)
+        if not words or memory_of(run).fits:
+            return run, words
+        first = first or (run, words)
+    if first is None:
+        raise InputError("incomplete: no plan divides its GPUs and batch")
+    return first
+
+
+def stated_run(row: Row) -> Run:
+    """The run of a row that states its plan; raises InputError with why the simulator does not cover it."""
+    metric, model, source = (str(row[column]) for column in ("metric", "model", "source_url"))
     name = named_device(row["gpu"])
     if (name, model, metric, str(row["precision"]), count_of(row, "n_gpus")) in OTHER_PEAK and OTHER_PEAK_IN in source:
         raise InputError("its MFU is over the peak of another type: half of what its own step time gives")
@@ -63,17 +86,21 @@ def published_run(row: Row) -> Run:
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     zero = str(row.get("zero_stage", ""))
+    vpp = count_of(row, "vpp") or chunks_of(source, model)
+    if str(row.get("vpp", "")).strip() == "interleaved":
+        vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
     return Run(
         model=shape,
         device=name,
         gpus=gpus,
         sequence=count_of(row, "seq_len"),
-        micro_batch=count_of(row, "mbs"),
+        micro_batch=micro_batch_of(row),
         global_batch=count_of(row, "gbs"),
         tp=tp,
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
-        vpp=count_of(row, "vpp") or chunks_of(source, model),
+        vpp=vpp,
+        stage_layers=ends_alone(shape.layers, count_of(row, "pp") * vpp),
         zero=zero_of(zero),
         shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))),
@@ -96,8 +123,9 @@ OTHER_PEAK = {("gb200", "Llama 4 Maverick 400B", "MFU", "BF16", 128)}
 OTHER_PEAK_IN = "dgxc-benchmarking/blob/v25.05.04"
 #: Words of a source, and of a model → chunks of a stage, where the release does not state them: those that the releases
 #: before and after it state of the same model, plan and batch (Nemotron-4 340B, TP 8, PP 8: v25.02's README_340b.md and
-#: nemotron/README.md at 1f6d9f4 have VP 12).
-CHUNKS = {("dgxc-benchmarking/blob/v25.04.01/nemotron", "340B"): 12}
+#: nemotron/README.md at 1f6d9f4 have VP 12). Llama 3's 126 layers are one a chunk, with embedding and head alone in the
+#: first and last of 16 stages (§3.3.2: one layer fewer at both ends).
+CHUNKS = {("dgxc-benchmarking/blob/v25.04.01/nemotron", "340B"): 12, ("2407.21783", "405B"): 8}
 
 
 def chunks_of(source: str, model: str) -> int:
@@ -107,6 +135,27 @@ def chunks_of(source: str, model: str) -> int:
     12
     """
     return next((chunks for (words, name), chunks in CHUNKS.items() if words in source and name in model), 1)
+
+
+def micro_batch_of(row: Row) -> int:
+    """Sequences of a micro-batch: those that are stated, but of torchtitan's pipelines one, into which it splits the
+    local batch that stands there (``pipeline_parallel_microbatch_size`` 1)."""
+    split = "torchtitan" in str(row["source_url"]) and count_of(row, "pp") > 1
+    return 1 if split else count_of(row, "mbs")
+
+
+def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of every chunk where embedding and head count as one each; empty where layers divide by themselves, or do
+    not so either (Megatron-Core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_…``, which NeMo's
+    recipes of Llama 3.1 405B set).
+
+    >>> ends_alone(126, 64)[:3], ends_alone(30, 32)[-2:], ends_alone(80, 16)
+    ((1, 2, 2), (1, 0), ())
+    """
+    if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
+        return ()
+    each = (layers + 2) // chunks
+    return (each - 1, *[each] * (chunks - 2), each - 1)
 
 
 #: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
@@ -136,10 +185,12 @@ def architecture(row: Row) -> Architecture:
     name = str(row["model"]).split("[")[0].strip()
     if str(row.get("moe", "")).strip():
         # Columns do not hold all of a mixture of experts, and some rows here are hybrids of other layers.
-        listed = EXPERT_MODELS.get(name.split("(")[0].strip().lower())
-        if listed is None:
+        written = name.split("(")[0].strip().lower()
+        listed = EXPERT_MODELS.get(written, re.sub(r"[ _]+", "-", written))
+        found = load_model(listed) if listed in catalog.names("models") else None
+        if found is None or found.experts is None:
             raise InputError("no model of experts by that name in the catalog")
-        return load_model(listed)
+        return found
     if not all(shape.values()):
         known = name.lower().strip().replace(" ", "-")
         if known not in catalog.names("models"):

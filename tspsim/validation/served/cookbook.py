@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from .clients import Bench
 from .published import Metric, metric_by_metric, weights_of
 from .run import Options, ServedPlan, ServedRun
 from .scripts import BESIDE
-from .silicon import Mended, activations_of
+from .silicon import Mended, activations_of, vllm_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +105,9 @@ PAGES = {
 #: Requests that run at once where drafts are verified and nobody states how many (server_args.py of 0.5.6:
 #: ``max_running_requests`` "is reset to 48 for speculative decoding").
 DRAFTED = 48
+#: Drafts of a chain where nobody states how many (server_args.py of 0.5.6, ``auto_choose_speculative_params``: three
+#: steps and four tokens to verify for DeepSeek, GLM and others with modules of their own).
+CHAIN = 3
 #: By the name in the table; an answer takes its first token and the others.
 METRICS: dict[str, Metric] = {
     "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
@@ -163,7 +166,7 @@ def stated(row: Row) -> ServedRun:
     if not concurrency:
         raise InputError("incomplete: how many requests at once is not stated")
     prompt, output = (count_of(row, column, USUAL_LENGTH) for column in ("input", "output"))
-    stack = sglang_of(str(row["version"])) if engine == "sglang" else STACKS[engine]
+    stack = STACKS[engine](str(row["version"]).strip())
     page = page_of(row)
     drafts, accepted = page.drafts.get(concurrency, (0, 0.0))
     plan = ServedPlan(
@@ -180,10 +183,6 @@ def stated(row: Row) -> ServedRun:
     )  # fmt: skip
 
 
-#: Engine → stack, where the version does not matter.
-STACKS = {"sglang": "sglang", "vllm": "vllm", "trtllm": "trtllm"}
-
-
 def sglang_of(version: str) -> str:
     """The stack of a version, as the pages launch it: SGLang's own server with default flags.
 
@@ -192,6 +191,14 @@ def sglang_of(version: str) -> str:
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
     return "sglang@0.5.6-plain" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
+
+
+#: Engine → the stack of a version.
+STACKS: dict[str, Callable[[str], str]] = {
+    "sglang": sglang_of,
+    "vllm": vllm_of,
+    "trtllm": lambda version: "trtllm@1.0" if version.startswith("1.0") else "trtllm",
+}
 
 
 def model_of(written: str) -> str:
@@ -232,8 +239,8 @@ def rocm(row: Row) -> ServedRun:
     model, device = model_of(found.group(1)), named_device(row["gpu"])
     batch, samples, prompt, output = (int(text or 0) for text in found.groups()[3:])
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack="vllm", weights=weights_of(found.group(2), model, device, model),
-        kv="fp8" if found.group(2) == "fp8" else "",
+        model, device, int(found.group(3)), stack=vllm_of("0.10"),
+        weights=weights_of(found.group(2), model, device, model), kv="fp8" if found.group(2) == "fp8" else "",
     )  # fmt: skip
     options = (("max_num_seqs", max(batch, samples)),)
     return ServedRun(
@@ -273,12 +280,12 @@ def offline(row: Row) -> ServedRun:
 
 
 def vultr(row: Row) -> ServedRun:
-    """A cloud's post: vLLM on eight B200."""
+    """A cloud's post: vLLM 0.16 on eight B200."""
     found = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
     model, device = model_of(found.group(1)), named_device(row["gpu"])
     degree, prompt, output, clients = map(int, found.groups()[1:])
     plan = ServedPlan(
-        model, device, degree, stack="vllm", weights=narrow(model, device),
+        model, device, degree, stack=vllm_of("0.16"), weights=narrow(model, device),
         activations=activations_of(model, device),
     )  # fmt: skip
     return ServedRun(
@@ -289,16 +296,17 @@ def vultr(row: Row) -> ServedRun:
 def gist(row: Row) -> ServedRun:
     """A public gist of SGLang 0.5.8 at one client; runs with drafts state the accepted length alone."""
     found = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
-    if found.group(3) != "none":
-        raise InputError("how many tokens were drafted is not stated")
     model, device = model_of(found.group(1)), named_device(row["gpu"])
+    accepted = number_of(found.group(3))
+    drafts = CHAIN if accepted > 0.0 else 0
     plan = ServedPlan(
         model, device, int(found.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
-        activations=activations_of(model, device),
+        activations=activations_of(model, device), drafts=drafts, accepted=accepted if drafts else 0.0,
     )  # fmt: skip
     return ServedRun(
-        plan=plan, policy="sglang", prompt=USUAL_LENGTH, output=USUAL_LENGTH, concurrency=1, requests=REQUESTS[1]
-    )
+        plan=plan, policy="sglang", prompt=USUAL_LENGTH, output=USUAL_LENGTH, concurrency=1, requests=REQUESTS[1],
+        options=(("max_running_requests", DRAFTED),) if drafts else (),
+    )  # fmt: skip
 
 
 #: Words of a group whose rows say what was run in their note.

@@ -22,6 +22,7 @@ from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
+from tspsim.simulation import Question
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 from tspsim.traffic.prefixes.share import Beginnings
@@ -71,8 +72,7 @@ def replay(run: ServedRun) -> Measures:
     asked = requests_of(run, simulated(run, tokens))
     drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
-    own = costs.question.work.stack.engine.scheduler
-    options: dict[str, Any] = dict(own.options) if run.policy == own.name else {}
+    options = usual_options(costs.question, run.policy)
     if not asked.warm_up:
         options |= CACHES_OFF.get(run.policy, {})
     options |= dict(run.options)
@@ -83,6 +83,20 @@ def replay(run: ServedRun) -> Measures:
         raise KeyboardInterrupt
     waits = Waits.of(source.book)
     return replace(measured(waits, run), kv_tokens=tokens)
+
+
+def usual_options(question: Question, policy: str) -> dict[str, Any]:
+    """What the engine takes where a script states nothing: its stack's options and its limits on GPUs of this memory;
+    none of a scheduler that is not the stack's own."""
+    engine = question.work.stack.engine
+    if policy != engine.scheduler.name:
+        return {}
+    kept, limits = POLICIES.get(policy), engine.limits_on(question.device.visible_memory_bytes)
+    known = {kept.token_option: limits.tokens, kept.sequence_option: limits.sequences} if limits else {}
+    fields = kept.options.model_fields
+    # What is none by default an engine finds by itself.
+    stated = {name: value for name, value in known.items() if name and fields[name].default is not None}
+    return {**engine.scheduler.options, **stated}
 
 
 #: Where every prompt is random nothing is met again.
@@ -172,7 +186,7 @@ def requests_of(run: ServedRun, count: int) -> Asked:
 def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
     """Tokens that the cache of one attention replica holds, in the script's share of memory; None: no limit."""
     question = costs.question
-    engine = configured(question.work.stack.engine, run)
+    engine = configured(question.work.stack.engine, run, question.device.visible_memory_bytes)
     stack = replace(question.work.stack, engine=engine)
     job = costs.programs.decoding((1,))
     job = replace(job, work=replace(job.work, stack=stack))
@@ -187,18 +201,16 @@ def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
     return tokens
 
 
-def configured(engine: ServingEngine, run: ServedRun) -> ServingEngine:
-    """An engine as the run's script starts it."""
+def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> ServingEngine:
+    """An engine as the run's script starts it on GPUs of so much memory."""
     options = dict(run.options)
     tokens = next((options[name] for name in TOKENS if name in options), None)
     sequences = next((options[name] for name in SEQUENCES if name in options), None)
-    limits = engine.limits
+    usual = engine.limits_on(visible_bytes)
     policy = POLICIES.get(run.policy)
     if sequences is not None:
         sequences = policy.of_replica(policy.sequence_option, sequences, run.plan.dp)
-    if limits:
-        usual = limits[-1]
-        limits = (Limits(0.0, tokens or usual.tokens, sequences or usual.sequences),)
+    limits = (Limits(0.0, tokens or usual.tokens, sequences or usual.sequences),) if usual else ()
     scheduler = replace(engine.scheduler, shares_tokens=policy.shares_tokens)
     return replace(engine, limits=limits, memory=_rule(engine.memory, run), scheduler=scheduler)
 

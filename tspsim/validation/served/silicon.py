@@ -196,8 +196,15 @@ def _stack(engine: str, row: Row) -> str:
     version = str(row.get("backend_version", "")).strip()
     if engine == "trtllm":
         return "trtllm@1.0" if version.startswith("1.0") else engine
-    if engine == "sglang":
-        return sglang_of(version)
+    return sglang_of(version) if engine == "sglang" else vllm_of(version)
+
+
+def vllm_of(version: str) -> str:
+    """vLLM's stack of a version; without one, that of the tables' newest.
+
+    >>> vllm_of("0.12.0"), vllm_of("0.19.0"), vllm_of("")
+    ('vllm@0.17', 'vllm@0.19', 'vllm@0.19')
+    """
     minor = re.match(r"0\.(\d+)", version)
     return "vllm@0.19" if minor is None or int(minor.group(1)) >= TRITON_SINCE else "vllm@0.17"
 

@@ -1,0 +1,133 @@
+"""What a published row of training leaves out, as the framework that ran it would have it by default.
+
+A benchmark's page often states how many GPUs and sequences there are and not how a replica is divided. What follows
+from the numbers that do stand there is computed: with n GPUs, a global batch of g sequences in t turns (``GA t`` in the
+notes) and m sequences a turn, g/(t·m) replicas have n·t·m/g GPUs each. The rest is the framework's default, or what its
+own recipe of that model says. A row that was completed says so in the outcome's notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from tspsim.errors import InputError
+
+from .cells import Row, count_of
+
+#: Keys that a run needs and a row may leave out.
+KEYS = ("tp", "pp", "cp", "mbs", "gbs")
+#: The most ranks that share every product where nobody says how many: those of a node.
+WIDEST = 8
+#: Of ranks that share a replica those that divide its products, at most, the others its sequences; elsewhere all divide
+#: sequences. MLPerf Training 4.1 to 5.1's configurations that are stated: of H200 on two nodes and more TP 2 and 4 with
+#: CP 1 and 2, of GB200 and Instinct TP 1.
+TENSOR = {"h100": 4, "h200": 4}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a framework's own configuration of a model has, where a page shows its results without it."""
+
+    #: Words of the row's source and of its model.
+    source: str
+    model: str
+    mbs: int
+    #: Sequences of the global batch for every GPU.
+    each: int
+    #: Where it stands.
+    configuration: str
+
+
+RECIPES = (
+    Recipe(
+        "AMD-AGI/Primus", "Qwen3-235B", 4, 32,
+        "AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml: micro-batches of"
+        " 4, 8,192 sequences on 32 nodes",
+    ),
+)  # fmt: skip
+
+
+def completed(row: Row) -> Iterator[tuple[Row, str]]:
+    """The row with every key of a run, and what was taken for those it leaves out; in turn the plans that it may have
+    been, of which the first that fits is meant. A row that states them all is itself, with no words.
+
+    Raises
+    ------
+    InputError
+        What is left out does not follow from anything; the message names the first such key.
+    """
+    values = {key: count_of(row, key) for key in KEYS}
+    missing = [key for key in KEYS if not values[key]]
+    if not missing:
+        yield row, ""
+        return
+    gpus = count_of(row, "n_gpus")
+    if not gpus:
+        raise InputError("incomplete: n_gpus not stated")
+    for found in _plans(row, values, gpus):
+        words = ", ".join(f"{key} {found[key]}" for key in missing)
+        yield {**row, **{key: str(value) for key, value in found.items()}}, words
+
+
+def _plans(row: Row, values: dict[str, int], gpus: int) -> Iterator[dict[str, int]]:
+    recipe = _recipe(row)
+    pp, gbs, turns = values["pp"] or 1, values["gbs"], _turns(row)
+    if recipe is not None and not gbs:
+        gbs = recipe.each * gpus
+    mbs = values["mbs"] or (recipe.mbs if recipe is not None else 1)
+    if gbs and turns and gbs % turns == 0:
+        # So many sequences are on their way at once: more than there are GPUs stand in one micro-batch.
+        together = gbs // turns
+        mbs = values["mbs"] or max(1, together // gpus)
+        if not (values["tp"] and values["cp"]):
+            most = TENSOR.get(str(row["gpu"]).strip().lower(), 1)
+            yield values | {"pp": pp, "gbs": gbs, "mbs": mbs, **_shared(values, pp, gpus * mbs, together, most)}
+            return
+    widths = (values["tp"],) if values["tp"] else _powers(WIDEST)
+    for stages in (pp,) if values["pp"] else _powers(gpus):
+        for tp in widths:
+            found = values | {"tp": tp, "pp": stages, "cp": values["cp"] or 1, "mbs": mbs, "gbs": gbs}
+            replica = found["tp"] * found["cp"] * stages
+            if gpus % replica:
+                continue
+            sequences = gpus // replica * mbs
+            if not gbs and stages == 1:
+                found["gbs"] = sequences  # nothing is accumulated
+            if not found["gbs"]:
+                raise InputError("incomplete: gbs not stated, and the bubble depends on it")
+            if found["gbs"] % sequences == 0:
+                yield found
+
+
+def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: int) -> dict[str, int]:
+    """``tp`` and ``cp`` of replicas that ``ranks/together`` GPUs share; ``most``: of them the first are ``tp``."""
+    if ranks % (together * pp):
+        raise InputError("incomplete: tp not stated, and GPUs and sequences do not tell it")
+    shared = ranks // (together * pp)
+    tp = values["tp"] or (shared // values["cp"] if values["cp"] else gcd(shared, most))
+    cp = values["cp"] or shared // tp
+    if tp * cp != shared:
+        raise InputError("incomplete: tp not stated, and GPUs and sequences do not tell it")
+    return {"tp": tp, "cp": cp}
+
+
+def _recipe(row: Row) -> Recipe | None:
+    source, model = str(row["source_url"]), str(row["model"])
+    return next((each for each in RECIPES if each.source in source and each.model in model), None)
+
+
+def _turns(row: Row) -> int:
+    """Micro-batches of a replica's step, by the notes; 0: they do not say.
+
+    >>> _turns({"notes": "10 ok runs; GA 2; config not matched"}), _turns({"notes": ""})
+    (2, 0)
+    """
+    found = re.search(r"\bGA (\d+)\b", str(row.get("notes", "")))
+    return int(found.group(1)) if found else 0
+
+
+def _powers(most: int) -> tuple[int, ...]:
+    return tuple(1 << power for power in range(most.bit_length()) if 1 << power <= most)
