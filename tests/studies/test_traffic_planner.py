@@ -16,8 +16,10 @@ from tspsim.parallel import SOUGHT
 from tspsim.report import traffic_plan
 from tspsim.scenario import Scenario, load
 from tspsim.scenario.plan import SERVING
+from tspsim.serving.points import point
 from tspsim.serving.steady import figures
 from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
+from tspsim.studies.planner import traffic as traffic_planner
 from tspsim.studies.planner.rates import Demand, Engine, apart, together
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
@@ -126,6 +128,17 @@ def test_the_budget_of_processor_time_is_kept_and_something_is_answered():
     assert answer.best
     assert not answer.complete
     assert time.process_time() - begin_s < 6.0
+
+
+def test_who_stops_while_the_best_are_served_whole_is_told_that_the_search_was_interrupted(monkeypatch):
+    def stopped(deployment: Any, load: Any, **keys: Any) -> Any:
+        if not keys:
+            raise KeyboardInterrupt
+        return point(deployment, load, **keys)
+
+    monkeypatch.setattr(traffic_planner, "point", stopped)
+    found = TrafficPlanner(load(asked()), budget_s=0.3).run()
+    assert found.interrupted and not found.complete and found.best
 
 
 def test_python_plans_requests_too():

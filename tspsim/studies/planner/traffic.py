@@ -224,13 +224,16 @@ class TrafficPlanner:
             chosen += [each for each in answer.stated if each.offer == mine[0].offer and each not in chosen]
             leaders += list(enumerate(chosen))
         served: dict[tuple[str, str], Tried] = {}
-        for place, tried in sorted(leaders, key=lambda pair: pair[0]):
-            key = (tried.offer, plain(tried.keys))
-            if key in served or (place and self.effort.passed()):
-                continue
-            self._tell(f"{tried.offer}: {tried.name}", min(0.99, self.effort.spent_s / max(1e-9, self.effort.budget_s)))
-            served[key] = self._whole(tried)
-        answer.known += served.values()
+        try:
+            for place, tried in sorted(leaders, key=lambda pair: pair[0]):
+                key = (tried.offer, plain(tried.keys))
+                if key in served or (place and self.effort.passed()):
+                    continue
+                done = min(0.99, self.effort.spent_s / max(1e-9, self.effort.budget_s))
+                self._tell(f"{tried.offer}: {tried.name}", done)
+                served[key] = self._whole(tried)
+        finally:
+            answer.known += served.values()
 
     # --- the search -----------------------------------------------------------------------------------------
 
@@ -486,26 +489,22 @@ class TrafficPlanner:
 
     def _whole(self, tried: Tried) -> Tried:
         """The same as ``tspsim run`` serves it: the highest rate to two per cent where one is looked for, as many
-        requests as a scenario has, its ranges. As it is where somebody does not wait for them."""
+        requests as a scenario has, its ranges."""
         space = ServiceSpace(tried.asked, self.demand, self.library, self.kept_limits)
         deployment = space.deployment(tried.asked.plans[0])
         traffic, found = self.traffic, None
         assert tried.asked.traffic is not None
-        try:
-            if self.looks_for_rate:
-                found = highest_rate(deployment, traffic)
-                self.effort.served(found.served)
-                if found.rate is None:
-                    return replace(tried, kept=False)
-                traffic = traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)
-            else:
-                arrivals = tried.asked.traffic.arrivals
-                traffic = traffic.model_copy(update={"arrivals": arrivals})
-            one = point(deployment, traffic)
-        except KeyboardInterrupt:
-            return tried
+        if self.looks_for_rate:
+            found = highest_rate(deployment, traffic)
+            self.effort.served(found.served)
+            if found.rate is None:
+                return replace(tried, kept=False)
+            traffic = traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)
+        else:
+            traffic = traffic.model_copy(update={"arrivals": tried.asked.traffic.arrivals})
+        one = point(deployment, traffic)
         if one.interrupted:
-            return tried
+            raise KeyboardInterrupt
         told = one.run.metrics
         self.effort.served(3 * max(told["requests"], (told["steady"] or {}).get("run_requests", 0)))
         result = result_of(deployment, one, [one], found, tuple(notes_of_runs(deployment, [told], one)))
