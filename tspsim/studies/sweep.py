@@ -21,23 +21,7 @@ from .worker import Answer, answer
 
 
 class Sweep(Sweeping[Scenario]):
-    """A scenario and the points it is asked at, checked; :meth:`run` answers them.
-
-    Parameters
-    ----------
-    source
-        Catalog name or path of a scenario.
-    over
-        ``path=values``, as :mod:`tspsim.studies.axes` reads them.
-    zipped
-        Axes step together instead of making a product.
-    overrides
-        ``path=value`` that hold at every point.
-
-    Raises
-    ------
-    InputError
-        The scenario is wrong as it stands, or an axis is: an unknown path or plan, an empty range, too many points.
+    """A scenario and the points it is asked at; parameters and errors of :class:`Sweeping`.
 
     Examples
     --------
