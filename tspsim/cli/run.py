@@ -149,7 +149,7 @@ def _print_answer(result: Result, searched: str) -> None:
     parts += _of_the_best(result, view, serves)
     parts += [Text(searched), ""] if searched else []
     notes = _notes_of(result)
-    for title, sentences in (("Worth knowing", notes), ("Assumed; each can be switched", result.defaults)):
+    for title, sentences in (("Notes", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]

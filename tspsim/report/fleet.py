@@ -46,7 +46,7 @@ def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
             share = percent(hours / facts.gpu_hours)
             yield Padding(Text(f"{part.replace('_', ' ')}: {hours:,.0f} GPU-hours, {share}"), (0, 0, 0, 2))
     yield ""
-    for title, sentences in (("Worth knowing", notes_of(answer)), ("Assumed; each can be switched", answer.defaults)):
+    for title, sentences in (("Notes", notes_of(answer)), ("Assumed; each can be switched", answer.defaults)):
         if sentences:
             yield Text(title, style="bold")
             yield from (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)

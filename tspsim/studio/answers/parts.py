@@ -39,7 +39,7 @@ def about(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
     head = [html.Th(word, scope="col") for word in ("what", "value", "source", "basis")]
     return [
         *details("What the named entries are", [html.Ul(facts)], facts),
-        *details("Worth knowing", [html.Ul([html.Li(each) for each in lines])], lines),
+        *details("Notes", [html.Ul([html.Li(each) for each in lines])], lines),
         *details(
             "Assumed; each can be switched",
             [html.Ul([html.Li(each) for each in document["defaults"]])],
