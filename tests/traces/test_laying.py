@@ -15,11 +15,12 @@ import tspsim
 from tspsim import traces
 from tspsim.cli import main
 from tspsim.errors import InputError
+from tspsim.operators import Computes
 from tspsim.question import Question, look_up
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
 from tspsim.traces.learned import factors_of
-from tspsim.traces.match import align, fits
+from tspsim.traces.match import align, fits, gradient_of
 from tspsim.traces.simulated import Simulated, replay
 
 SHARED = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[3] / "shared/data")) / "traces_measured"
@@ -114,7 +115,21 @@ def test_times_never_decide_which_operator_a_kernel_is_of(
 def test_shapes_that_are_stated_are_hard() -> None:
     assert fits((32, 4096, 1024), (32, 6144, 1024)) and not fits((32, 8192, 1024), (32, 6144, 1024))
     assert not fits((32, 4096, 512), (32, 6144, 1024))
-    assert fits((1024, 32, 6144), (32, 6144, 1024))
+    assert not fits((1024, 32, 6144), (32, 6144, 1024))
+
+
+def test_the_gradients_of_a_product_are_told_apart_by_their_shapes() -> None:
+    """Y = X·W of 2,048 tokens, 640 inputs, 1,536 outputs: dX is (2048, 640, 1536); dW (1536, 640, 2048) as PyTorch
+    keeps weights, and half of it is a slice of the outputs."""
+    dx, dw = (2048, 640, 1536), (640, 1536, 2048)
+    back, weights = Computes.INPUT_GRADIENT, Computes.WEIGHT_GRADIENT
+    for operator, computes in ((dx, back), (dw, weights)):
+        assert gradient_of((2048, 640, 1536), operator, computes) is back
+        assert gradient_of((1536, 640, 2048), operator, computes) is weights
+        assert gradient_of((768, 640, 2048), operator, computes) is weights
+        assert gradient_of((640, 1536, 2048), operator, computes) is None
+        assert gradient_of((640, 1536, 2048), operator, computes, outputs_first=False) is weights
+        assert gradient_of((2048, 960, 1536), operator, computes) is None
 
 
 def test_a_replay_of_nothing_new_takes_what_was_simulated(simulated: Simulated) -> None:

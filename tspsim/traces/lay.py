@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError
+from ..operators import Computes
 from ..question import Question
 from ..units import duration
 from .causes import Causes, causes_of
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
-from .match import align
+from .match import align, stated_sizes, within_padding
 from .names import waits
 from .simulated import Lane, Operation, Simulated, ordered, plan_named
 from .steps import Batch, batch_of, step_marks
@@ -163,6 +164,7 @@ def lay(
         notes.append(f"the trace is of {trace.device}, the scenario of {lane.question.device.spec.name}")
     notes = [*before, *notes]
     same_plan(lane, measured, trace)
+    _same_rows(lane, measured, trace)
     operation = matched(lane.operations, measured)
     start, end = float(measured.columns["start_s"].min()), float(measured.end_s.max())
     following = _following(trace, number)
@@ -397,6 +399,34 @@ def same_plan(lane: Lane, measured: Trace, trace: Trace) -> None:
             raise InputError(f"expected {wanted} {words}, found {there}: it is of another plan than stated", file=file)
 
 
+def _same_rows(lane: Lane, measured: Trace, trace: Trace) -> None:
+    """Refuse a trace whose products have other rows (tokens of a pass) than the plan's, where it states them.
+
+    Raises
+    ------
+    InputError
+        Says both, and the keys that set them.
+    """
+    forward = np.flatnonzero(
+        (measured.word("kind") == "gemm") & np.isin(measured.word("phase"), ["forward", ""])
+    )  # gradients have tokens in other places
+    stated = Counter(sizes[0] for text in measured.word("shapes")[forward] if (sizes := stated_sizes(text)) is not None)
+    wanted = Counter(
+        operation.sizes[0]
+        for operation in lane.operations
+        if operation.sizes is not None and operation.layer >= 0 and operation.computes is Computes.OUTPUT
+    )
+    if not wanted or 2 * stated.total() <= len(forward):
+        return
+    (there, count), (here, _) = stated.most_common(1)[0], wanted.most_common(1)[0]
+    if 2 * count > len(forward) and not any(within_padding(there, rows) for rows in wanted):
+        raise InputError(
+            f"its products have {there:,} rows (tokens of one pass), the plan's {here:,}: another sequence, batch or "
+            "micro_batch than stated",
+            file=str(trace.files[0]),
+        )
+
+
 def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int64]:
     """The operation of every kernel, by lane: transfers apart from kernels, and phases apart where the trace names
     them."""
@@ -480,13 +510,18 @@ def _layers(lane: Lane, measured: Trace, operation: NDArray[np.int64]) -> tuple[
 
 
 def _kinds(lane: Lane, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]) -> tuple[Row, ...]:
-    """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it."""
+    """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it, and so does
+    a small kernel of a kind that the simulated step has none of, where a small operator took it."""
     words = measured.word("kind").tolist()
     rows: dict[str, list[int]] = defaultdict(list)
+    simulated = {item.kind for item in lane.operations}
     for row, (word, index) in enumerate(zip(words, operation.tolist(), strict=True)):
         kind = WAIT if waiting[row] else word
-        if index >= 0 and not waiting[row] and word in HEAVY:
-            kind = lane.operations[index].kind
+        if index >= 0 and not waiting[row]:
+            taker = lane.operations[index].kind
+            # The sums and copies of an eager framework are norms, rotations and activations one by one.
+            if word in HEAVY or (word not in simulated and taker not in HEAVY):
+                kind = taker
         rows[kind].append(row)
     starts, ends = measured.columns["start_s"], measured.end_s
     there = {kind: busy_s(starts[own], ends[own]) for kind, own in rows.items()}

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .kinds import COLLECTIVES, HEAVY, KINDS, PRODUCTS
+from ..operators import Computes
+from .kinds import COLLECTIVES, HEAVY, KINDS
 from .simulated import Operation
 
 Floats = NDArray[np.float64]
@@ -47,8 +48,9 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("norm", "copy", "elementwise", "reduction", "activation", "cache"),
     ),
     "norm": (("reduction",), ("elementwise", "copy", "quantize", "memcpy")),
-    "activation": ((), ("elementwise", "copy", "quantize")),
-    "rope": ((), ("norm", "copy", "elementwise", "cache", "memcpy")),
+    # Eager frameworks have no kernel of either: products, sums and copies one by one.
+    "activation": (("elementwise",), ("copy", "quantize")),
+    "rope": (("elementwise",), ("norm", "copy", "cache", "memcpy")),
     "cache": ((), ("copy", "quantize", "memcpy", "elementwise")),
     "router": (("permute",), ("reduction", "elementwise", "copy", "memset", "sample", "activation", "quantize")),
     "permute": (("router",), ("copy", "elementwise", "quantize", "reduction", "memset", "memcpy", "embedding")),
@@ -77,6 +79,8 @@ _OWN, _STANDS_FOR, _HELPS = 3.0, 1.5, 0.1
 _HEAVIER = 4.0
 _LEFT, _EMPTY, _FURTHER = 0.3, 0.5, 0.4
 _NEVER = -1e6
+#: How many operators apart the two gradients of one product stand at most.
+_TWINS = 4
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,9 @@ def align(
 ) -> NDArray[np.int64]:
     """The operation of every kernel, −1 of those left over.
 
+    Frameworks keep weights as (outputs, inputs) or the other way; where shapes are stated, the way that leaves fewer
+    heavy kernels over is taken.
+
     Parameters
     ----------
     kinds, shapes
@@ -120,6 +127,26 @@ def align(
     helpers
         Kernels that never stand for an operator alone, such as those that only wait.
     """
+    heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
+    best: tuple[int, NDArray[np.int64]] | None = None
+    for outputs_first in (True, False):
+        found = _aligned(kinds, shapes, operations, helpers, outputs_first)
+        over = int((heavy & (found < 0)).sum())
+        if best is None or over < best[0]:
+            best = over, found
+        if not over or not any(shapes):
+            break
+    assert best is not None
+    return best[1]
+
+
+def _aligned(
+    kinds: Sequence[str],
+    shapes: Sequence[str],
+    operations: Sequence[Operation],
+    helpers: Sequence[bool] | None,
+    outputs_first: bool,
+) -> NDArray[np.int64]:
     size = len(kinds)
     found = np.full(size, -1, np.int64)
     if not size or not len(operations):
@@ -132,7 +159,7 @@ def align(
     worths: dict[Any, Worth] = {}
 
     def worth(operation: Operation) -> Worth:
-        key = (operation.kind, operation.calls > 1, operation.sizes if any(widths) else None)
+        key = (operation.kind, operation.calls > 1, (operation.sizes, operation.computes) if any(widths) else None)
         known = worths.get(key)
         if known is None:
             first, further, helper = (column[codes] for column in _table(operation.kind, operation.calls))
@@ -140,7 +167,9 @@ def align(
                 helper = np.where(waiting, _HELPS, helper)
             first, further = np.where(waiting, _NEVER, first), np.where(waiting, _NEVER, further)
             if operation.sizes is not None and any(widths):
-                allowed = np.array([fits(width, operation.sizes) for width in widths])
+                allowed = np.array(
+                    [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
+                )
                 first, further = np.where(allowed, first, _NEVER), np.where(allowed, further, _NEVER)
             known = worths[key] = Worth(first, further, helper)
         return known
@@ -163,7 +192,40 @@ def align(
         for index in range(block - 1, begin - 1, -1):
             place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, found, index)
         block = begin
+    _tell_gradients_apart(found, widths, operations, outputs_first=outputs_first)
     return found
+
+
+def _tell_gradients_apart(
+    found: NDArray[np.int64],
+    widths: Sequence[tuple[int, int, int] | None],
+    operations: Sequence[Operation],
+    *,
+    outputs_first: bool,
+) -> None:
+    """Kernels of a product's two gradients, which frameworks compute in either order, each to the operator it makes."""
+    for row, (place, stated) in enumerate(zip(found.tolist(), widths, strict=True)):
+        taker = operations[place] if place >= 0 else None
+        if taker is None or stated is None or taker.sizes is None or taker.computes is Computes.OUTPUT:
+            continue
+        makes = gradient_of(stated, taker.sizes, taker.computes, outputs_first=outputs_first)
+        if makes is None or makes is taker.computes:
+            continue
+        near = range(max(place - _TWINS, 0), min(place + _TWINS + 1, len(operations)))
+        twins = [
+            other
+            for other in near
+            if operations[other].computes is makes
+            and operations[other].layer == taker.layer
+            and _product(operations[other]) == _product(taker)
+        ]
+        if twins:
+            found[row] = min(twins, key=lambda other: abs(other - place))
+
+
+def _product(operation: Operation) -> str:
+    """What both gradients of a product are named after."""
+    return operation.name.rpartition(",")[0]
 
 
 def _row(before: Floats, worth: Worth, empty: float, skipped: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
@@ -217,27 +279,69 @@ def stated_sizes(text: str) -> tuple[int, int, int] | None:
     return None
 
 
-def fits(stated: tuple[int, int, int] | None, sizes: tuple[int, int, int]) -> bool:
-    """Whether a kernel of stated sizes may be an operator's: equal, or a slice of its columns or rows.
+def fits(
+    stated: tuple[int, int, int] | None,
+    sizes: tuple[int, int, int],
+    computes: Computes = Computes.OUTPUT,
+    *,
+    outputs_first: bool = True,
+) -> bool:
+    """Whether a kernel of stated sizes may be an operator's: equal, or a slice of its columns.
+
+    The two gradients of a product may stand in either order: each fits both of their operators, and
+    :func:`gradient_of` tells them apart.
 
     >>> fits((32, 4096, 1024), (32, 6144, 1024)), fits((32, 4096, 512), (32, 6144, 1024)), fits(None, (1, 2, 3))
     (True, False, True)
     """
     if stated is None:
         return True
-    if sorted(stated) == sorted(sizes):  # gradients have the operands of their forward product in other places
-        return True
+    if computes is not Computes.OUTPUT:
+        return gradient_of(stated, sizes, computes, outputs_first=outputs_first) is not None
     (rows, columns, inner), (want_rows, want_columns, want_inner) = stated, sizes
-    # Q, K and V, or gate and up, of one operator may be products of their own; padding adds a few rows or columns.
-    same_inner = inner == want_inner or _padded(inner, want_inner)
-    same_rows = rows == want_rows or _padded(rows, want_rows)
-    return same_inner and same_rows and (columns <= want_columns or _padded(columns, want_columns))
+    # Q, K and V, or gate and up, of one operator may be products of their own.
+    return within_padding(inner, want_inner) and within_padding(rows, want_rows) and _part(columns, want_columns)
 
 
-def _padded(value: int, wanted: int) -> bool:
+def gradient_of(
+    stated: tuple[int, int, int], sizes: tuple[int, int, int], computes: Computes, *, outputs_first: bool = True
+) -> Computes | None:
+    """Which gradient of a product Y = X·W a kernel makes, whole or of a slice of W's columns; None: of another product.
+
+    Parameters
+    ----------
+    stated
+        m, n, k of the kernel.
+    sizes, computes
+        m, n, k of an operator that makes one of the two gradients: dX (tokens, inputs, outputs) or dW (inputs, outputs,
+        tokens).
+    outputs_first
+        Whether dW comes as (outputs, inputs), as PyTorch keeps weights.
+
+    >>> gradient_of((512, 64, 128), (32, 64, 512), Computes.INPUT_GRADIENT) is None  # other tokens
+    True
+    >>> str(gradient_of((128, 64, 32), (32, 64, 512), Computes.INPUT_GRADIENT))  # dW of a slice, outputs first
+    'weight gradient'
+    """
+    own = computes is Computes.INPUT_GRADIENT
+    tokens, inputs, outputs = sizes if own else (sizes[2], sizes[0], sizes[1])
+    rows, columns, inner = stated
+    first, second = (columns, rows) if outputs_first else (rows, columns)
+    makes = {
+        Computes.INPUT_GRADIENT: within_padding(rows, tokens)
+        and within_padding(columns, inputs)
+        and _part(inner, outputs),
+        Computes.WEIGHT_GRADIENT: within_padding(inner, tokens)
+        and within_padding(first, inputs)
+        and _part(second, outputs),
+    }
+    return computes if makes[computes] else next((which for which, true in makes.items() if true), None)
+
+
+def within_padding(value: int, wanted: int) -> bool:
+    """Whether a kernel's size may be an operator's: libraries pad a few rows or columns."""
     return wanted <= value <= wanted * 1.1 + 64
 
 
-def isstated_sizes(kind: str) -> bool:
-    """Whether kernels of a kind multiply matrices."""
-    return kind in PRODUCTS
+def _part(value: int, wanted: int) -> bool:
+    return value <= wanted or within_padding(value, wanted)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..registry import Registry
@@ -19,7 +20,7 @@ from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
 from .machines import device_of
 from .names import kind_of
 from .pieces import first_bytes
-from .steps import numbered, step_marks
+from .steps import BACKWARD, numbered, step_marks
 from .table import NO_MACHINE, Group, Machine, Mark, Rows, Trace, joined
 
 
@@ -201,6 +202,7 @@ def _with_steps(trace: Trace) -> Trace:
     columns, how = dict(trace.columns), set()
     step, layer = columns["step"].copy(), columns["layer"].copy()
     heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
+    backward = np.array([word in BACKWARD for word in trace.words["phase"]] or [False])[columns["phase"]]
     for rank in trace.ranks:
         rows = np.flatnonzero((columns["rank"] == rank) & (step < 0))
         if not len(rows):
@@ -212,14 +214,39 @@ def _with_steps(trace: Trace) -> Trace:
             columns["name"][rows],
             columns["kind"][rows],
             heavy[rows],
+            backward[rows],
             marks,
         )
         how.add(said)
+    phase = _before_optimizers(columns["phase"], trace.words["phase"], columns["launch_s"], columns["rank"], step)
     return replace(
         trace,
-        columns=columns | {"step": step, "layer": layer},
+        columns=columns | {"step": step, "layer": layer, "phase": phase},
         facts={**trace.facts, "steps_by": ", ".join(sorted(how - {""}))},
     )
+
+
+def _before_optimizers(
+    phase: NDArray[np.int32],
+    words: Sequence[str],
+    launch_s: NDArray[np.float64],
+    rank: NDArray[np.int32],
+    step: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """Phases in which what is launched between the last gradient of a step and its optimizer (norms of gradients and
+    their clipping) is the optimizer's, and no forward pass."""
+    if not {"forward", "optimizer"} <= set(words) or not set(BACKWARD) & set(words):
+        return phase
+    found = phase.copy()
+    forward, optimizer = words.index("forward"), words.index("optimizer")
+    back = np.isin(phase, [words.index(word) for word in BACKWARD if word in words])
+    for pair in np.unique(np.stack([rank, step]), axis=1).T.tolist():
+        rows = np.flatnonzero((rank == pair[0]) & (step == pair[1]))
+        gradients, updates = launch_s[rows[back[rows]]], launch_s[rows[phase[rows] == optimizer]]
+        if len(gradients) and len(updates):
+            between = (launch_s[rows] > np.nanmax(gradients)) & (launch_s[rows] < np.nanmax(updates))
+            found[rows[between & (phase[rows] == forward)]] = optimizer
+    return found
 
 
 def _missing(trace: Trace) -> list[str]:

@@ -6,6 +6,7 @@ those of the catalog; the batch by an engine's annotation; the engine by the nam
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -37,6 +38,22 @@ _DEGREES = (
 )
 
 
+#: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
+_HEADS_FIRST = re.compile(r"scaled_dot_product|_cudnn_attention_forward")
+_TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_forward|flash_attn")
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """What attention of one pass read, as the shapes of its inputs state it; heads alone (others 0) where tokens of
+    several sequences lie behind each other."""
+
+    heads: int = 0
+    batch: int = 0
+    queries: int = 0
+    keys: int = 0
+
+
 @dataclass(frozen=True)
 class Guess:
     """What a trace tells of the run."""
@@ -50,6 +67,8 @@ class Guess:
     models: tuple[str, ...]
     batch: Batch | None
     trains: bool
+    sequences: Sequences = Sequences()
+    recomputes: bool = False
 
 
 def guess(trace: Trace) -> Guess:
@@ -62,16 +81,30 @@ def guess(trace: Trace) -> Guess:
     marks = step_marks(trace.marks, trace.ranks[0])
     batches = [batch for mark in marks if (batch := batch_of(mark.name)) is not None]
     usual = Counter(batches).most_common(1)[0][0] if batches else None
-    layers, hidden = int(trace.columns["layer"].max()) + 1, _hidden(trace)
+    forward = np.isin(trace.word("phase"), ["forward", ""]) if "forward" in phases else np.ones(len(trace), bool)
+    layers, hidden = int(trace.columns["layer"][forward].max(initial=-1)) + 1, _hidden(trace)
     degrees = {}
     for key, pattern in _DEGREES:
         sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
         if sizes:
             degrees[key] = Counter(sizes).most_common(1)[0][0]
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
-    models = tuple(_models(layers, hidden, _heads(trace), routed=routed))
+    sequences = _sequences(trace)
+    models = tuple(_models(layers, hidden, sequences.heads, _widths(trace), routed=routed))
     ranks = max(trace.world_size, len(trace.ranks))
-    return Guess(trace.device, ranks, degrees, stack, layers, hidden, models, usual, "backward" in phases)
+    return Guess(
+        trace.device,
+        ranks,
+        degrees,
+        stack,
+        layers,
+        hidden,
+        models,
+        usual,
+        "backward" in phases,
+        sequences,
+        _recomputes(trace),
+    )
 
 
 def _hidden(trace: Trace) -> int:
@@ -93,28 +126,59 @@ def _hidden(trace: Trace) -> int:
     return widths.most_common(1)[0][0] if widths else 0
 
 
-def _heads(trace: Trace) -> int:
-    """Heads of queries, from the shapes of attention: (tokens, heads, width of one); 0 where they are not stated."""
-    rows = np.flatnonzero(trace.word("kind") == "attention")
-    for text in dict.fromkeys(trace.word("shapes")[rows].tolist()):
-        match = re.match(r"\[\[\d+,(\d+),\d+\]", text)
-        if match is not None:
-            return int(match.group(1))
-    return 0
+def _sequences(trace: Trace) -> Sequences:
+    """From the shapes of forward attention that most kernels state."""
+    rows = np.flatnonzero((trace.word("kind") == "attention") & np.isin(trace.word("phase"), ["forward", ""]))
+    calls = Counter(zip(trace.word("operator")[rows].tolist(), trace.word("shapes")[rows].tolist(), strict=True))
+    for (operator, text), _ in calls.most_common():
+        try:
+            inputs = [each for each in json.loads(text or "[]") if isinstance(each, list)]
+        except ValueError:
+            continue
+        whole = [each for each in inputs if each and all(isinstance(size, int) for size in each)]
+        if whole and len(whole[0]) == 3:
+            return Sequences(whole[0][1])
+        if len(whole) < 2 or len(whole[0]) != 4 or len(whole[1]) != 4:
+            continue
+        (batch, *query), (_, *key) = whole[:2]
+        if _HEADS_FIRST.search(operator):
+            return Sequences(query[0], batch, query[1], key[1])
+        if _TOKENS_FIRST.search(operator):
+            return Sequences(query[1], batch, query[0], key[0])
+    return Sequences()
 
 
-def _models(layers: int, hidden: int, heads: int, *, routed: bool) -> Iterator[str]:
-    """Models of the catalog that have these; all that are told must agree."""
+def _recomputes(trace: Trace) -> bool:
+    """Whether backward passes run the attention of forward passes again."""
+    phases, attention = trace.word("phase"), trace.word("kind") == "attention"
+    forward, backward = (set(trace.word("name")[attention & (phases == phase)]) for phase in ("forward", "backward"))
+    return bool(forward & backward)
+
+
+def _widths(trace: Trace) -> frozenset[int]:
+    """All widths of the products that state their shapes."""
+    products = np.isin(trace.word("kind"), ["gemm", "grouped_gemm"])
+    shapes = trace.words["shapes"]
+    stated = (stated_sizes(shapes[code]) for code in np.unique(trace.columns["shapes"][products]).tolist() if code >= 0)
+    return frozenset(width for sizes in stated if sizes is not None for width in sizes)
+
+
+def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, routed: bool) -> Iterator[str]:
+    """Models of the catalog that have these; all that are told must agree. Those whose vocabulary is a width of a
+    product too stand alone."""
     if not layers:
         return
+    alike: dict[str, int] = {}
     for name in catalog.names("models"):
         try:
             model = load_model(name)
         except InputError:
             continue  # a file in the current folder that is none
-        alike = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
-        if model.layers == layers and alike:
-            yield name
+        fits = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
+        if model.layers == layers and fits:
+            alike[name] = model.vocab
+    known = [name for name, vocabulary in alike.items() if vocabulary in widths]
+    yield from known or alike
 
 
 def lines(trace: Trace) -> Iterator[str]:
@@ -128,9 +192,10 @@ def lines(trace: Trace) -> Iterator[str]:
     fabric = ", fabric: rails-400g" if gpus > 8 else ""
     if fabric:
         yield "# the fabric between nodes is not in a trace"
-    yield f"cluster: {{device: {found.device or 'h100'}, nodes: {-(-gpus // 8)}{fabric}}}"
-    if gpus % 8:
-        yield f"# ranks that the trace states: {gpus}; a node's other GPUs take further replicas"
+    used = f", gpus_per_node: {gpus}" if gpus < 8 else ""
+    yield f"cluster: {{device: {found.device or 'h100'}, nodes: {-(-gpus // 8)}{used}{fabric}}}"
+    if gpus > 8 and gpus % 8:
+        yield f"# ranks that the trace states: {gpus}; the last node's other GPUs take further replicas"
     yield "workload:"
     if len(found.models) == 1:
         yield f"  model: {found.models[0]}"
@@ -146,6 +211,10 @@ def lines(trace: Trace) -> Iterator[str]:
     yield from _work(found)
     yield "plans:"
     degrees = ", ".join(f"{key}: {value}" for key, value in found.degrees.items()) or "tp: 1"
+    if found.trains and found.sequences.batch > 1:
+        degrees += f", micro_batch: {found.sequences.batch}"
+    if found.trains:
+        degrees += f", recomputation: {'full' if found.recomputes else 'none'}"
     if not found.degrees and gpus > 1:
         yield "  # groups are not named; state tp, pp, ep (the rest are replicas)"
     name = "-".join(f"{key.upper()}{value}" for key, value in found.degrees.items()) or "TP1"
@@ -153,17 +222,20 @@ def lines(trace: Trace) -> Iterator[str]:
 
 
 def _work(found: Guess) -> Iterator[str]:
-    batch = found.batch
-    if found.trains:
-        yield "  pass: training"
-        yield "  # sequence and sequences_per_replica are not in a profile"
-        yield "  sequence: 4096"
-        yield "  sequences_per_replica: 1"
+    batch, seen = found.batch, found.sequences
+    if found.trains or (batch is None and not 0 < seen.queries < seen.keys):
+        yield f"  pass: {'training' if found.trains else 'forward'}"
+        if seen.queries:
+            yield "  # from the shapes of attention; further micro-batches of a step are not counted"
+        else:
+            yield "  # sequence and sequences_per_replica are not in the trace"
+        yield f"  sequence: {seen.queries or 4096}"
+        yield f"  sequences_per_replica: {seen.batch or 1}"
     elif batch is None:
-        yield "  # the batch is not annotated"
-        yield "  pass: forward"
-        yield "  sequence: 4096"
-        yield "  sequences_per_replica: 1"
+        yield "  # from the shapes of attention, which may read more of a cache than is filled"
+        yield f"  pass: {'decode' if seen.queries == 1 else 'verify'}"
+        yield f"  batch: {seen.batch}"
+        yield f"  context: {seen.keys}"
     elif batch.kind == "prefill":
         yield "  pass: prefill"
         yield f"  batch: {batch.prompts}"

@@ -35,7 +35,7 @@ _BY_ROLE = {
     Role.EMBEDDING: "embedding",
     Role.LOSS: "loss",
 }
-_BY_OP = {"cache_write": "cache", "softmax": "sample", "adam": "optimizer", "add": "elementwise", "copy": "quantize"}
+_BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "add": "elementwise", "copy": "quantize"}
 
 
 def kind_of_operator(operator: Operator) -> str:
@@ -80,6 +80,11 @@ class Operation:
     def sizes(self) -> tuple[int, int, int] | None:
         """m, n, k of a plain product."""
         return (self.operator.m, self.operator.n, self.operator.k) if isinstance(self.operator, Gemm) else None
+
+    @property
+    def computes(self) -> Computes:
+        """What it makes of a product; the output where it is none."""
+        return self.operator.computes if self.operator is not None else Computes.OUTPUT
 
     @property
     def calls(self) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,16 @@ _STEPS = (
     re.compile(r"^(train(ing)?_?step|iteration|Iteration|step)\b[ #:_]*\d*"),
     re.compile(r"^ProfilerStep#\d+"),
 )
+#: What PyTorch writes round every call of an optimizer, and nothing else where nobody annotates steps.
+_OPTIMIZER = re.compile(r"^Optimizer\.step#")
 _PHASES = (
     ("weight gradient", re.compile(r"\(W\)$|^wgrad|weight[_ ]grad")),
     ("backward", re.compile(r"\(B\)$|backward", re.IGNORECASE)),
     ("forward", re.compile(r"\(F\)$|forward", re.IGNORECASE)),
     ("optimizer", re.compile(r"^Optimizer\.step|optimizer_step")),
 )
+#: Phases that go through the layers from the last to the first.
+BACKWARD = ("backward", "weight gradient")
 _COUNTED = re.compile(
     r"^execute_(?P<total>\d+)?_?context_(?P<prompts>\d+)\((?:sq(?P<pq>\d+)sk(?P<pk>\d+)\w*|(?P<pt>\d+))\)"
     r"_generation_(?P<rows>\d+)\((?:sq(?P<dq>\d+)sk(?P<dk>\d+)\w*|(?P<dt>\d+))\)"
@@ -96,7 +102,8 @@ def phase_of(name: str) -> str:
 
 
 def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
-    """Marks of the steps of a rank, in time, of the finest kind that there is."""
+    """Marks of the steps of a rank, in time, of the finest kind that there is; without any, a training step ends with
+    its optimizer."""
     for pattern in _STEPS:
         found = [mark for mark in marks if mark.rank == rank and pattern.match(mark.name)]
         if found:
@@ -105,7 +112,25 @@ def step_marks(marks: Sequence[Mark], rank: int) -> list[Mark]:
                 if not outer or mark.start_s >= outer[-1].end_s:
                     outer.append(mark)
             return outer
-    return []
+    return _up_to_optimizers([mark for mark in marks if mark.rank == rank and _OPTIMIZER.match(mark.name)])
+
+
+def _up_to_optimizers(marks: Sequence[Mark]) -> list[Mark]:
+    """Steps that end with a call of the optimizer, and what begins behind the last one. Calls that follow each other
+    sooner than one lasts are those of one step (an optimizer for every kind of weights)."""
+    if not marks:
+        return []
+    ends: list[float] = []
+    before: Mark | None = None
+    for mark in sorted(marks, key=lambda each: each.start_s):
+        if before is not None and mark.start_s - before.end_s < before.end_s - before.start_s:
+            ends[-1] = mark.end_s
+        else:
+            ends.append(mark.end_s)
+        before = mark
+    rank, thread = marks[0].rank, marks[0].thread
+    found = [Mark(rank, "step", start, end, thread) for start, end in pairwise([-math.inf, *ends])]
+    return [*found, Mark(rank, "behind the last step", ends[-1], math.inf, thread)]
 
 
 @dataclass(frozen=True)
@@ -196,10 +221,14 @@ def numbered(
     names: NDArray[Any],
     kinds: NDArray[Any],
     heavy: NDArray[Any],
+    backward: NDArray[np.bool_],
     marks: Sequence[Mark],
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], str]:
     """The step and the layer of every row of one rank (in order of start), and how steps were told: ``annotation``,
-    ``repetition`` or empty."""
+    ``repetition`` or empty.
+
+    Layers of the rows that are ``backward`` are counted apart, from the last one down.
+    """
     step = np.full(len(start_s), -1, np.int32)
     layer = np.full(len(start_s), -1, np.int32)
     how = ""
@@ -211,12 +240,12 @@ def numbered(
     else:
         # Products alone keep their order; what runs on streams beside them comes as it comes.
         products = np.flatnonzero(heavy)
-        found = repetitions(names[products])
+        alike = repetitions(names[products])
         inner = min(
-            (each for each in found if each.period > 1 and each.count > 2), key=lambda each: each.period, default=None
+            (each for each in alike if each.period > 1 and each.count > 2), key=lambda each: each.period, default=None
         )
         # A step is more than layers: an embedding, a head.
-        whole = [each for each in found if inner is not None and each.period % inner.period]
+        whole = [each for each in alike if inner is not None and each.period % inner.period]
         if inner is not None and whole and whole[0].period >= 3 * inner.period and whole[0].length > 1.2 * inner.length:
             how, first = "repetition", whole[0]
             number = np.arange(len(products)) - first.start
@@ -226,6 +255,9 @@ def numbered(
         else:
             step[:] = 0
     for number in np.unique(step[step >= 0]).tolist():
-        rows = np.flatnonzero(step == number)
-        layer[rows] = _layers(names[rows], kinds[rows], heavy[rows])
+        for back in (False, True):
+            rows = np.flatnonzero((step == number) & (backward == back))
+            if heavy[rows].any():
+                found = _layers(names[rows], kinds[rows], heavy[rows])
+                layer[rows] = np.where(found < 0, -1, found.max() - found) if back else found
     return step, layer, how
