@@ -22,6 +22,8 @@ from tspsim.model.spec import ModelSpec, describe
 PUBLISHED = {
     "llama-2-7b": 6.738,
     "llama-2-70b": 68.98,
+    "llama-3.2-1b": 1.236,
+    "llama-3.2-3b": 3.213,
     "llama-3.1-8b": 8.030,
     "llama-3.1-70b": 70.55,
     "llama-3.1-405b": 405.85,
