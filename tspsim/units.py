@@ -156,8 +156,8 @@ def parse(
 
     Examples
     --------
-    >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s")
-    (2100000000.0, 1610612736.0, 5e-06)
+    >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s"), parse(0, "s")
+    (2100000000.0, 1610612736.0, 5e-06, 0.0)
     """
     # Of numbers, equal ones are not the same: True is no quantity.
     read = _known if type(value) is str else _parsed
@@ -170,7 +170,8 @@ def _parsed(
     """What :func:`parse` gives."""
     offer = _examples(examples or EXAMPLES[dimension])
     number, unit = _split(value, offer)
-    exact = number * _factor(value, unit, dimension, offer)
+    # Nothing is nothing in every unit.
+    exact = number * _factor(value, unit, dimension, offer) if number or unit else Fraction(0)
     if positive and exact <= 0:
         raise UnitError(f"'{shorten(value)}' must be more than zero, such as {offer}")
     if minimum is not None and exact < Fraction(minimum):

@@ -13,7 +13,9 @@ import pytest
 
 from tspsim import cli
 from tspsim.errors import InputError
-from tspsim.studies import fleet_sweep, fleet_worker
+from tspsim.scenario import Scenario
+from tspsim.scenario import load as load_scenario
+from tspsim.studies import best_plans, fleet_sweep, fleet_worker
 from tspsim.studies.fleet_worker import FleetQuery
 
 MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}
@@ -114,6 +116,20 @@ def test_answers_of_a_sweep_are_kept_by_what_a_fleet_is(
     Path("log.csv").write_text(RAN + "a,u,8,5,60\n", encoding="utf-8")
     with pytest.raises(InputError, match="a worker reads another catalog or log"):
         fleet_worker.answer(calls[:1])
+
+
+def test_a_plan_that_is_searched_for_is_searched_once_for_all_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+
+    def found(scenarios: list[Scenario], **_: object) -> list[tuple[Scenario, None]]:
+        searched.extend(scenario.name for scenario in scenarios)
+        return [(load_scenario({**each.to_dict(), "plans": [{"name": "best", "tp": 8}]}), None) for each in scenarios]
+
+    monkeypatch.setattr(best_plans, "with_best", found)
+    work = {"model": "llama-3.1-8b", "pass": "training", "sequence": 4096}
+    name = asked(job("trained", nodes=2) | {"workload": work, "plan": "best"}, job("other", nodes=2))
+    table = fleet_sweep.FleetSweep(name, ["scheduler=fcfs,easy", "cluster.nodes=4,6"]).run(jobs=1)
+    assert table.ran == 4 and len(searched) == 1
 
 
 def test_a_sweep_over_a_fleet_has_a_row_a_point(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ what was searched, and how much better a plan that was not simulated may be.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -68,9 +69,18 @@ def with_best(
 
 
 def fleet_with_best(
-    question: FleetQuestion, *, budget_s: float | None = BUDGET_S, progress: Progress | None = None
+    question: FleetQuestion,
+    *,
+    budget_s: float | None = BUDGET_S,
+    progress: Progress | None = None,
+    known: dict[str, dict[str, Any]] | None = None,
 ) -> FleetQuestion:
     """A fleet with the best plan of every job that asks for one, searched for alone on the nodes that it prefers.
+
+    Parameters
+    ----------
+    known
+        Plans that were found, by the job's own scenario: those are not searched for again, and new ones are added.
 
     Raises
     ------
@@ -83,11 +93,14 @@ def fleet_with_best(
     if not asked:
         return question
     alone = [own_scenario(question, job, (job.nodes or (1,))[0]) for job in asked]
-    plans: dict[str, dict[str, Any]] = {}
-    for job, (found, _) in zip(asked, with_best(alone, jobs=1, budget_s=budget_s, progress=progress), strict=True):
+    known = {} if known is None else known
+    keys = [json.dumps(scenario.to_dict() | {"name": ""}, sort_keys=True, default=str) for scenario in alone]
+    new = {key: scenario for key, scenario in zip(keys, alone, strict=True) if key not in known}
+    answers = with_best(list(new.values()), jobs=1, budget_s=budget_s, progress=progress)
+    for key, (found, _) in zip(new, answers, strict=True):
         plan = found.to_dict()["plans"][0]
-        plans[job.name] = {key: value for key, value in plan.items() if key != "name" and value is not None}
-    return question.with_plans(plans)
+        known[key] = {name: value for name, value in plan.items() if name != "name" and value is not None}
+    return question.with_plans({job.name: known[key] for job, key in zip(asked, keys, strict=True)})
 
 
 def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:

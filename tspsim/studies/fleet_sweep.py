@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..cells import Cell
-from ..errors import InputError
+from ..errors import InfeasibleError, InputError
 from ..fleet import FleetQuestion, load
 from .axes import Axis
+from .best_plans import fleet_with_best
 from .executors import Keyed, Work
 from .fleet_worker import FleetQuery, answer, key_of
 from .query import Entry, Library
@@ -29,7 +30,7 @@ class FleetTable(Table):
 
 class FleetSweep(Sweeping[FleetQuestion]):
     """A fleet and the points it is asked at; :meth:`run` answers them. A process simulates a job's step once for all
-    points that have it.
+    points that have it. A job's ``plan: best`` is searched for once for all points where the job is the same.
 
     Parameters
     ----------
@@ -70,11 +71,12 @@ class FleetSweep(Sweeping[FleetQuestion]):
 
     def questions(self, known: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
         library, seen = Library(), set(known)
+        best: dict[str, dict[str, Any]] = {}
         for point in self.points:
             try:
-                question = self.load([*self.overrides, *point.overrides])
+                question = fleet_with_best(self.load([*self.overrides, *point.overrides]), known=best)
                 key = key_of(question, library)
-            except InputError as error:
+            except (InputError, InfeasibleError) as error:
                 entries.append(Entry(point.number, "", error=str(error)))
                 clock.skipped()
                 continue
