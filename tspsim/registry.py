@@ -6,6 +6,7 @@ itself, or a module that registers when it is imported.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -29,12 +30,16 @@ def load(entry: EntryPoint) -> Any:
     InputError
         It cannot be imported, or is not there; says whose it is.
     """
+    global _loading
+    _loading += 1
     try:
         return entry.load()
     except TspsimError:
         raise
     except Exception as error:
         raise refused(entry, f"cannot be loaded: {type(error).__name__}: {shorten(error, 200)}") from error
+    finally:
+        _loading -= 1
 
 
 def refused(entry: EntryPoint, why: str) -> InputError:
@@ -66,6 +71,16 @@ def changes() -> int:
 def _changed() -> None:
     global _changes
     _changes += 1
+
+
+_loading = 0
+_by_program = False
+
+
+def by_program() -> bool:
+    """Whether a program registered something itself, beside this package and what entry points name: only who runs
+    that program again has it too."""
+    return _by_program
 
 
 def strange(thing: object, of: Any) -> str:
@@ -137,6 +152,9 @@ class Registry(Generic[T]):
             raise ValueError(f"{self.what} '{thing.name}' is registered twice")
         self._objects[thing.name] = thing
         _changed()
+        global _by_program
+        if not _loading and sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] != __package__:
+            _by_program = True
         return thing
 
     def get(self, name: str) -> T:

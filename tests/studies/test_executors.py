@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -239,3 +241,28 @@ def test_a_full_disk_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) 
 def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder"):
         Store(tmp_path / "missing" / "s.sqlite")
+
+
+SCRIPT = """
+print("begun")
+from tspsim.studies.executors import in_order
+{own}
+print(list(in_order(2, abs, [-1, -2])))
+"""
+OWN = """
+from tspsim.registry import Registry, by_program
+Registry("planet", "tspsim.planets", object).register(type("Mars", (), {"name": "mars"})())
+assert by_program()
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_its_workers(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT.format(own=""), encoding="utf-8")
+    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.stdout.splitlines() == ["begun", "[1, 2]"], ran.stderr
+
+
+def test_a_script_that_registers_its_own_is_told_of_the_guard_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(SCRIPT.format(own=OWN), encoding="utf-8")
+    ran = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ran.returncode != 0 and 'needs `if __name__ == "__main__":`' in ran.stderr

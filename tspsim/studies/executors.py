@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -27,6 +28,7 @@ from typing import Any, Protocol, TypeVar
 
 from .._collector import collect_seldom
 from ..errors import InputError, TspsimError, shorten
+from ..registry import by_program
 from .query import Library
 from .worker import Answer, looking_up_in
 
@@ -113,12 +115,13 @@ class Processes:
         )
 
     def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]:
-        try:
-            return self._pool.submit(work, given)
-        except BrokenProcessPool:
-            self._pool.shutdown(wait=True)
-            self._pool = self._start()
-            return self._pool.submit(work, given)
+        with _without_program():
+            try:
+                return self._pool.submit(work, given)
+            except BrokenProcessPool:
+                self._pool.shutdown(wait=True)
+                self._pool = self._start()
+                return self._pool.submit(work, given)
 
     def close(self, *, now: bool) -> None:
         if now:
@@ -126,6 +129,28 @@ class Processes:
         self._pool.shutdown(wait=True, cancel_futures=now)
         self._writer.close()
         self._reader.close()
+
+
+@contextlib.contextmanager
+def _without_program() -> Iterator[None]:
+    """Processes that begin in here do not run the program again that is running, so a script needs no
+    ``if __name__ == "__main__":``. One that registered something itself is run again, for workers need that too."""
+    program = sys.modules["__main__"]
+    if by_program():
+        yield
+        return
+    with _starting:
+        kept = {name: program.__dict__[name] for name in ("__spec__", "__file__") if name in program.__dict__}
+        try:
+            # multiprocessing.spawn.get_preparation_data looks at these alone.
+            program.__dict__.pop("__file__", None)
+            program.__spec__ = None
+            yield
+        finally:
+            program.__dict__.update(kept)
+
+
+_starting = threading.RLock()
 
 
 class Growing:
@@ -279,7 +304,8 @@ def in_order(jobs: int | None, work: Callable[[Given], Made], given: Sequence[Gi
             yield from future.result()
         over = True
     except executor.deaths as death:
-        raise TspsimError(f"a worker died; too little memory? {shorten(death, 120)}") from None
+        guard = ', or a script that registers its own needs `if __name__ == "__main__":`' if by_program() else ""
+        raise TspsimError(f"a worker died; too little memory{guard}? {shorten(death, 120)}") from None
     finally:
         executor.close(now=not over)
 
