@@ -39,7 +39,7 @@ NOTHING = Estimate(0.0, 0.0, 0.0)
 WIDER: dict[str, tuple[str, ...]] = {
     "fp8": ("bf16",), "fp8_block": ("bf16",), "mxfp8": ("bf16",), "int8": ("bf16",),
     "mxfp6": ("mxfp8", "fp8", "bf16"),
-    "nvfp4": ("fp8", "bf16"), "mxfp4": ("fp8", "bf16"),
+    "nvfp4": ("mxfp8", "fp8_block", "fp8", "bf16"), "mxfp4": ("mxfp6", "mxfp8", "fp8_block", "fp8", "bf16"),
 }  # fmt: skip
 #: Rope and the cache write that serving libraries time with attention are operators of their own inside a step.
 ALONE = {"rope": 0.0, "token_ns": 0.0, "cache_write": 0.0}
