@@ -150,7 +150,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         engine = stack.stack().engine
         device = device.preferring(engine.kernels, engine.libraries)
     else:
-        device = device.preferring("", dict(stack.stack().libraries))
+        software = stack.stack()
+        device = device.preferring("", dict(software.libraries)).clocked(software.clocks)
     precision, formats = types_of(workload, model, device)
     others = other_nodes(scenario, cluster, lookups)
     for other in others:

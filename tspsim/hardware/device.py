@@ -75,6 +75,7 @@ class Device(DeviceFacts):
     _limits: dict[str, DeviceLimits] = field(default_factory=dict, repr=False)
     _times: dict[Operator, Estimate] = field(default_factory=dict, repr=False)
     _limited: dict[float, Device] = field(default_factory=dict, repr=False)
+    _clocked: dict[str, Device] = field(default_factory=dict, repr=False)
     _preferring: dict[tuple[str, tuple[tuple[str, str], ...]], Device] = field(default_factory=dict, repr=False)
 
     def preferring(self, engine: str, instead: Mapping[str, str] = MappingProxyType({})) -> Device:
@@ -86,6 +87,14 @@ class Device(DeviceFacts):
         if key not in self._preferring:
             self._preferring[key] = Device(self.spec, self.relatives, self.clocks, *key)
         return self._preferring[key]
+
+    def clocked(self, clocks: Literal["sustained", "burst"]) -> Device:
+        """The same device at another of its two ``clocks``."""
+        if clocks == self.clocks:
+            return self
+        if clocks not in self._clocked:
+            self._clocked[clocks] = Device(self.spec, self.relatives, clocks, self.engine, self.instead)
+        return self._clocked[clocks]
 
     def limited_to(self, watts: float) -> Device:
         """The same device where a GPU may draw so many watts; raises InputError for more than its own, or too few."""

@@ -451,7 +451,8 @@ def finish_step(
     if widest.copies > 1:
         waits.append(builder.collective("all_reduce", widest.axis, 4, "gradient norm", stream="gradients"))
     elements = sum(held.share(divided=plan.zero > 0) for held in owned)
-    size = elements * (optimizer.gradients + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
+    read = (1.0 + stack.clip_passes) * optimizer.gradients
+    size = elements * (read + optimizer.weights + 2.0 * (optimizer.state + optimizer.temporaries))
     waits += copied
     kernels = (MemoryBound("adamw", size, name="optimizer"),) if size else ()
     updated = builder.compute("optimizer step", *kernels, after=waits)

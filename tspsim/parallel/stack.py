@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..operators import Computes, Gemm, MemoryBound, Operator, Role
 from .paces import paced
@@ -60,6 +60,9 @@ class Stack:
     libraries
         Kernel family, or family and type → the library that runs it where the device's default is another
         (:meth:`tspsim.hardware.Device.preferring`).
+    clocks
+        At which clock of the device its steps run (:class:`tspsim.hardware.Device`): ``burst`` where so much other work
+        stands between products that a long step never reaches the power limit.
     reduced_bytes
         Bytes of a gradient's element while replicas sum it: 4 where a framework reduces in fp32; None: as it is kept.
     reduces_once
@@ -68,6 +71,8 @@ class Stack:
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    clip_passes
+        How often gradients are read, or written, once more before the optimizer to clip them by their norm.
     regathers_context
         K and V of other sequence shards are gathered again for recomputation and for the backward, and not kept.
     row_copies
@@ -100,10 +105,12 @@ class Stack:
     attention_flops_per_s: float | None = None
     flash_attention: bool = True
     libraries: tuple[tuple[str, str], ...] = ()
+    clocks: Literal["sustained", "burst"] = "sustained"
     reduced_bytes: float | None = None
     reduces_once: bool = False
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
+    clip_passes: float = 0.0
     regathers_context: bool = False
     row_copies: float = 0.0
     overlap_gradients: bool = True

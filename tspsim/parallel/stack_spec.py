@@ -86,12 +86,18 @@ class StackSpec(Section):
     libraries: dict[str, Stated[str]] = Field(
         {}, description="by kernel family, or family and type: the library that runs in the place of the device's own"
     )
+    clocks: Stated[Literal["sustained", "burst"]] | None = Field(
+        None, description="of the device in its steps; sustained where left out: products follow each other"
+    )
     reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="of a gradient's element on its way")
     reduces_once: Stated[StrictBool] | None = Field(
         None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    clip_passes: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
+        None, description="how often gradients are read or written once more to clip them by their norm"
+    )
     regathers_context: Stated[StrictBool] | None = Field(
         None, description="gathered keys and values are gathered again for the backward, and not kept"
     )

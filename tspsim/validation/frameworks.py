@@ -19,6 +19,7 @@ USUAL_STACK = "megatron-core"
 WORDS = {
     "no compile": "torchtitan-eager",
     "torchtitan docs/performance.md": "torchtitan-eager",  # of 2024, before blocks were compiled
+    "megatron-deepspeed": "megatron-2022",
     "torchtitan": "torchtitan",
     "kempnerforge": "kempnerforge",
     "automodel": "automodel",
@@ -30,6 +31,17 @@ WORDS = {
     "megatron": "megatron-core",
     "nemo": "megatron-core",
     "mlperf": "megatron-core",
+    "torchtune": "torchtitan-eager",
+    "liger": "fsdp2",  # fused kernels under Hugging Face's trainers
+    "unsloth": "fsdp2",
+    "deepspeed": "deepspeed",
+    "hugging face": "hf-trainer",
+    "huggingface": "hf-trainer",
+    "transformers": "hf-trainer",
+    "accelerate": "hf-trainer",
+    "axolotl": "hf-trainer",
+    "llama-factory": "hf-trainer",
+    "llamafactory": "hf-trainer",
     "fms-fsdp": "fsdp1",
     "foundation-model-stack": "fsdp1",
     "fsdp1": "fsdp1",
@@ -43,6 +55,8 @@ def stack_in_words(*texts: str) -> str:
 
     >>> stack_in_words("torchtitan H100", "PR 1690", "no compile"), stack_in_words("somebody's trainer")
     ('torchtitan-eager', 'fsdp2')
+    >>> [stack_in_words(each) for each in ("Axolotl, FSDP", "Axolotl with Liger", "Accelerate, DeepSpeed ZeRO-3")]
+    ['hf-trainer', 'fsdp2', 'deepspeed']
     """
     whole = " ".join(texts).lower()
     return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)

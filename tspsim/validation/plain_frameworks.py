@@ -31,8 +31,12 @@ BOARDS = {"500w": "h100-96gb-500w"}
 GPUS_PER_NODE = {"kempnerforge": 4}
 #: Words of a row → what joins its nodes, where that is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
 #: reduce-scatters of 355 MB over six nodes in 14.4 ms, 20.5 GB/s: 200 Gb/s a GPU and not 400
-#: (benchmarks/profiling/13b_24gpu_profiling.md; its tables say InfiniBand alone).
-FABRICS = {"kempnerforge": "rails-200g"}
+#: (benchmarks/profiling/13b_24gpu_profiling.md; its tables say InfiniBand alone). IBM's first runs had 400 Gb/s between
+#: nodes of eight A100 and 800 between nodes of H100, its later ones 3.2 Tb/s (PyTorch's blog of 2024-03 and the next).
+FABRICS = {
+    "kempnerforge": {"h200": "rails-200g"},
+    "blog 2024-03": {"a100-80gb": "roce-50g", "h100": "roce-100g"},
+}
 
 Shape = Mapping[str, int]
 #: Llama-like models that the catalog lacks: layers, hidden, heads, KV heads, FFN and vocabulary.
@@ -82,7 +86,8 @@ def question(row: Row) -> Question:
         cluster = {"device": device, "node": node, "nodes": nodes}
     if cluster["nodes"] > 1:
         usual = fabric_of(named_device(row["gpu"]))
-        cluster["fabric"] = next((fabric for word, fabric in FABRICS.items() if word in whole), usual)
+        own = next((fabrics for word, fabrics in FABRICS.items() if word in whole), {})
+        cluster["fabric"] = own.get(named_device(row["gpu"]), usual)
     workload = {
         "model": str(file_of(architecture(str(row["model"]).strip()))),
         "pass": "training",
