@@ -59,6 +59,7 @@ PUBLISHED_EXPERTS = {
     "gpt-oss-20b": (20.92, None, 0.0),
     "gpt-oss-120b": (116.83, None, 0.0),
     "llama-4-maverick": (400.0, 17.0, 0.0),
+    "llama-4-scout": (107.77, 17.17, 0.0),  # recomputed; published 109 with the vision encoder
     "grok-1": (314.0, None, 0.0),
 }
 

@@ -306,11 +306,29 @@ def test_offline_rows_send_all_requests_at_once() -> None:
     assert (run.concurrency, run.requests, run.least, group_of(run)) == (None, 1500, 1.0, "offline")
 
 
+def test_requests_of_one_length_are_asked_where_the_plug_ins_case_sends_them() -> None:
+    spread = "lengths uniform in [0.8,1.0]x nominal"
+    drawn, alike = (published_run(notes=f"{spread}; ATOM-vLLM::gpt-oss-120b{case}") for case in ("", "-aw-tp8"))
+    assert isinstance(drawn, ServedRun) and isinstance(alike, ServedRun)
+    assert (drawn.least, alike.least) == (0.8, 1.0)
+
+
+def test_four_bit_experts_of_llama_4_are_not_left_in_bf16() -> None:
+    """Its dense layers alone were narrow, and 400 billion parameters had no room on four GB200."""
+    run = published_run(
+        model="Llama-4-Maverick-17B-128E", gpu="GB200", n_gpus="4", tp="1", ep="4", dp="4", precision="NVFP4",
+        engine="TensorRT-LLM 1.2", isl="1000", osl="1000", concurrency="max (offline throughput)",
+        metric="output tok/s/gpu", notes="",
+    )  # fmt: skip
+    assert isinstance(run, ServedRun)
+    assert dict(run.plan.weights)["experts"] == dict(run.plan.weights)["shared"] == "nvfp4"
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
         ({"usable": "0"}, "not usable"),
-        ({"model": "Mixtral-8x7B"}, "no such model"),
+        ({"model": "MiniMax-M3"}, "no such model"),
         ({"isl": "OpenOrca, max 1024"}, "lengths are not numbers"),
         ({"gpu": "H200-NVL"}, "PCIe board"),
         ({"metric": "energy"}, "not predicted"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from tspsim.errors import InputError
+from tspsim.model import load_model
 
 from ..cells import Row, count_of
 from ..devices import named_device
@@ -39,8 +40,13 @@ MODELS = {
     "llama-3.1-8b": "llama-3.1-8b",
     "llama-3.3-70b": "llama-3.3-70b",
     "llama-4-maverick": "llama-4-maverick",
+    "llama-4-scout": "llama-4-scout",
+    "llama2-70b": "llama-2-70b",
+    "llama3.1-405b": "llama-3.1-405b",
+    "llama3.1-8b": "llama-3.1-8b",
     "minimax-m2.5": "minimax-m2.5",
     "minimax-m2.7": "minimax-m2.5",  # the same architecture
+    "mixtral-8x7b": "mixtral-8x7b",
     "qwen3-235b-a22b": "qwen3-235b-a22b",
     "qwen3-30b-a3b": "qwen3-30b-a3b",
     "qwen3-next-80b-a3b": "qwen3-next-80b-a3b",
@@ -336,7 +342,7 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
     word = words.lower()
     if "native" in word or "default" in word or model.startswith("gpt-oss"):
         return ()
-    dense = model.startswith("llama")
+    dense = load_model(model).experts is None
     if "nvfp4" in word or word.startswith("fp4"):
         every = tuple((part, "nvfp4") for part in ("attention", "dense"))
         return () if model == "deepseek-v4-pro" else every if dense else NVFP4.get(model, USUAL_NVFP4)
@@ -348,7 +354,7 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
     if "fp8" in word and model == "glm-5.2" and device.startswith("mi"):
         return ONLINE
     if "fp8" in word:
-        return tuple((part, "fp8" if dense else "fp8_block") for part in CLASSES)
+        return tuple((part, "fp8" if dense or model.startswith("llama-4") else "fp8_block") for part in CLASSES)
     return tuple((part, "bf16") for part in CLASSES) if not word else ()
 
 

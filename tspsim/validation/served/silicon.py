@@ -280,6 +280,10 @@ def concurrency_of(row: Row, replicas: int = 1) -> int:
 NVFP4: dict[str, Options] = {
     "deepseek-r1": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "llama-3.3-70b": (("attention", "nvfp4"), ("dense", "nvfp4")),
+    # As ModelOpt's checkpoints of other models with shared experts, which leave out self_attn, routers and lm_head
+    # (hf_quant_config.json of nvidia/GLM-4.7-NVFP4 and MiniMax-M2.5-NVFP4).
+    "llama-4-maverick": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
+    "llama-4-scout": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "qwen3-32b": (("attention", "nvfp4"), ("dense", "nvfp4")),
 }
 #: Of all other models routed experts alone.
