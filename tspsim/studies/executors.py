@@ -140,7 +140,8 @@ def _without_program() -> Iterator[None]:
         yield
         return
     with _starting:
-        kept = {name: program.__dict__[name] for name in ("__spec__", "__file__") if name in program.__dict__}
+        names: tuple[str, ...] = ("__spec__", "__file__")
+        kept = {name: program.__dict__[name] for name in names if name in program.__dict__}
         try:
             # multiprocessing.spawn.get_preparation_data looks at these alone.
             program.__dict__.pop("__file__", None)
