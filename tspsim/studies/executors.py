@@ -135,20 +135,20 @@ class Processes:
 def _without_program() -> Iterator[None]:
     """Processes that begin in here do not run the program again that is running, so a script needs no
     ``if __name__ == "__main__":``. One that registered something itself is run again, for workers need that too."""
-    program = sys.modules["__main__"]
     if by_program():
         yield
         return
+    program = vars(sys.modules["__main__"])
     with _starting:
         names: tuple[str, ...] = ("__spec__", "__file__")
-        kept = {name: program.__dict__[name] for name in names if name in program.__dict__}
+        kept = {name: program[name] for name in names if name in program}
         try:
             # multiprocessing.spawn.get_preparation_data looks at these alone.
-            program.__dict__.pop("__file__", None)
-            program.__spec__ = None
+            program.pop("__file__", None)
+            program["__spec__"] = None
             yield
         finally:
-            program.__dict__.update(kept)
+            program.update(kept)
 
 
 _starting = threading.RLock()
