@@ -157,7 +157,7 @@ def published_run(row: Row) -> ServedRun:
     words = str(row["precision"])
     plan = ServedPlan(
         model, name, tp, dp, ep, stack, weights_of(words, model, name, written), activations_of(model, name),
-        cache_of(words, policy), *drafting_of(row, written),
+        cache_of(words, policy, model), *drafting_of(row, written),
     )  # fmt: skip
     options = dict(settings.options)
     if ROCM_POST in str(row["source_url"]):
@@ -358,11 +358,22 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
     return tuple((part, "bf16") for part in CLASSES) if not word else ()
 
 
-def cache_of(words: str, policy: str) -> str:
-    """Type of the cache: as stated; TensorRT-LLM's quantised checkpoints keep it in fp8."""
+#: Models whose own checkpoints are narrow already, and say nothing of the cache: TensorRT-LLM's `auto` keeps it in bf16
+#: (NVIDIA/TensorRT-LLM issue 8843: *Using checkpoint KV quantization*). NVIDIA's four-bit ones say fp8.
+SILENT = ("deepseek", "gpt-oss")
+
+
+def cache_of(words: str, policy: str, model: str) -> str:
+    """Type of the cache: as stated; TensorRT-LLM keeps it as NVIDIA's quantised checkpoints say, in fp8.
+
+    >>> cache_of("FP8", "trtllm", "llama-3.3-70b"), cache_of("FP8", "trtllm", "deepseek-r1")
+    ('fp8', 'bf16')
+    """
     word = words.lower()
     if "fp8 kv" in word:
         return "fp8"
     if "fp16 kv" in word or "bf16 kv" in word:
         return "bf16"
-    return "fp8" if policy == "trtllm" and ("fp4" in word or "fp8" in word) else ""
+    if policy != "trtllm" or not ("fp4" in word or "fp8" in word):
+        return ""
+    return "bf16" if model.startswith(SILENT) and "nvfp4" not in word else "fp8"
