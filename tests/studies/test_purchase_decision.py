@@ -348,6 +348,29 @@ def test_the_winner_is_compared_with_every_other_offer(small: Decision) -> None:
     assert verdict.low < verdict.ratio < verdict.high and 0.5 <= verdict.probability <= 1
 
 
+def test_energy_ranks_where_the_project_says_so(small: Decision) -> None:
+    """The same two offers by joules: the ratio is that of tokens a joule, and the verdict turns on watts."""
+    found = decided(purchase(project={"rank": "tokens_per_joule"}))
+    assert found.measure == "tokens_per_joule" and found.winner is not None
+    most = {row.name: row.measure("tokens_per_joule") or 0.0 for row in small.rows}
+    assert most[found.winner.name] == max(most.values())
+    (verdict,) = found.verdicts
+    assert verdict.ratio == pytest.approx(max(most.values()) / min(most.values()))
+    watts = {row.name: row.rates.watts_per_gpu or 0.0 for row in found.rows}
+    assert found.today_s_ratio(verdict) == pytest.approx(watts[verdict.a] / watts[verdict.b])
+    # Level where the watts are as the rates a GPU are.
+    assert verdict.ratio * watts[verdict.a] / watts[verdict.b] == pytest.approx(verdict.break_even_price_ratio)
+    assert "tokens a joule" in found.in_words()[0] and f"a GPU of {verdict.a} draws" in found.in_words()[1]
+    told = found.to_json()
+    assert told["measure"] == "tokens_per_joule" and "power_ratio_today" in told["verdicts"][0]
+
+
+def test_a_rank_by_what_an_offer_does_not_have_is_refused() -> None:
+    offers = [{"name": "A", "cluster": {"device": "l20", "nodes": 1}}, *purchase()["offers"][1:]]
+    with pytest.raises(InputError, match="A has no price"):
+        decided(purchase(project={"rank": "tokens_per_dollar"}, offers=offers))
+
+
 def test_doubts_weigh_the_same_price_as_the_ranking() -> None:
     offers = purchase()["offers"]
     offers[0] |= {"fabric": {"nic": "9000 USD", "years": 1, "in_price": False}}

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.files import atomic_write, zipped
 from tspsim.studies.purchase.costs import BASES, STATED
+from tspsim.studies.purchase.row import OBJECTIVES
+from tspsim.studies.purchase.verdict import level
 from tspsim.units import chance, compact, digits, gib, percent
 
 from . import comparison_figures as figures
@@ -199,33 +201,34 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
         f"{fastest.plan.bottleneck[1:]}."
     ]
     values["sentences"] += seen_by_users(fastest.plan)
-    if decision is not None and decision.winner is not None and decision.measure == "tokens_per_dollar":
-        winner = decision.winner
+    if decision is not None and decision.winner is not None and decision.measure != "tokens_per_s":
+        winner, objective = decision.winner, OBJECTIVES[decision.measure]
         assert winner.best is not None
-        basis = winner.rates.basis
-        most, level = compact(winner.measure("tokens_per_usd") or 0.0), ties(decision)
+        basis = winner.rates.basis if decision.measure == "tokens_per_dollar" else None
+        most, tied = compact(winner.measure(objective.measure) or 0.0), ties(decision)
         values["headline"] = (
-            f"{' and '.join([winner.name, *level])} tie on tokens a dollar: {winner.name} gives {most}"
-            if level
-            else f"{winner.name} gives most tokens a dollar: {most}"
+            f"{' and '.join([winner.name, *tied])} tie on {objective.words}: {winner.name} gives {most}"
+            if tied
+            else f"{winner.name} gives most {objective.words}: {most}"
         )
-        values["spread"] = f"{winner.best.name}, price basis {basis}"
+        values["spread"] = winner.best.name + (f", price basis {basis}" if basis is not None else "")
         nearest = decision.verdicts[0] if decision.verdicts else None
         if nearest is not None:
-            today = decision.price_ratio(nearest)
+            today = decision.today_s_ratio(nearest)
             values["sentences"].insert(
                 0,
-                f"That is {nearest.ratio:.2f} times the tokens a dollar of {nearest.b}, the nearest (nine times of ten "
-                f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of "
-                f"{chance(nearest.probability)}; the verdict turns when its GPU hour costs "
-                f"{nearest.break_even_price_ratio:.2f} times that of {nearest.b}"
-                + (f"; today it costs {today:.2f} times that." if today is not None else "."),
+                f"That is {nearest.ratio:.2f} times the {objective.words} of {nearest.b}, the nearest (nine times of "
+                f"ten {nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of "
+                f"{chance(nearest.probability)}; the verdict turns when {level(nearest)}"
+                + (f"; today {today:.2f} times." if today is not None else "."),
             )
         values["sentences"][-1] = "Fastest of all: " + (
             f"{fastest.plan.name} of {fastest.scenario}, {compact(fastest.plan.tokens_per_s)} tokens/s on "
             f"{fastest.hardware}."
         )
-        values["sentences"] += [f"Prices, basis {basis}: {BASES[basis]}."] if basis in BASES else []
+        values["sentences"] += (
+            [f"Prices, basis {basis}: {BASES[basis]}."] if basis is not None and basis in BASES else []
+        )
         values["tiles"] = [
             (f"most {words}", best.name, f"{compact(measured)} with {best.best.name if best.best else ''}")
             for key, words in (
@@ -246,8 +249,8 @@ def headline(every: Sequence[Row], decision: Decision | None, title: str, descri
 
 def ranked_by(decision: Decision | None) -> str:
     """The measure of the headline, as the ranking's key."""
-    dollars = decision is not None and decision.winner is not None and decision.measure == "tokens_per_dollar"
-    return "dollar" if dollars else "rate"
+    judged = decision is not None and decision.winner is not None
+    return OBJECTIVES[decision.measure].rank if judged and decision is not None else "rate"
 
 
 def seen_by_users(plan: PlanResult) -> list[str]:

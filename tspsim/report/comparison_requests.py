@@ -36,7 +36,7 @@ def how_sure(decision: Decision | None) -> str:
         return " ".join(decision.in_words())
     if nearest.tie:
         return " ".join(list(decision.in_words())[:2])
-    today = decision.price_ratio(nearest)
+    today = decision.today_s_ratio(nearest)
     now = f"; today it costs {today:.2f} times that" if today is not None else ""
     return (
         f"{decision.winner.name} gives {nearest.ratio:.2f} times the tokens a dollar of {nearest.b} (nine times of ten "

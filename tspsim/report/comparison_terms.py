@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tspsim.steps import STEPS
 from tspsim.studies.purchase.costs import BASES
+from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.units import chance, compact, digits, percent
 
 from .numbers import plain, seconds
@@ -73,7 +74,7 @@ def scaling(decision: Decision) -> dict[str, Any]:
 def uncertainty(decision: Decision) -> dict[str, Any]:
     """The winner against the others."""
     assert decision.winner is not None
-    what = "tokens a dollar" if decision.measure == "tokens_per_dollar" else "tokens/s"
+    what = OBJECTIVES[decision.measure].words
     table = []
     for verdict in decision.verdicts:
         even = f"{verdict.break_even_low:.2f} – {verdict.break_even_high:.2f}"
@@ -91,7 +92,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
                     f"{verdict.low:.2f} – {verdict.high:.2f}",
                     chance(verdict.probability),
                     f"{verdict.break_even_price_ratio:.2f} ({even})",
-                    "–" if (today := decision.price_ratio(verdict)) is None else f"{today:.2f}",
+                    "–" if (today := decision.today_s_ratio(verdict)) is None else f"{today:.2f}",
                     change,
                 ],
             )

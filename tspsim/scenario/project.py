@@ -142,6 +142,10 @@ class Project(_Terms):
     )
     users: PositiveCount | None = Field(None, description="with traffic: who have a request under way at once")
     requests: RequestsPerSecond | None = Field(None, description="with traffic: requests a second that must be served")
+    rank: Literal["tokens_per_dollar", "tokens_per_joule", "tokens_per_s"] | None = Field(
+        None,
+        description="what the verdict is by; left out, tokens a dollar where all have a price, else tokens/s",
+    )
     price: Basis = Field("neocloud", description="price basis that ranks; all are shown")
     own: Owning | None = Field(None, description="buying beside renting: adds the basis `owned` where capex is stated")
     failures: Failures = Failures()

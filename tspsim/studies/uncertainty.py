@@ -34,8 +34,8 @@ from .axes import choose
 #: A number, or one a draw: shape (draws,).
 Normal = Any
 
-#: What is compared: tokens a second, or tokens a dollar.
-Measure = Literal["tokens_per_s", "tokens_per_dollar"]
+#: What is compared: tokens a second, a dollar or a joule.
+Measure = Literal["tokens_per_s", "tokens_per_dollar", "tokens_per_joule"]
 
 #: Ranges hold nine times of ten: 5 % lie below and 5 % above.
 COVERAGE = 0.90
@@ -106,18 +106,24 @@ class Offer:
     #: What comes on top of the price (the fabric), and the name of its factor.
     added_usd_per_gpu_hour: float = 0.0
     added: str | None = None
+    #: What one of them draws, all in; 0 where nobody asks. Stated, without a doubt.
+    watts_per_gpu: float = 0.0
     #: Half the interval of its rate over the rate, of what was drawn for it: a longer run may change so much. It counts
     #: for whether two offers tie, and for nothing else.
     drawn: float = 0.0
 
     def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
-        """Seconds or dollars a token, the factors named in ``normals`` at these, the others at their medians."""
+        """Seconds, dollars or joules a token, factors named in ``normals`` at these, the others at their medians."""
         step_s: Normal = self.step_s
         for name, part_s in self.parts_s.items():
             if name in normals:
                 step_s = step_s + part_s * (self.factors[name].at(normals[name]) - 1.0)
         if measure == "tokens_per_s":
             return step_s / self.tokens
+        if measure == "tokens_per_joule":
+            if self.watts_per_gpu <= 0.0:
+                raise InputError("has no power; state project.power in the scenario", key=self.name)
+            return step_s * self.watts_per_gpu * self.gpus / self.tokens
         if self.usd_per_gpu_hour <= 0.0:
             raise InputError("has no price; state prices.gpu_hour in the scenario", key=self.name)
         price: Normal = 0.0
@@ -195,7 +201,7 @@ def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int
     Raises
     ------
     InputError
-        Fewer than 100 draws, or an offer without a price where dollars are compared.
+        Fewer than 100 draws, or an offer without a price or power where dollars or joules are compared.
     """
     if draws < 100:
         raise InputError(f"{draws} draws are too few; use 100 or more")

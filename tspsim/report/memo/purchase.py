@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
 from tspsim.studies.purchase.costs import BASES
-from tspsim.studies.purchase.verdict import price_ratio
+from tspsim.studies.purchase.row import OBJECTIVES
+from tspsim.studies.purchase.verdict import level, today_s_ratio
 from tspsim.units import chance, compact, digits, percent
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ def memo_of(decision: Decision, results: Sequence[Result], title: str, descripti
 
 def _ranked(decision: Decision) -> list[Row]:
     """The winner, then the others by the measure that decides; offers without a plan last."""
-    key = "tokens_per_usd" if decision.measure == "tokens_per_dollar" else "tokens_per_s"
-    return sorted(decision.ranked(key), key=lambda row: row is not decision.winner)
+    return sorted(decision.ranked(OBJECTIVES[decision.measure].measure), key=lambda row: row is not decision.winner)
 
 
 def ties(decision: Decision) -> list[str]:
@@ -94,13 +94,13 @@ def _answer(decision: Decision, row: Row) -> str:
     if row.service is not None and basis in row.service.usd_per_hour:
         nodes = f"{row.service.nodes:,} node{'s' * (row.service.nodes > 1)}"
         return f"{nodes} at {money(row.service.usd_per_hour[basis] * MONTH_H)} a month"
-    what = "tokens_per_usd" if decision.measure == "tokens_per_dollar" else "tokens_per_s"
-    return f"{compact(row.measure(what) or 0.0)} {_measured(decision)}"
+    objective = OBJECTIVES[decision.measure]
+    return f"{compact(row.measure(objective.measure) or 0.0)} {objective.words}"
 
 
 def _measured(decision: Decision) -> str:
     """What the verdict compares."""
-    return "tokens a dollar" if decision.measure == "tokens_per_dollar" else "tokens/s"
+    return OBJECTIVES[decision.measure].words
 
 
 def question(decision: Decision, description: str) -> str:
@@ -204,12 +204,9 @@ def turns(decision: Decision) -> Iterator[str]:
     """The prices at which the nearest rivals are level, and the doubts that alone turn the verdict."""
     rows = {row.name: row for row in decision.rows}
     for verdict in decision.verdicts[:3]:
-        today = price_ratio(rows[verdict.a], rows[verdict.b])
+        today = today_s_ratio(rows[verdict.a], rows[verdict.b], verdict.measure)
         now = f", today {today:.2f}" if today is not None else ""
-        yield (
-            f"{verdict.b} is level when a GPU hour of {verdict.a} costs {verdict.break_even_price_ratio:.2f} times its "
-            f"own ({verdict.break_even_low:.2f} to {verdict.break_even_high:.2f}){now}."
-        )
+        yield f"{verdict.b} is level when {level(verdict)}{now}."
     for verdict in decision.verdicts[:2]:
         for change in verdict.changes[:1]:
             yield (

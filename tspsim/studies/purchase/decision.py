@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...answer import run_plan
-from ...errors import TspsimError
+from ...errors import InputError, TspsimError
 from ...result import PlanResult, Result
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
@@ -25,7 +25,7 @@ from .outcome import Outcome, outcome_of
 from .row import MEASURES, Row
 from .scaling import Trial, curve, trials_of
 from .service import load_of, nearest_of, service_of
-from .verdict import price_ratio, sentences
+from .verdict import sentences, today_s_ratio
 
 Progress = Callable[[str, float], None]
 
@@ -49,10 +49,15 @@ class Decision:
         """Rows by a measure, the best first; those without it last, in their order."""
         return sorted(self.rows, key=lambda row: -(row.measure(measure) or 0.0))
 
-    def price_ratio(self, verdict: uncertainty.Verdict) -> float | None:
-        """What a GPU hour of the winner costs today over one of the other; break-even is beside it in the verdict."""
+    def today_s_ratio(self, verdict: uncertainty.Verdict) -> float | None:
+        """What a GPU hour of the winner costs today over one of the other, or what a GPU of it draws where joules are
+        compared; break-even is beside it in the verdict."""
         rows = {row.name: row for row in self.rows}
-        return price_ratio(rows[verdict.a], rows[verdict.b])
+        return today_s_ratio(rows[verdict.a], rows[verdict.b], verdict.measure)
+
+    @property
+    def _today(self) -> str:
+        return "power_ratio_today" if self.measure == "tokens_per_joule" else "price_ratio_today"
 
     def in_words(self) -> list[str]:
         """The verdict, a sentence or two each."""
@@ -70,7 +75,7 @@ class Decision:
             "doubt": self.doubt or None,
             "offers": [_row_json(row) for row in self.rows],
             "verdicts": [
-                asdict(each) | {"tie": each.tie, "price_ratio_today": self.price_ratio(each)} for each in self.verdicts
+                asdict(each) | {"tie": each.tie, self._today: self.today_s_ratio(each)} for each in self.verdicts
             ],
         }
 
@@ -158,12 +163,30 @@ def decide(
     found = searched or [None] * len(rows)
     rows = [replace(row, searched=each) for row, each in zip(rows, found, strict=True)]
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
-    measure: uncertainty.Measure = "tokens_per_dollar" if all(row.rates.usd for row in rows) else "tokens_per_s"
+    measure = _measure(project, rows)
     winner, verdicts = _verdicts(rows, measure)
     doubt = not_searched_enough(winner, rows, verdicts)
     if doubt:
         winner, verdicts = None, ()
     return Decision(project, tuple(rows), measure, winner, verdicts, doubt)
+
+
+def _measure(project: Project | None, rows: Sequence[Row]) -> uncertainty.Measure:
+    """What the project ranks by; unless it says, tokens a dollar where every offer has a price.
+
+    Raises
+    ------
+    InputError
+        An offer has no price or power where that is what ranks.
+    """
+    priced = all(row.rates.usd for row in rows)
+    if project is None or project.rank is None:
+        return "tokens_per_dollar" if priced else "tokens_per_s"
+    lacks = [row.name for row in rows if not row.weighed(project.rank)]
+    if lacks:
+        what = "power; state project.power" if project.rank == "tokens_per_joule" else "price; state prices.gpu_hour"
+        raise InputError(f"{lacks[0]} has no {what}", key="project.rank")
+    return project.rank
 
 
 def not_searched_enough(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[uncertainty.Verdict]) -> str:
@@ -285,7 +308,8 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     elif scenario.traffic is None:
         offer = uncertainty.offer_of(scenario, best.name, basis=basis, name=scenario.name, lookups=library.lookups)
     outcome = likely = None
-    offer = _with_fabric(offer, scenario, rates) if offer is not None else None
+    if offer is not None:
+        offer = replace(_with_fabric(offer, scenario, rates), watts_per_gpu=rates.watts_per_gpu or 0.0)
     if scenario.project is not None and scenario.project.tokens is not None:
         cost = Cost.of(best, scenario.project.failures)
         run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)

@@ -26,6 +26,30 @@ MEASURES = {
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a verdict is by: a measure of :data:`MEASURES`, and what of a GPU it weighs.
+
+    ``level`` says, of ``{a}`` and ``{b}``, what makes two offers level where it is so many times the other's.
+    """
+
+    measure: str
+    rank: str
+    level: str = "a GPU hour of {a} costs"
+    of_other: str = "that of {b}"
+
+    @property
+    def words(self) -> str:
+        return MEASURES[self.measure]
+
+
+OBJECTIVES: dict[Measure, Objective] = {
+    "tokens_per_dollar": Objective("tokens_per_usd", "dollar"),
+    "tokens_per_s": Objective("tokens_per_s", "rate"),
+    "tokens_per_joule": Objective("tokens_per_joule", "joule", "a GPU of {a} draws", "what one of {b} does"),
+}
+
+
+@dataclass(frozen=True)
 class Row:
     """One offer with its best plan (by tokens/s); ``best`` is None where none runs."""
 
@@ -75,12 +99,17 @@ class Row:
         raise UnknownNameError("measure", name, MEASURES)
 
     def judged(self, measure: Measure) -> float | None:
-        """What the verdict is by: the project's users or requests an hour's dollar where it has some (the inverse of
-        what they cost), else tokens a dollar, or tokens/s; None where the offer cannot be judged."""
+        """What the verdict is by: the project's users or requests an hour's dollar (or watt) where it has some (the
+        inverse of what they cost), else tokens a dollar, a joule or a second; None where it cannot be judged."""
         if self.service is None:
-            return self.measure("tokens_per_usd" if measure == "tokens_per_dollar" else "tokens_per_s")
-        each = self.rates.usd if measure == "tokens_per_dollar" else 1.0
+            return self.measure(OBJECTIVES[measure].measure)
+        each = self.weighed(measure)
         return 1.0 / (self.service.share * self.gpus * each) if each and self.service.share else None
+
+    def weighed(self, measure: Measure) -> float | None:
+        """What an objective weighs of one GPU: dollars an hour, watts, or 1; None where the offer has none."""
+        of = {"tokens_per_dollar": self.rates.usd, "tokens_per_joule": self.rates.watts_per_gpu}
+        return of.get(measure, 1.0)
 
     @property
     def plan(self) -> PlanResult | None:

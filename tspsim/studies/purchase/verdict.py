@@ -6,12 +6,25 @@ from collections.abc import Iterator, Sequence
 
 from ...units import chance, compact, digits
 from ..uncertainty import Measure, Verdict
-from .row import Row
+from .row import OBJECTIVES, Row
 
 
-def price_ratio(a: Row, b: Row) -> float | None:
-    """What a GPU hour of ``a`` costs today over one of ``b``, on the basis that ranks; None where one has no price."""
-    return a.rates.usd / b.rates.usd if a.rates.usd and b.rates.usd else None
+def today_s_ratio(a: Row, b: Row, measure: Measure) -> float | None:
+    """What a GPU hour of ``a`` costs today over one of ``b``, on the basis that ranks, or what a GPU of it draws where
+    joules are compared; None where one has none."""
+    weighed: Measure = measure if measure == "tokens_per_joule" else "tokens_per_dollar"
+    own, other = a.weighed(weighed), b.weighed(weighed)
+    return own / other if own and other else None
+
+
+def level(each: Verdict) -> str:
+    """What makes the two level, in words: ``a GPU hour of A costs 1.10 times that of B (0.90 to 1.30)``."""
+    objective = OBJECTIVES[each.measure]
+    told = objective.level.format(a=each.a, b=each.b), objective.of_other.format(a=each.a, b=each.b)
+    return (
+        f"{told[0]} {each.break_even_price_ratio:.2f} times {told[1]} "
+        f"({each.break_even_low:.2f} to {each.break_even_high:.2f})"
+    )
 
 
 def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure) -> Iterator[str]:
@@ -19,21 +32,22 @@ def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdic
     yield from (f"{row.name} keeps the bounds at no load ({row.misses})." for row in rows if row.misses)
     if winner is None or winner.best is None:
         return
-    per_dollar = measure == "tokens_per_dollar"
-    name, words = ("tokens_per_usd", "tokens a dollar") if per_dollar else ("tokens_per_s", "tokens/s")
+    per_dollar, objective = measure == "tokens_per_dollar", OBJECTIVES[measure]
+    name, words = objective.measure, objective.words
     basis = f" (basis {winner.rates.basis})" if per_dollar else ""
     assert winner.plan is not None
-    level = [each.b for each in verdicts if each.tie]
-    lead = f"{winner.name} and {' and '.join(level)} tie: {winner.name}" if level else winner.name
+    tied = [each.b for each in verdicts if each.tie]
+    lead = f"{winner.name} and {' and '.join(tied)} tie: {winner.name}" if tied else winner.name
     if winner.service is not None:
-        least = "takes" if level else "serves the project for least"
-        yield f"{lead} {least}{basis}{'' if level else ':'} {_demand(winner)}, with {winner.plan.name}."
+        least = "takes" if tied else "serves the project for least" + " energy" * (measure == "tokens_per_joule")
+        yield f"{lead} {least}{basis}{'' if tied else ':'} {_demand(winner)}, with {winner.plan.name}."
     else:
         most = compact(winner.measure(name) or 0.0)
-        told = f"gives {most} {words}{basis}" if level else f"gives most {words}{basis}: {most}"
+        told = f"gives {most} {words}{basis}" if tied else f"gives most {words}{basis}: {most}"
         yield f"{lead} {told}, with {winner.plan.name}."
     others = {row.name: row for row in rows}
-    what = "the service for a dollar" if winner.service is not None and per_dollar else f"the {words}"
+    apiece = {"tokens_per_dollar": "the service for a dollar", "tokens_per_joule": "the service for a watt"}
+    what = apiece.get(measure, f"the {words}") if winner.service is not None else f"the {words}"
     yield from (f"{against(each, what)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
@@ -62,12 +76,9 @@ def against(each: Verdict, what: str) -> str:
 
 
 def turns(each: Verdict, winner: Row, rival: Row) -> str:
-    """The price at which the two are level, and today's."""
-    told = (
-        f"It turns when a GPU hour of {each.a} costs {each.break_even_price_ratio:.2f} times that of {each.b} "
-        f"({each.break_even_low:.2f} to {each.break_even_high:.2f})"
-    )
-    today = price_ratio(winner, rival)
+    """The price, or power, at which the two are level, and today's."""
+    told = f"It turns when {level(each)}"
+    today = today_s_ratio(winner, rival, each.measure)
     told += f"; today {today:.2f}" if today is not None else ""
     if winner.gpus != rival.gpus:
         told += f"; {winner.gpus:,} GPUs against {rival.gpus:,}"
