@@ -17,6 +17,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.serving.steady import figures, interval, tied
 from tspsim.studies.purchase.row import Row
+from tspsim.validation.devices import device_name
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +159,7 @@ def test_somebody_with_measurements_makes_a_node_of_their_own_better(
     told(capsys, "init", "device")
     nccl_log(here / "ar.log", "all_reduce")
     words = ["--nccl-tests", "ar.log", "--op", "all_reduce"]
+    assert device_name("their-gpu") is None and device_name("my-gpu") == "my-gpu"  # in a process that looked before
     before = told(capsys, "validate", *words, "--node", "my-gpu-8")
     out = told(capsys, "calibrate", "my-gpu", *words, "--node", "my-gpu-8", "--out", "mine.yaml")
     assert "nothing to write" not in out and Path("mine.yaml").exists()

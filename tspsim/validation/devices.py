@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
+from pathlib import Path
 
 from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import Device, load_device
 from tspsim.model import load_model
 from tspsim.network import build_cluster
@@ -31,17 +32,24 @@ def device_name(written: object) -> str | None:
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     name = ALIASES.get(name, name)
-    return name if name in _names() else None
+    if catalog.is_path(name):
+        return None
+    try:
+        catalog.locate("devices", name)
+    except UnknownNameError:
+        return None
+    return name
 
 
-@cache
-def _names() -> frozenset[str]:
-    return frozenset(catalog.names("devices"))
-
-
-@cache
 def device(name: str) -> Device:
-    """A device of the catalog, loaded once."""
+    """A device of the catalog, loaded once as long as its file stays as it is."""
+    path = catalog.locate("devices", name)
+    state = path.stat()
+    return _loaded(name, path.resolve(), state.st_mtime_ns, state.st_size)
+
+
+@cache
+def _loaded(name: str, path: Path, changed_ns: int, size_bytes: int) -> Device:
     return load_device(name)
 
 
@@ -53,7 +61,7 @@ LOOKUPS = Lookups(build_cluster=_cluster, load_device=device, load_model=_model,
 
 def forget() -> None:
     """Read the catalog again: a folder of devices has changed."""
-    for remembered in (_names, device, _cluster, _model, _stack):
+    for remembered in (_loaded, _cluster, _model, _stack):
         remembered.cache_clear()
 
 
