@@ -23,7 +23,10 @@ import tspsim
 
 PACKAGE = Path(tspsim.__file__).parent
 #: What remembers, by the name that the code calls it.
-REMEMBERS = ("lru_cache", "cache", "cached_property", "once", "memo", "Shared", "Recent", "Known", "WeakKeyDictionary")
+REMEMBERS = (
+    *("once", "remembered", "BoundedCache"),
+    *("lru_cache", "cache", "cached_property", "memo", "Shared", "Recent", "WeakKeyDictionary"),
+)
 
 
 def modules() -> dict[str, ast.Module]:
@@ -65,9 +68,10 @@ def circles(trees: dict[str, ast.Module]) -> list[list[str]]:
 
 
 def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
-    """How often each way of remembering is used: decorators and objects made, by name."""
+    """How often each way of remembering is used: decorators and objects made, by name, outside of where they are
+    defined."""
     uses: Counter[str] = Counter()
-    for tree in trees.values():
+    for tree in (tree for name, tree in trees.items() if name != "tspsim._memory"):
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar
 
-__all__ = ["frozen", "knowing", "once", "plain_fields", "quick", "remembered", "replace"]
+__all__ = ["frozen", "hashed_once", "plain_fields", "quick", "replace"]
 
 Made = TypeVar("Made")
 
@@ -73,74 +73,11 @@ def quick(cls: type[Made]) -> type[Made]:
     written: Callable[..., None] = names["__init__"]
     cls.__init__ = wraps(cls.__init__)(written)  # type: ignore[method-assign]
     if hasattr(cls, "_hash"):
-        cls.__hash__ = remembered(cls.__hash__)  # type: ignore[method-assign, assignment]
+        cls.__hash__ = hashed_once(cls.__hash__)  # type: ignore[method-assign, assignment]
     return cls
 
 
-if TYPE_CHECKING:
-    once = cached_property
-else:
-
-    class once:  # noqa: N801
-        """``functools.cached_property`` without the lock that it takes in Python 3.11 (3.12 has none either), which
-        costs several times what most of these find.
-
-        Examples
-        --------
-        >>> class Square:
-        ...     side = 2
-        ...     @once
-        ...     def area(self):
-        ...         return self.side**2
-        >>> square = Square()
-        >>> square.area, vars(square)
-        (4, {'area': 4})
-        """
-
-        def __init__(self, find):
-            self.find, self.__doc__ = find, find.__doc__
-
-        def __set_name__(self, owner, name):
-            self.name = name
-
-        def __get__(self, thing, owner=None):
-            if thing is None:
-                return self
-            # Nothing here sets, so that Python looks into the object first the next time.
-            found = thing.__dict__[self.name] = self.find(thing)
-            return found
-
-
-def knowing(thing: Made, **found: Any) -> Made:
-    """``thing``, whose :class:`once` attributes of these names are found already: an object like it found them, or who
-    made it knows better.
-
-    Raises
-    ------
-    TypeError
-        Its class finds nothing of a name: a field of a frozen object is never set so.
-
-    Examples
-    --------
-    >>> class Square:
-    ...     @once
-    ...     def area(self):
-    ...         raise RuntimeError("asked anew")
-    >>> knowing(Square(), area=4).area
-    4
-    >>> knowing(Square(), side=2)
-    Traceback (most recent call last):
-    TypeError: Square finds no side
-    """
-    cls = thing.__class__
-    for name in found:
-        if not isinstance(getattr(cls, name, None), (once, cached_property)):
-            raise TypeError(f"{cls.__qualname__} finds no {name}")
-    thing.__dict__.update(found)
-    return thing
-
-
-def remembered(find: Callable[[Any], int]) -> Callable[[Any], int]:
+def hashed_once(find: Callable[[Any], int]) -> Callable[[Any], int]:
     """A hash that is found once an object."""
 
     def found(self: Any) -> int:

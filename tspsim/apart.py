@@ -27,7 +27,8 @@ import simpy
 from numpy.typing import NDArray
 
 from . import metrics
-from ._quick import knowing, replace
+from ._memory import knowing
+from ._quick import replace
 from .engine.assignment import Assignment, Cost, counted
 from .engine.core import Interference, Submission
 from .engine.ranks import Device, Rank

@@ -21,13 +21,13 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from ._shared import Shared
+from ._memory import MOST, BoundedCache, remembered
 from .errors import InputError, UnknownNameError, describe, did_you_mean, printable, shorten
+from .registry import changes
 
 if TYPE_CHECKING:
     import pandas
@@ -276,12 +276,14 @@ def load_announced(
         raise error.at(file=file, key="like") from None
     if like.announced:
         raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
-    completed: Model = _completed.get((found, like), file, lambda: validate(found.completed(like), type_, file=file))
+    completed: Model = _completed.of_parts(
+        (found, like), file, lambda: validate(found.completed(like), type_, file=file)
+    )
     return completed
 
 
 #: Announced hardware with what it borrows.
-_completed: Shared[Any] = Shared()
+_completed = BoundedCache(MOST, changes)
 
 
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
@@ -290,7 +292,7 @@ def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> 
     return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
 
 
-@lru_cache(KEPT_FILES)
+@remembered(KEPT_FILES)
 def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """By the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
     data = _mapping(text, path)
@@ -339,7 +341,7 @@ def stated(path: Path, key: str) -> Any:
     return _stated(_read_text(path, shorten(path, 200)), path, key)
 
 
-@lru_cache(KEPT_FILES)
+@remembered(KEPT_FILES)
 def _stated(text: str, path: Path, key: str) -> Any:
     return _mapping(text, path).get(key)
 
@@ -359,7 +361,7 @@ def _as_mapping(data: Any, file: str) -> dict[str, Any]:
     return data
 
 
-@lru_cache(KEPT_FILES)
+@remembered(KEPT_FILES)
 def _pickled_yaml(text: str, file: str) -> bytes:
     """What a text says, pickled: unpacked, every reader's is its own, in a hundredth of the parser's time.
 
@@ -466,7 +468,7 @@ def _check_events(events: Iterator[Any]) -> None:
             raise InputError(f"stands for more than {MOST_VALUES} values (line {line}); use fewer aliases")
 
 
-@lru_cache(maxsize=1)
+@remembered(1)
 def _loader() -> type[Any]:
     """A safe YAML loader with a person's idea of numbers, and without repeated keys.
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._display import Pictured, html_table, progress_bar
+from ._memory import once
 from .answer import bounds as ceilings_of
 from .answer import simulate
 from .bound import Bounds
@@ -517,14 +517,14 @@ class Comparison(Pictured):
 
         return differences(self.results)
 
-    @cached_property
+    @once
     def decision(self) -> Decision | None:
         """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
         if not self.purchase:
             return None
         return self._decided(curves=True)
 
-    @cached_property
+    @once
     def verdict(self) -> Decision | None:
         """The decision without its curves, which are simulated; None where nothing is offered."""
         if not self.purchase or "decision" in vars(self):

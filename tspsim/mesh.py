@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ._memory import once
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Mesh:
     #: share those of the others, and an axis that only a part of which is in a group has two, or three.
     made_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    @cached_property
+    @once
     def sizes(self) -> Mapping[str, int]:
         """Axis → ranks of one group along it."""
         sizes = dict(zip(self.axes, self.ranks.shape, strict=True))
@@ -43,7 +44,7 @@ class Mesh:
         moved = np.moveaxis(self.ranks, dimensions, list(range(-len(dimensions), 0)))
         return moved.reshape(-1, prod(self.ranks.shape[d] for d in dimensions))
 
-    @cached_property
+    @once
     def key(self) -> Hashable:
         """Equal for equal meshes."""
         return self.axes, self.ranks.shape, self.ranks.tobytes(), tuple(sorted(self.made_of.items()))
@@ -54,7 +55,7 @@ class Mesh:
         table[ranks.reshape(-1)] = values
         return table
 
-    @cached_property
+    @once
     def positions(self) -> Mapping[str, NDArray[np.int64]]:
         """Axis → position of every rank on it (arrays indexed by rank, −1 outside the mesh)."""
         table = {}

@@ -327,7 +327,7 @@ def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
     """A cluster with measured bandwidths between its nodes."""
     pairs = measured.bytes_per_s
     try:
-        return cluster.once(("measured", pairs), lambda: with_pairs(cluster, pairs))
+        return cluster.memo.once(("measured", pairs), lambda: with_pairs(cluster, pairs))
     except InputError as error:
         raise error.at(key="cluster.measured") from None
 
@@ -342,9 +342,9 @@ def replica_of(cluster: Cluster, ranks: int) -> Cluster:
         node = cluster.node if nodes else cluster.node.part(more)
         fabric = cluster.fabric if nodes > 1 else None
         name = cluster.name if ranks == cluster.gpus else f"{ranks} GPUs of {cluster.name}"
-        return replace(cluster, name=name, node=node, nodes=max(1, nodes), fabric=fabric, memo={})
+        return replace(cluster, name=name, node=node, nodes=max(1, nodes), fabric=fabric)
 
-    return cluster.once(("replica of", ranks), part)
+    return cluster.memo.once(("replica of", ranks), part)
 
 
 def states_library(scenario: Scenario) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
 
+from ._memory import remembered
 from .errors import InputError, TspsimError, UnknownNameError, shorten
 
 
-@cache
+@remembered(128)
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """Entry points of a group in all installed packages, by name; looked up once."""
     return tuple(sorted(entry_points(group=group), key=lambda each: each.name))

@@ -259,7 +259,7 @@ def part_of(cluster: Cluster, nodes: int) -> Cluster:
     """So many nodes of a cluster, alike; the same object every time, which knows the collectives that it was asked."""
     if nodes == cluster.nodes:
         return cluster
-    return cluster.once(("part", nodes), lambda: replace(cluster, nodes=nodes, memo={}))
+    return cluster.memo.once(("part", nodes), lambda: replace(cluster, nodes=nodes))
 
 
 class Sampled(NamedTuple):

@@ -27,9 +27,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
+from ._memory import remembered
 from .errors import UnitError, shorten
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _parsed(
 
 
 #: What texts say: a file's are read again by every question that names it.
-_known = lru_cache(maxsize=4096)(_parsed)
+_known = remembered(4096)(_parsed)
 
 
 def _split(value: object, offer: str) -> tuple[Fraction, str]:

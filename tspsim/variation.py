@@ -19,10 +19,10 @@ in each of :data:`DRAWS` draws.
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import numpy as np
 
+from ._memory import remembered
 from .parallel import Job
 from .scenario.variation import Variation
 
@@ -32,7 +32,7 @@ DRAWS = 16
 FASTEST = 0.5
 
 
-@cache
+@remembered(4096)
 def slowest_of(count: int) -> float:
     """E[max] of so many standard normals.
 

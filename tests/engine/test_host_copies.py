@@ -84,4 +84,4 @@ def test_folded_copies_are_those_of_every_rank_also_where_a_link_is_slow() -> No
     assert folded.makespan_s == pytest.approx(full.makespan_s, rel=1e-12) and len(folded.ranks) < len(full.ranks)
     node = TWO.node
     own = node.model_copy(update={"host_memory": node.host_link})
-    assert host_copy(replace(TWO, node=own, memo={}), 0, GB, "out").links == ()
+    assert host_copy(replace(TWO, node=own), 0, GB, "out").links == ()

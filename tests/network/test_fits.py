@@ -25,7 +25,7 @@ RING = ("all_gather", "reduce_scatter")
 
 
 def with_collectives(cluster: Cluster, collectives: CollectivesSpec) -> Cluster:
-    return replace(cluster, node=cluster.node.model_copy(update={"collectives": collectives}), memo={})
+    return replace(cluster, node=cluster.node.model_copy(update={"collectives": collectives}))
 
 
 def with_ring(cluster: Cluster, **changed: Any) -> Cluster:
@@ -246,7 +246,7 @@ def test_a_fabrics_factors_are_fitted() -> None:
     pair = build_cluster("h100", 2, "rail-optimised-400g")
     assert pair.fabric is not None and pair.fabric.collectives is not None
     slow = pair.fabric.collectives.model_copy(update={"latency": 3.0, "bandwidth": 0.7})
-    truth = replace(pair, fabric=pair.fabric.model_copy(update={"collectives": slow}), memo={})
+    truth = replace(pair, fabric=pair.fabric.model_copy(update={"collectives": slow}))
     factors, fits = fit_fabric(measured(truth, ("all_reduce",), ranks=(16,), told=pair), "here")
     assert factors is not None
     assert factors.latency == pytest.approx(3.0, rel=0.06)
@@ -257,7 +257,7 @@ def test_a_fabrics_factors_are_fitted() -> None:
 def test_rows_that_cannot_move_a_fabric_say_why() -> None:
     known = build_cluster("mi300x", 2, "rails-400g")
     bare = known.node.model_copy(update={"collectives": known.node.collectives.model_copy(update={"across": None})})
-    amd = replace(known, node=bare, memo={})
+    amd = replace(known, node=bare)
     factors, fits = fit_fabric(measured(amd, ("all_reduce",), ranks=(16,), told=amd), "here")
     assert factors is None and fits.fits == ()
     assert "states no regimes between nodes" in fits.left_out[0]

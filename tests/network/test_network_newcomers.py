@@ -41,7 +41,7 @@ def star(group: Group, kind: CollectiveKind) -> list[Schedule]:
 def with_library(cluster: Cluster, **changes: object) -> Cluster:
     """The same cluster with another library."""
     library = cluster.node.collectives.model_copy(update=changes)
-    return replace(cluster, node=cluster.node.model_copy(update={"collectives": library}), memo={})
+    return replace(cluster, node=cluster.node.model_copy(update={"collectives": library}))
 
 
 @pytest.fixture

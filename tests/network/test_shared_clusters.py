@@ -11,8 +11,8 @@ import yaml
 from helpers.engine import make_anew
 
 import tspsim
-from tspsim import _shared, catalog
-from tspsim._shared import Shared
+from tspsim import _memory, catalog
+from tspsim._memory import BoundedCache
 from tspsim.network import build_cluster, load_cluster
 from tspsim.question import cluster_of
 from tspsim.registry import Registry
@@ -92,10 +92,10 @@ def test_what_was_registered_since_is_asked() -> None:
 
 
 def test_few_are_kept_and_none_for_ever() -> None:
-    shared, parts = Shared[list[int]](), [object() for _ in range(_shared.MOST + 1)]
-    made = [shared.get([part], "as it is", list) for part in parts]
-    assert shared.get([parts[-1]], "as it is", list) is made[-1]
-    assert shared.get([parts[0]], "as it is", list) is not made[0]
-    uses = [shared.get([parts[-1]], "often", list) for _ in range(_shared.OFTEN + 1)]
-    assert uses[_shared.OFTEN - 1] is uses[0]
-    assert uses[_shared.OFTEN] is not uses[0]
+    shared, parts = BoundedCache(_memory.MOST), [object() for _ in range(_memory.MOST + 1)]
+    made = [shared.of_parts([part], "as it is", list) for part in parts]
+    assert shared.of_parts([parts[-1]], "as it is", list) is made[-1]
+    assert shared.of_parts([parts[0]], "as it is", list) is not made[0]
+    uses = [shared.of_parts([parts[-1]], "often", list) for _ in range(_memory.OFTEN + 1)]
+    assert uses[_memory.OFTEN - 1] is uses[0]
+    assert uses[_memory.OFTEN] is not uses[0]

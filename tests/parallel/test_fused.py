@@ -87,7 +87,7 @@ def with_engines(gb_per_s: float, latency: str = "0 us") -> Cluster:
     cluster = load_cluster("hgx-h100-8")
     stated = {"value": f"{gb_per_s} GB/s", "source": "a test"}
     engine = CopyEngineSpec(bandwidth=stated, latency={"value": latency, "source": "a test"})  # type: ignore[arg-type]
-    return replace(cluster, node=cluster.node.model_copy(update={"copy_engine": engine}), memo={})
+    return replace(cluster, node=cluster.node.model_copy(update={"copy_engine": engine}))
 
 
 #: Flux's docs/performance.md, 8 × L20 over PCIe, M 4096, K 12288, N 49152: seconds of the product alone; rows of the

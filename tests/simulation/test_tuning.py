@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from helpers.engine import architecture, model_file, question
 from helpers.processes import said_in_any_process
 
 import tspsim
+from tspsim._memory import once
 from tspsim.hardware import Device
 from tspsim.network import load_cluster
 from tspsim.parallel import Plan, peak_memory, scheme_of
@@ -141,7 +141,7 @@ class Drawn:
 
     seed: int
 
-    @cached_property
+    @once
     def _random(self) -> random.Random:
         return random.Random(self.seed)
 

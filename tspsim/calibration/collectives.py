@@ -256,12 +256,12 @@ def _with(collectives: CollectivesSpec, new: Mapping[int, Any]) -> CollectivesSp
 
 
 def _on_node(collectives: CollectivesSpec) -> Callable[[Cluster], Cluster]:
-    return lambda cluster: replace(cluster, node=cluster.node.model_copy(update={"collectives": collectives}), memo={})
+    return lambda cluster: replace(cluster, node=cluster.node.model_copy(update={"collectives": collectives}))
 
 
 def _on_fabric(factors: FabricFactors) -> Callable[[Cluster], Cluster]:
     def changed(cluster: Cluster) -> Cluster:
         assert cluster.fabric is not None
-        return replace(cluster, fabric=cluster.fabric.model_copy(update={"collectives": factors}), memo={})
+        return replace(cluster, fabric=cluster.fabric.model_copy(update={"collectives": factors}))
 
     return changed

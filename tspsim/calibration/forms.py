@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across
@@ -85,7 +85,7 @@ class Form:
         out: Floats = np.log([self.rows[i].seconds / predicted[self._asked[i]] for i in where])
         return out
 
-    @cached_property
+    @once
     def _asked(self) -> list[int]:
         """Number of what each row asks for, equal for equal ones."""
         numbers: dict[Any, int] = {}

@@ -11,7 +11,7 @@ import simpy
 from numpy.typing import NDArray
 
 from .._collector import no_collection
-from .._shared import Itself
+from .._memory import Itself
 from ..errors import TspsimError
 from ..network import Cluster
 from .assignment import Assignment, Cost

@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from ..errors import TspsimError
 from ..mesh import Mesh
 from ..operators import Operator
@@ -84,7 +85,7 @@ class ReadyProgram:
         """Instructions by stream."""
         return self.issued.streams
 
-    @cached_property
+    @once
     def labels(self) -> Labels:
         """Of every instruction of the unrolled program."""
         return labels_of(self.program, self.known, self.distinct)
@@ -140,7 +141,7 @@ class Issued:
     compiled: Sequence[Compiled]
     names: Iterable[str]
 
-    @cached_property
+    @once
     def streams(self) -> Mapping[str, Sequence[ReadyInstruction]]:
         """Instructions by stream, in issue order, each with what it waits for and counted among the uses of its
         meetings."""

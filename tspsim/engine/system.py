@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import chain, count
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from ..errors import TspsimError
 from ..network import Cluster
 from ..network.fluid import Channel
@@ -68,7 +68,7 @@ class System:
         """How often the programs use each channel."""
         return self._uses
 
-    @cached_property
+    @once
     def _uses(self) -> Mapping[Channel, int]:
         by_role: dict[int, Counter[int]] = {}
         found = dict.fromkeys(self.channels, 0)

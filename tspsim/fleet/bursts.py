@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heappop, heappush
 from math import inf
 from typing import cast
 
+from .._memory import once
 from ..engine.core import Submission
 from ..engine.ranks import Device, ReadyInstruction
 from ..engine.system import SimulatedRank
@@ -87,7 +87,7 @@ class StepGraph:
     ends: tuple[tuple[int, float], ...]
     slower: float = 0.0
 
-    @cached_property
+    @once
     def peaks(self) -> Mapping[int, float]:
         """Link → the most of it that the step may take at once."""
         sums: dict[int, float] = {}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from .._memory import once
 from ..errors import InputError
 from ..result import PlanResult
 from ..scenario import Scenario
@@ -74,7 +74,7 @@ class Replica:
         """Requests/s that it serves where requests always wait."""
         return float(self.behind_a_queue.serving["steady"]["requests_per_s"])
 
-    @cached_property
+    @once
     def behind_a_queue(self) -> PlanResult:
         """Where requests always wait: in a closed loop of more clients than its caches have room for, or than an engine
         lets in."""

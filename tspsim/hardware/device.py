@@ -15,18 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tspsim._shared import Itself
+from tspsim._memory import Itself
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.operators import DTYPES, Operator, element_bytes
 from tspsim.provenance import Provenance
 
+from .._memory import once
 from . import moe, step
 from .facts import DeviceFacts
 from .families import FAMILIES
@@ -466,7 +466,7 @@ class Device(DeviceFacts):
             self._kernels[key] = kernel
         return kernel
 
-    @cached_property
+    @once
     def cast_start_s(self) -> float:
         """Seconds by which a kernel that casts products' inputs starts later than a copy: of what the device's tables
         time with products the least, that of scales a block. Scales a tensor are found by kernels of their own in the

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tspsim.errors import InputError
 from tspsim.provenance import Provenance
 
+from .._memory import once
 from .kernels import PEAK_OF
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DeviceFacts:
     def family(self) -> str:
         return self.spec.family
 
-    @cached_property
+    @once
     def peak_flops_per_s(self) -> Mapping[str, float]:
         """Dense FLOP/s by every type that the matrix units have."""
         own = {dtype: peak.value for dtype, peak in self.spec.peak.items()}

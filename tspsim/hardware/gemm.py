@@ -23,11 +23,11 @@ NVIDIA, "Matrix Multiplication Background User's Guide"; stream-K's partial wave
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from .._memory import remembered
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 #: Letters of the formula: (default, lowest, highest) and what each means.
@@ -65,7 +65,7 @@ TILES: dict[str, tuple[tuple[int, int], ...]] = {
 SPLITS: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def choices(tiles: str, splits: int, columns: bool) -> tuple[np.ndarray[Any, Any], ...]:
     """Tile rows, columns and area of shape (tiles, 1); splits, 64 · splits and whether it splits, (splits,).
 

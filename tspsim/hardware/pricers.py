@@ -11,13 +11,13 @@ or in place of these, in a module that they name under the entry point group :da
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, TypeVar
 
 from tspsim.errors import TspsimError
 from tspsim.operators import Operator
 from tspsim.registry import installed, load
 
+from .._memory import remembered
 from .limits import Estimate
 
 Priced = TypeVar("Priced", bound=Operator)
@@ -69,7 +69,7 @@ def _in_steps(estimate: Estimate, measured: Any, family: str) -> Estimate:
     return estimate
 
 
-@cache
+@remembered(1)
 def load_entry_points() -> None:
     for entry in installed(ENTRY_POINTS):
         load(entry)

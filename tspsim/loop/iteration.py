@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
+from .._memory import once
 from ..description import cost_of, too_large
 from ..errors import InputError
 from ..network import KINDS
@@ -61,23 +61,23 @@ class Iteration:
             self._steps[key] = found
         return self._steps[key]
 
-    @cached_property
+    @once
     def actor(self) -> PlanResult:
         return self.step(self.parts.scenario.workload.model, trains=True)
 
-    @cached_property
+    @once
     def updates(self) -> dict[str, PlanResult]:
         """By role, the actor first: one mini-batch each."""
         others = {role: self.step(model, trains=True) for role, model in self.parts.loop.updates.items()}
         return {"actor": self.actor, **others}
 
-    @cached_property
+    @once
     def forwards(self) -> dict[str, PlanResult]:
         return {role: self.step(model, trains=False) for role, model in self.parts.loop.forwards.items()}
 
     # --- weights and memory ---------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def weights(self) -> Reshard:
         """From training to generation: of experts over ranks of their own by those ranks, after all others."""
         parts, model = self.parts, self.question.model
@@ -107,21 +107,21 @@ class Iteration:
             raise InputError(f"{told} of {training}; use way: everyone, or another zero", key=f"{place}.way")
         return gathered(parts.cluster, size, at, rollout.way)
 
-    @cached_property
+    @once
     def others_bytes(self) -> float:
         """Of a GPU that trains: what stays of all models but the actor."""
         trained = sum(_stays(found) for role, found in self.updates.items() if role != "actor")
         read = {role: found for role, found in self.forwards.items() if role not in self.updates}
         return trained + sum(found.memory.parts["weights"] for found in read.values())
 
-    @cached_property
+    @once
     def memory(self) -> Memory:
         """Of a GPU that trains, at the actor's update."""
         own = self.actor.memory
         more = {"other_models": self.others_bytes} if self.others_bytes else {}
         return Memory({**own.parts, **more}, own.capacity_bytes)
 
-    @cached_property
+    @once
     def resident_bytes(self) -> float:
         """Of a GPU that generates: what training keeps there beside the weights that it generates with."""
         if self.parts.own:
@@ -129,7 +129,7 @@ class Iteration:
         reused = self.actor.memory.parts["weights"] if not self.weights.beside_bytes else 0.0
         return _stays(self.actor) + self.others_bytes - min(reused, self.weights.held_bytes)
 
-    @cached_property
+    @once
     def rolled(self) -> Point:
         """All rollouts, with caches in what training leaves."""
         asked = self.parts.generated()
@@ -156,7 +156,7 @@ class Iteration:
 
     # --- time -----------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def seconds(self) -> dict[str, float]:
         """Of every part, in their order."""
         steps = self.parts.loop.mini_batches

@@ -7,9 +7,9 @@ attended as a whole. Every mini-batch has as many, rounded up to what replicas a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+from .._memory import once
 from ..errors import InputError
 from ..network import Cluster
 from ..question import Lookups, Question, look_up, own_gpus, replica_of
@@ -53,7 +53,7 @@ class Parts:
         assert self.keys.rollout is not None
         return self.keys.rollout
 
-    @cached_property
+    @once
     def own(self) -> int:
         """GPUs that generate alone."""
         return own_gpus(self.keys, self.question.cluster)
@@ -62,7 +62,7 @@ class Parts:
     def cluster(self) -> Cluster:
         return self.question.cluster
 
-    @cached_property
+    @once
     def tokens(self) -> int:
         """Of all prompts and answers.
 
@@ -79,7 +79,7 @@ class Parts:
             raise InputError(f"{told}; use longer ones, or state a cap", key="workload.sequence")
         return int(whole.sum())
 
-    @cached_property
+    @once
     def traffic(self) -> Traffic:
         """All prompts at once."""
         loop = self.loop
@@ -93,7 +93,7 @@ class Parts:
 
     # --- what is trained and read ---------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def sequences(self) -> int:
         """That rollouts are packed into."""
         return -(-self.tokens // self.scenario.workload.sequence)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
-from .._quick import once, replace
+from .._memory import once, remembered
+from .._quick import replace
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role, element_bytes
 from .architecture import Architecture
 from .parts import Block
@@ -23,7 +23,7 @@ TILE = 128
 _BACK = Computes.INPUT_GRADIENT
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def gradients(product: Gemm) -> tuple[Gemm, Gemm]:
     """Of C[m, n] = A[m, k]·B[k, n]: dA = dC·Bᵀ (the activations' gradient) and dB = Aᵀ·dC (the weights').
 

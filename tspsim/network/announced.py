@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .. import catalog
-from .._shared import Shared
+from .._memory import MOST, BoundedCache
 from ..errors import InputError, UnknownNameError
+from ..registry import changes
 from ..strict import Strict
 from ..units import BytesPerSecond, PositiveCount, Seconds
 from .joined import Joined
@@ -104,7 +105,7 @@ class LentNode(Strict):
 
 
 #: Nodes that devices' files describe, while the files say the same.
-_lent: Shared[NodeSpec] = Shared()
+_lent = BoundedCache(MOST, changes)
 
 
 def lent_node(device: str, stated: Mapping[str, Any], file: str) -> NodeSpec:
@@ -126,7 +127,7 @@ def lent_node(device: str, stated: Mapping[str, Any], file: str) -> NodeSpec:
     def made() -> NodeSpec:
         return catalog.validate(lent.of(device, like).completed(like), NodeSpec, file=file)
 
-    return _lent.get((like,), (device, lent.model_dump_json()), made)
+    return _lent.of_parts((like,), (device, lent.model_dump_json()), made)
 
 
 def assumed_collectives(like: NodeSpec, library: str | None, without: tuple[str, ...]) -> CollectivesSpec:

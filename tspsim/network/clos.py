@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once, remembered
 from ..errors import InputError
 from .graphs import BANDWIDTH, KIND, LATENCY, folded_clos
 
@@ -72,12 +72,12 @@ class Clos:
         """One, or the pods below the cores."""
         return 1 if self.leaves <= self.radix else -(-self.leaves // (self.radix // 2))
 
-    @cached_property
+    @once
     def pod_leaves(self) -> int:
         """Leaves of a full pod."""
         return self.leaves if self.pods == 1 else self.radix // 2
 
-    @cached_property
+    @once
     def pod_spines(self) -> int:
         """Spines of a pod."""
         if self.leaves == 1:
@@ -89,7 +89,7 @@ class Clos:
         """Spines of all pods."""
         return self.pods * self.pod_spines
 
-    @cached_property
+    @once
     def spine_cores(self) -> int:
         """Cores above each position of a spine."""
         return 0 if self.pods == 1 else -(-self.pods // 2)
@@ -163,7 +163,7 @@ class Clos:
         """What the graph is compiled to."""
         return _tables(self)
 
-    @cached_property
+    @once
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target of every link; leaves are numbered first, then spines, then cores."""
         low, high = self.tables.below
@@ -223,13 +223,13 @@ class Tables(NamedTuple):
     rates: tuple[tuple[float, float], tuple[float, float]]
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def _graph(clos: Clos) -> nx.MultiDiGraph[Any]:
     cables, rates = (clos.lanes, clos.core_lanes), clos.bandwidths(clos.port_bytes_per_s, clos.oversubscription)
     return folded_clos(clos.pod_leaves, clos.pod_spines, clos.spine_cores, cables, rates, clos.latency_s)
 
 
-@lru_cache(maxsize=64)
+@remembered(64)
 def _tables(clos: Clos) -> Tables:
     graph = _graph(clos)
     stages: dict[str, dict[str, int]] = {}

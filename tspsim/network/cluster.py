@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import BoundedCache, once
 from ..errors import InputError, UnknownNameError, shorten
 from .clos import Clos
 from .graphs import BANDWIDTH, KIND, LATENCY, read_only
@@ -19,6 +19,9 @@ from .layout import Layout
 from .routing import SPREAD, Routing
 from .sources import sources
 from .wiring import Wiring
+
+#: Results kept on one cluster; beyond, the oldest half is let go.
+MOST_KEPT = 65_536
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -57,28 +60,28 @@ class Links:
         """Seconds the first byte needs."""
         return self.cluster.latency_s
 
-    @cached_property
+    @once
     def source(self) -> tuple[Vertex, ...]:
         """Vertex each link leaves."""
         return self._ends[0]
 
-    @cached_property
+    @once
     def target(self) -> tuple[Vertex, ...]:
         """Vertex each link enters."""
         return self._ends[1]
 
-    @cached_property
+    @once
     def kind(self) -> tuple[str, ...]:
         """``xgmi`` or ``nvlink`` inside a node; GPU to NIC ``pcie``; NIC to leaf ``nic``; ``spine``;
         ``core``; ``router`` between nodes whose fabric is a graph."""
         return tuple(kind for kind, count, _, _ in self.cluster.blocks() for _ in range(count))
 
-    @cached_property
+    @once
     def ids(self) -> dict[tuple[Vertex, Vertex], int]:
         """Link id by (source, target); of parallel cables the last."""
         return {pair: link for link, pair in enumerate(zip(*self._ends, strict=True))}
 
-    @cached_property
+    @once
     def cables(self) -> dict[tuple[Vertex, Vertex], tuple[int, ...]]:
         """All link ids by (source, target): several where parallel cables are told apart."""
         found: dict[tuple[Vertex, Vertex], list[int]] = {}
@@ -86,7 +89,7 @@ class Links:
             found.setdefault(pair, []).append(link)
         return {pair: tuple(links) for pair, links in found.items()}
 
-    @cached_property
+    @once
     def _ends(self) -> tuple[tuple[Vertex, ...], tuple[Vertex, ...]]:
         names = self.cluster.layout.vertices()
         source, target = self.cluster.layout.ends()
@@ -143,8 +146,6 @@ class Cluster:
     routing: Routing = SPREAD
     islands: Islands | None = None
     measured: FabricSpec | None = None
-    #: Results that depend on this cluster alone, kept by whoever computes them.
-    memo: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         fabric = f" on {self.fabric.name}" if self.fabric is not None else ""
@@ -165,7 +166,7 @@ class Cluster:
         """GPUs in all."""
         return self.nodes * self.node.gpus
 
-    @cached_property
+    @once
     def layout(self) -> Layout:
         """The integer side: link ids and routes."""
         node, fabric = self.node, self.fabric
@@ -189,10 +190,10 @@ class Cluster:
             own = [(fabric, nodes, fabric.oversubscription.value) for fabric, nodes in isles]
             fabrics = [*own, (self.islands.common, self.nodes, self.oversubscription)]
             return tuple([
-                replace(self, nodes=nodes, fabric=fabric, oversubscription=ratio, factors=(), islands=None, memo={})
+                replace(self, nodes=nodes, fabric=fabric, oversubscription=ratio, factors=(), islands=None)
                 for fabric, nodes, ratio in fabrics
             ])  # fmt: skip
-        return (self if self.measured is None else replace(self, fabric=self.measured, factors=(), memo={}),)
+        return (self if self.measured is None else replace(self, fabric=self.measured, factors=()),)
 
     def joining(self, ranks: Iterable[int]) -> FabricSpec | None:
         """The fabric that a group of ranks moves its data over."""
@@ -206,7 +207,7 @@ class Cluster:
             return self.layout
         return self._common_layout
 
-    @cached_property
+    @once
     def _common_layout(self) -> Layout:
         """The layout with islands' own switches avoided."""
         assert self.islands is not None
@@ -216,7 +217,7 @@ class Cluster:
         own = [link for link, (source, target, *_) in enumerate(wiring.links) if not {source, target} <= shared]
         return replace(layout, avoided=tuple([layout.switch_start + link for link in own]))
 
-    @cached_property
+    @once
     def links(self) -> Links:
         """All links as columns."""
         return Links(self)
@@ -242,7 +243,7 @@ class Cluster:
             blocks.append(("core", clos.links - clos.leaf_links, *core))
         return blocks
 
-    @cached_property
+    @once
     def bandwidth_bytes_per_s(self) -> Floats:
         """Bytes/s of every link, by id."""
         counts, rates = zip(*((count, rate) for _, count, rate, _ in self.blocks()), strict=True)
@@ -252,7 +253,7 @@ class Cluster:
         bandwidth.flags.writeable = False
         return bandwidth
 
-    @cached_property
+    @once
     def latency_s(self) -> Floats:
         """Seconds of every link, by id."""
         counts, seconds = zip(*((count, latency) for _, count, _, latency in self.blocks()), strict=True)
@@ -260,7 +261,7 @@ class Cluster:
         latency.flags.writeable = False
         return latency
 
-    @cached_property
+    @once
     def graph(self) -> nx.DiGraph[Vertex]:
         """All parts put together, without dead links: what the simulation moves data over, to the link.
 
@@ -349,7 +350,7 @@ class Cluster:
                 raise InputError(f"factor {factor} of link {source} → {target} must be 0 (dead) to 1")
             for link in links:
                 known[link] = known.get(link, 1.0) * float(factor)
-        return replace(self, factors=tuple(sorted(known.items())), memo={})
+        return replace(self, factors=tuple(sorted(known.items())))
 
     def without(self, vertex: str) -> Cluster:
         """The same cluster with all links of a switch or NIC dead; raises UnknownNameError."""
@@ -359,12 +360,10 @@ class Cluster:
             raise UnknownNameError("switch or NIC", vertex, names)
         return self.with_links(dict.fromkeys(touching, 0.0))
 
-    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What ``make`` makes, made when it is first asked for under this key."""
-        if key not in self.memo:
-            self.memo[key] = make()
-        found: Made = self.memo[key]
-        return found
+    @once
+    def memo(self) -> BoundedCache:
+        """Results that depend on this cluster alone, kept by whoever computes them; a changed cluster has its own."""
+        return BoundedCache(MOST_KEPT)
 
     def with_all_reduces(self, word: str) -> Cluster:
         """The same cluster with the all-reduce kernels of a serving engine, whose library begins with ``word``; itself
@@ -372,7 +371,7 @@ class Cluster:
         own = self.node.collectives.all_reduces_of(word)
         if own is None or own == self.engine_all_reduces:
             return self
-        return self.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own, memo={}))
+        return self.memo.once(("all-reduces of", own), lambda: replace(self, engine_all_reduces=own))
 
     def with_routing(self, routing: Routing) -> Cluster:
         """The same cluster whose switches choose among equal paths in another way.
@@ -386,19 +385,19 @@ class Cluster:
             return self
 
         def routed() -> Cluster:
-            other = replace(self, routing=routing, memo={})
+            other = replace(self, routing=routing)
             same = self.layout.nic_lanes == other.layout.nic_lanes
             first = self.layout.switch_start if same else self.layout.nic_start
             if any(link >= first for link, _ in self.factors) and other.layout.links != self.layout.links:
                 raise InputError(f"'{routing.policy}' tells cables apart: state it of the cluster that is slow")
             return other
 
-        return self.once(("routed", routing), routed)
+        return self.memo.once(("routed", routing), routed)
 
-    @cached_property
+    @once
     def sound(self) -> Cluster:
         """The same cluster with every link as specified: itself where none is slow or dead."""
-        return replace(self, factors=(), memo={}) if self.factors else self
+        return replace(self, factors=()) if self.factors else self
 
     def check_gpu(self, gpu: Any) -> int:
         """``gpu`` as a plain int; raises InputError if the cluster has no such GPU."""

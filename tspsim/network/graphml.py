@@ -36,7 +36,7 @@ def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) 
     text = _text(path)
     key = "topology", hashlib.sha256(text).hexdigest()
     try:
-        found = cluster.once(key, lambda: with_graph(cluster, _parsed(text)))
+        found = cluster.memo.once(key, lambda: with_graph(cluster, _parsed(text)))
         if found.nodes != cluster.nodes:
             raise InputError(f"the file has {found.nodes} nodes, and the cluster {cluster.nodes}")
     except InputError as error:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._memory import remembered
 from ..errors import InputError, shorten
 from ..units import parse
 
@@ -80,7 +80,7 @@ def part_of(links: Iterable[Link], endpoints: int, inner: str = "switch", outer:
     return read_only(graph)
 
 
-@lru_cache
+@remembered(128)
 def full_mesh(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
     """A direct link from every endpoint to every other: GPUs on Infinity Fabric.
 
@@ -96,7 +96,7 @@ def full_mesh(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0
     return part_of(((u, v, bandwidth_bytes_per_s, latency_s) for u, v in pairs), endpoints)
 
 
-@lru_cache
+@remembered(128)
 def switched(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
     """A switch with one link from and one to each endpoint, which share the latency: GPUs on NVSwitch.
 
@@ -111,7 +111,7 @@ def switched(endpoints: int, bandwidth_bytes_per_s: float, latency_s: float = 0.
     return part_of([*up, *[(to, end, *half) for end, to, *_ in up]], endpoints)
 
 
-@lru_cache
+@remembered(128)
 def torus(shape: tuple[int, ...], bandwidth_bytes_per_s: float, latency_s: float = 0.0) -> nx.DiGraph[Any]:
     """A link each way between neighbours in every dimension, closed to rings; numbered with the last dimension fastest.
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from .._memory import once
 
 if TYPE_CHECKING:
     from .specs import FabricSpec
@@ -35,7 +36,7 @@ class Islands:
     common: FabricSpec
     switch: str = COMMON
 
-    @cached_property
+    @once
     def ends(self) -> tuple[int, ...]:
         """The node after the last of every island."""
         return tuple(np.cumsum(self.nodes).tolist())

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._memory import once
 from .clos import Clos
 from .detours import around, crosses, inside_detours
 from .routing import SPREAD, Flows, Routing
@@ -56,57 +56,57 @@ class Layout:
 
     # How many, and where the blocks begin.
 
-    @cached_property
+    @once
     def gpus(self) -> int:
         """GPUs of a node."""
         return self.inside.endpoints
 
-    @cached_property
+    @once
     def mesh(self) -> bool:
         """Whether every two GPUs of a node have a link of their own."""
         return self.inside.complete
 
-    @cached_property
+    @once
     def node_links(self) -> int:
         """Directed links inside one node."""
         return len(self.inside.links)
 
-    @cached_property
+    @once
     def host_start(self) -> int:
         """First link between a GPU and its NIC: ``2·gpu`` up, ``2·gpu + 1`` down."""
         return self.nodes * self.node_links
 
-    @cached_property
+    @once
     def nic_start(self) -> int:
         """First link between a NIC and its leaf: ``2·nic`` up, ``2·nic + 1`` down; by port, where ports are apart."""
         return self.host_start + 2 * self.nodes * self.gpus * (self.fabric is not None)
 
-    @cached_property
+    @once
     def switch_start(self) -> int:
         """First link between switches."""
         return self.nic_start + 2 * self.nodes * self.nics * self.nic_lanes * (self.fabric is not None)
 
-    @cached_property
+    @once
     def nic_lanes(self) -> int:
         """Links of a NIC to its leaf, each way: its ports where flows stay on one, else one of their summed rate."""
         return self.ports if self.routing.object.by_cable and not isinstance(self.fabric, Wiring) else 1
 
-    @cached_property
+    @once
     def links(self) -> int:
         """Directed links in all."""
         return self.switch_start + (self.planes * self.plane_links if self.planes else 0)
 
-    @cached_property
+    @once
     def planes(self) -> int:
         """Networks between the nodes that share no switch."""
         return 0 if self.fabric is None else self.rails if self.fabric == "rails" else 1
 
-    @cached_property
+    @once
     def rail_leaves(self) -> int:
         """Leaves that serve one rail (where a leaf serves one)."""
         return -(-(self.nodes * self.nics // self.rails) // self.clos.ports)
 
-    @cached_property
+    @once
     def plane(self) -> Clos | Wiring:
         """One of them."""
         if isinstance(self.fabric, Wiring):
@@ -115,12 +115,12 @@ class Layout:
             return replace(self.fabric, dead=dead) if dead else self.fabric
         return self.clos
 
-    @cached_property
+    @once
     def plane_links(self) -> int:
         """Directed links of one."""
         return self.clos.links if not isinstance(self.fabric, Wiring) else len(self.fabric.links)
 
-    @cached_property
+    @once
     def clos(self) -> Clos:
         """One plane of switches."""
         per_rail = self.nodes * self.nics // self.rails
@@ -145,13 +145,13 @@ class Layout:
         """The rail of each GPU's NIC."""
         return self.nic_of(gpu) % self.rails
 
-    @cached_property
+    @once
     def _leaf(self) -> Integers:
         """The switch that every NIC hangs on, of a graph of switches."""
         assert isinstance(self.fabric, Wiring)
         return np.array(self.fabric.attached, dtype=np.int64)
 
-    @cached_property
+    @once
     def separate(self) -> bool:
         """Whether there are planes that only GPUs join."""
         if not isinstance(self.fabric, Wiring):
@@ -217,13 +217,13 @@ class Layout:
         """Whether a seed decides which way flows take."""
         return self.fabric is not None and self.routing.object.drawn and self.plane.choices * self.nic_lanes > 1
 
-    @cached_property
+    @once
     def of_messages(self) -> Layout:
         """The same as messages see it that belong to no collective: no other flow decides about theirs."""
         routing = self.routing.of_messages
         return self if routing == self.routing else replace(self, routing=routing)
 
-    @cached_property
+    @once
     def sound(self) -> Layout:
         """The same with no link dead."""
         return replace(self, dead=()) if self.dead else self
@@ -304,23 +304,23 @@ class Layout:
             found[row, : len(taken)] = taken
         return list(found.T)
 
-    @cached_property
+    @once
     def _detours(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """The links taken between two GPUs of a node whose usual way is interrupted."""
         return inside_detours(self) if self.dead else {}
 
     # What they join: vertices are GPUs, then node switches, NICs, and each plane's leaves, spines and cores.
 
-    @cached_property
+    @once
     def switch_vertex(self) -> int:
         """First node switch."""
         return self.nodes * self.gpus
 
-    @cached_property
+    @once
     def nic_vertex(self) -> int:
         return self.switch_vertex + self.nodes * len(self.inside.switches)
 
-    @cached_property
+    @once
     def fabric_vertex(self) -> int:
         """First leaf of the first plane."""
         return self.nic_vertex + self.nodes * self.nics * (self.fabric is not None)

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import catalog
-from .._shared import Shared
+from .._memory import MOST, BoundedCache
 from ..errors import InputError, UnknownNameError, shorten
+from ..registry import changes
 from .cluster import Cluster
 from .graphml import with_topology
 from .joining import with_islands
@@ -147,7 +148,7 @@ def build_cluster(
         found = with_graph(template, graph)
         if nodes not in (1, found.nodes):
             raise InputError(f"the graph has {found.nodes} nodes, not {nodes}")
-        return found if name is None else replace(found, name=name, memo={})
+        return found if name is None else replace(found, name=name)
     if nodes > 1 and joined is None:
         raise InputError(f"{nodes} nodes need a fabric ({', '.join(catalog.names('fabrics'))})")
     ratio = oversubscription
@@ -164,12 +165,12 @@ def build_cluster(
 
     if graph is not None:
         return made()
-    return _clusters.get((stated, joined), (label, nodes, float(ratio), library, gpus_per_node), made)
+    return _clusters.of_parts((stated, joined), (label, nodes, float(ratio), library, gpus_per_node), made)
 
 
 #: Clusters know the ways and the collectives that they were asked for.
-_clusters: Shared[Cluster] = Shared()
-_fabrics: Shared[FabricSpec] = Shared()
+_clusters = BoundedCache(MOST, changes)
+_fabrics = BoundedCache(MOST, changes)
 
 
 def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
@@ -197,7 +198,7 @@ def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
         place = {} if transport else {"file": str(catalog.locate("fabrics", name)), "key": "transport"}
         raise error.at(**place) from None
     changes = {"transport": carrying, "collectives": spec.collectives}
-    return _fabrics.get((fabric, spec), carrying, lambda: fabric.model_copy(update=changes))
+    return _fabrics.of_parts((fabric, spec), carrying, lambda: fabric.model_copy(update=changes))
 
 
 def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:
@@ -210,7 +211,7 @@ def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluste
     """
     fabrics = [load_fabric(name) for _, name in islands]
     sizes = tuple(nodes for nodes, _ in islands)
-    return _clusters.get((cluster, *fabrics), ("islands", sizes), lambda: with_islands(cluster, sizes, fabrics))
+    return _clusters.of_parts((cluster, *fabrics), ("islands", sizes), lambda: with_islands(cluster, sizes, fabrics))
 
 
 def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> Cluster:
@@ -226,7 +227,7 @@ def with_nodes(cluster: Cluster, islands: Sequence[tuple[int, str | None]]) -> C
     """
     others = [(nodes, node_of(device) if device is not None else None) for nodes, device in islands]
     parts, sizes = (cluster, *(node for _, node in others)), tuple(nodes for nodes, _ in others)
-    return _clusters.get(parts, ("nodes", sizes), lambda: _with_nodes(cluster, others))
+    return _clusters.of_parts(parts, ("nodes", sizes), lambda: _with_nodes(cluster, others))
 
 
 def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]) -> Cluster:
@@ -246,7 +247,7 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
                 begin = node * layout.node_links
                 factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
         first += nodes
-    return replace(cluster, factors=tuple(sorted(factors.items())), memo={}) if factors else cluster
+    return replace(cluster, factors=tuple(sorted(factors.items()))) if factors else cluster
 
 
 def node_of(device: str) -> NodeSpec:

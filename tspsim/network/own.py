@@ -240,7 +240,7 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
     node, inside = _node(cluster.node, found)
     factors: dict[int, float] = {}
     fabric = cluster.fabric if found.nodes > 1 else None
-    changes: dict[str, Any] = {"node": node, "nodes": found.nodes, "fabric": fabric, "factors": (), "memo": {}}
+    changes: dict[str, Any] = {"node": node, "nodes": found.nodes, "fabric": fabric, "factors": ()}
     if not cluster.name.endswith(GIVEN):
         changes["name"] = cluster.name + GIVEN
     as_built = None
@@ -274,7 +274,7 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
     every = tuple(sorted(factors.items()))
     if (node, fabric, every) == (cluster.node, other.fabric, cluster.factors) and found.nodes == cluster.nodes:
         return cluster  # nothing was changed
-    return replace(other, factors=every, memo={}) if every else other
+    return replace(other, factors=every) if every else other
 
 
 def _node(node: NodeSpec, found: Reading) -> tuple[NodeSpec, list[list[float]]]:

@@ -51,7 +51,7 @@ def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]
                 raise InputError(f"{told} {most / 1e9:.4g} GB/s that a node's NICs reach")
             links.append((source, target, rate / fabric.efficiency.value, 0.0))
     joined = fabric.model_copy(update={"kind": {"graph": links}})
-    return replace(cluster, fabric=joined, measured=fabric, memo={})
+    return replace(cluster, fabric=joined, measured=fabric)
 
 
 def between_nodes(cluster: Cluster) -> Floats:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
 import numpy as np
 import simpy
 
+from .._memory import once
 from ..errors import InputError
 from .cluster import Cluster
 from .fluid import Calendar, Channel, Fluid, Transfer
@@ -49,12 +49,12 @@ class Way:
     #: Of the longest route.
     latency_s: float
 
-    @cached_property
+    @once
     def fluid_s(self) -> float:
         """Seconds of the busiest link."""
         return max(self.busy_s.values(), default=0.0)
 
-    @cached_property
+    @once
     def busiest_bytes(self) -> float:
         """That cross the link which is busy longest."""
         busiest = max(self.busy_s, key=self.busy_s.__getitem__, default=None)

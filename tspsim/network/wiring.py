@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once, remembered
 from ..errors import InputError, shorten
 from ..registry import Registry
 from ..units import parse
@@ -78,7 +78,7 @@ class Wiring:
             leaves, tuple([kinds[name] for name in (*leaves, *others)]),
         )  # fmt: skip
 
-    @cached_property
+    @once
     def ends(self) -> tuple[Integers, Integers]:
         """Source and target vertex of every link."""
         names: dict[Vertex, int] = dict(zip(self.switches, range(self.endpoints, self.vertices), strict=True))
@@ -91,7 +91,7 @@ class Wiring:
         """Endpoints and switches."""
         return self.endpoints + len(self.switches)
 
-    @cached_property
+    @once
     def out(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For every vertex the vertices that it has a link to, with the link."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
@@ -99,7 +99,7 @@ class Wiring:
             found[source].append((target, link))
         return tuple(tuple(row) for row in found)
 
-    @cached_property
+    @once
     def islands(self) -> Integers:
         """For every vertex the connected part of the graph that it is in, by its lowest vertex."""
         import networkx as nx
@@ -112,7 +112,7 @@ class Wiring:
             found[list(part)] = min(part)
         return found
 
-    @cached_property
+    @once
     def equal(self) -> tuple[Integers, Integers]:
         """The links that begin a way of the least cost at each vertex (column) to each endpoint (row), ascending, and
         how many they are; -1 there itself, and where they are over.
@@ -155,7 +155,7 @@ class Wiring:
             return self.leaves[vertex]
         return vertex if vertex < self.endpoints else self.switches[vertex - self.endpoints]
 
-    @cached_property
+    @once
     def turns(self) -> Integers:
         """The number of every NIC that ways to it are spread by: of its connected part, leaf by leaf."""
         leaf = np.array(self.attached, dtype=np.int64)
@@ -165,7 +165,7 @@ class Wiring:
             found[own[np.argsort(leaf[own], kind="stable")]] = np.arange(len(own))
         return found
 
-    @cached_property
+    @once
     def towards(self) -> Integers:
         """The link to take at each vertex (column) to reach each endpoint (row), of equal ones the lowest; -1 there
         itself. Raises InputError where some endpoint cannot be reached."""
@@ -205,18 +205,18 @@ class Wiring:
             at = np.where(link >= 0, target[link], at)
         return np.stack(found, axis=1)
 
-    @cached_property
+    @once
     def choices(self) -> int:
         """Ways to choose from, at most, at one vertex."""
         return int(self.equal[1].max(initial=1)) if self.attached else 1
 
-    @cached_property
+    @once
     def complete(self) -> bool:
         """Whether every endpoint has a link of its own to every other, and there is nothing else: a full mesh."""
         pairs = {link[:2] for link in self.links}
         return not self.switches and len(self.links) == len(pairs) == self.endpoints * (self.endpoints - 1)
 
-    @cached_property
+    @once
     def star(self) -> bool:
         """Whether all endpoints hang on one switch, up links first, then down links."""
         ends = range(self.endpoints)
@@ -269,7 +269,7 @@ class Topology:
 TOPOLOGIES: Registry[Topology] = Registry("topology", "tspsim.topologies", Topology)
 
 
-@lru_cache
+@remembered(128)
 def _compiled(graph: nx.DiGraph[Any]) -> Wiring:
     return Wiring.of(graph)
 

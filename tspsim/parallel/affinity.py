@@ -9,11 +9,10 @@ ranks on several nodes it keeps tokens in their node first: experts are assigned
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import remembered
 from .routing import Routing
 
 #: Layers whose transitions are averaged: a map follows the map before it.
@@ -60,7 +59,7 @@ def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
     return found
 
 
-@lru_cache(maxsize=256)
+@remembered(256)
 def stay_rates(routing: Routing, experts: int, ranks: int, nodes: int) -> tuple[float, float]:
     """p and q, experts placed on nodes first: of all tokens and layers, those whose next expert is on their own rank,
     and those whose next is in their own node.

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._memory import remembered
 from ..errors import TspsimError
 from ..registry import Registry
 from .routing import Routing
@@ -142,7 +142,7 @@ BALANCES.register(
 )
 
 
-@lru_cache(maxsize=1024)
+@remembered(1024)
 def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
     """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
     balance = balance if ranks > 1 else BUSIEST
@@ -163,7 +163,7 @@ def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:
     return tuple(routing.expert_shares(experts).tolist())
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def touched(routing: Routing, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
     """Distinct experts that each of ``ranks`` ranks reads of a serving step's ``pairs`` choices under a policy."""
     balance = balance if ranks > 1 else BUSIEST

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from .._quick import knowing, once, replace
+from .._memory import knowing, once
+from .._quick import replace
 from ..errors import InputError
 from ..model import Architecture, Block
 from ..model.formats import WeightClass

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._memory import remembered
 from ..errors import InputError
 from ..model import Architecture
 from ..registry import Registry
@@ -164,7 +164,7 @@ def dealt(model: Architecture, lengths: tuple[int, ...], causal: bool, deal: str
     return _dealt(model, lengths, causal, deal, facts, tuple(groups.multiple(groups.shards * size) for size in sizes))
 
 
-@lru_cache(maxsize=256)
+@remembered(256)
 def _dealt(
     model: Architecture,
     lengths: tuple[int, ...],

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import product
 from typing import NamedTuple
 
+from .._memory import remembered
 from ..errors import TspsimError
 from ..registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
@@ -48,7 +48,7 @@ def chunk_layers(layers: int, chunks: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-@cache
+@remembered(4096)
 def spread_over(layers: int, some: int) -> tuple[bool, ...]:
     """Which of a chunk's layers are among ``some`` that are spread evenly over it.
 
@@ -273,7 +273,7 @@ ORDERS.register(
 )
 
 
-@cache
+@remembered(4096)
 def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: int) -> None:
     """Raises TspsimError unless every stage does every kind of task of every micro-batch once in each of its chunks; of
     micro-batches that enter at both ends each way numbers its own, in one chunk."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 from math import gcd
 from typing import Any
 
-from .._quick import once, replace
+from .._memory import once
+from .._quick import replace
 from ..errors import InputError
 from ..model import Architecture
 from ..network import Routing

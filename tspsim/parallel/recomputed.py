@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
+from .._memory import remembered
 from ..registry import Registry
 from .sought import SOUGHT, Sought, trains
 
@@ -95,7 +95,7 @@ class Partly:
         return _what(self, recomputation, layers)
 
 
-@cache
+@remembered(4096)
 def _what(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
     method, group = RECOMPUTE_METHODS.get(partly.method), partly.group
     return tuple(

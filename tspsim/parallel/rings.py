@@ -10,8 +10,8 @@ rails, each rank's from the rank in its place. Step s = r·g + i of the D = N·g
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
+from .._memory import remembered
 from ..network import hamiltonian_cycles
 from ..program import RING_SHIFT
 from .builder import ProgramBuilder
@@ -91,7 +91,7 @@ def owners(job: Job, axis: str, position: int, step: int) -> tuple[int, ...]:
     return tuple(first + before for before in _before(here, place, turns))
 
 
-@lru_cache
+@remembered(128)
 def _before(ranks: int, place: int, turns: int) -> tuple[int, ...]:
     """The rank that is so many places before another, on every cycle."""
     if ranks == 1:

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cache
 from math import ceil, lcm, log2
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from .._memory import remembered
 from ..model.attention import MOST_DECODED, decoded
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
@@ -98,7 +98,7 @@ class Graphs:
         return _captured(self, queries, slots)
 
 
-@cache
+@remembered(4096)
 def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...]:
     most = graphs.most
     unit = queries if graphs.of_sequences else 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from ..mesh import Mesh
 from ..network import Cluster, Traffic
 from ..parallel import scheme_axes
@@ -53,7 +53,7 @@ class Groups:
                 self._moved_on.add(axis)
         return self._along[axis]
 
-    @cached_property
+    @once
     def pattern(self) -> Hashable:
         """Where the groups within a replica stand; equal ones move data alike."""
         axes = [axis for axis in (*scheme_axes(), "ep") if axis in self.mesh.sizes]

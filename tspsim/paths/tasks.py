@@ -6,11 +6,11 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from .._quick import replace
 from ..parallel import Job
 from ..parallel.interleave import EXCHANGE
@@ -30,27 +30,27 @@ class Part:
     outside_s: Floats
     layers_s: Floats
 
-    @cached_property
+    @once
     def busy(self) -> Walk:
         """Kernels free and all that it needs here."""
         return walk(self.task)
 
-    @cached_property
+    @once
     def arriving(self) -> Walk:
         """Kernels free, and what it needs from the neighbouring stage just arrived."""
         return walk(self.task, arrivals={RECEIVE: 0.0})
 
-    @cached_property
+    @once
     def first(self) -> Walk:
         """Kernels free, and nothing issued before."""
         return walk(self.task, from_zero=True)
 
-    @cached_property
+    @once
     def apart_s(self) -> float:
         """What it takes where another task runs between its pieces."""
         return in_pieces_s(self.task, EXCHANGE)
 
-    @cached_property
+    @once
     def moved_s(self) -> Floats:
         return self.outside_s + self.layers_s
 
@@ -70,12 +70,12 @@ class Pair:
 
     task: TimedTask
 
-    @cached_property
+    @once
     def busy(self) -> Walk:
         """Kernels free and all that they need here."""
         return self._arriving("")
 
-    @cached_property
+    @once
     def arriving(self) -> Mapping[str, Walk]:
         """Kernels free, and what the forward, or the backward, needs just arrived."""
         return {kind: self._arriving(kind) for kind in (FORWARD, BACKWARD)}

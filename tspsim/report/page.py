@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from tspsim.result import Result
 
+from .._memory import remembered
 from .sections import SECTIONS
 from .view import RankedView
 
@@ -171,7 +171,7 @@ def _placer(macros: Any, figures: dict[str, Any]) -> Any:
     return place
 
 
-@cache
+@remembered(1)
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -182,12 +182,12 @@ def _environment() -> Environment:
     return environment
 
 
-@cache
+@remembered(16)
 def _asset(name: str) -> str:
     return resources.files("tspsim.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-@cache
+@remembered(1)
 def _bundle() -> str:
     """The plotly bundle; it must not be able to end its own script element."""
     from plotly.offline import get_plotlyjs

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from tspsim.result import PlanResult, Result
 from tspsim.scenario.workload import Workload
 from tspsim.steps import STEPS, Load, Step
 from tspsim.units import digits
+
+from .._memory import once
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class View:
         self.ran = tuple(plan for plan in result.plans if plan.ran)
         self.refused = tuple(plan for plan in result.plans if not plan.ran)
 
-    @cached_property
+    @once
     def best(self) -> PlanResult | None:
         """The plan with most tokens/s (the first of equals), if any ran."""
         return self.result.best
@@ -72,7 +73,7 @@ class View:
         name = self.workload.get("pass")
         return STEPS.get(str(name)) if name in STEPS else None
 
-    @cached_property
+    @once
     def load(self) -> Load | None:
         """How much a serving step is; None of other steps."""
         step, stated = self.step, self.workload

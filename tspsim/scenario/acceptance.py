@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from .. import catalog
+from .._memory import remembered
 from ..errors import InputError
 from ..traffic.traces import FOLDER
 
@@ -84,7 +84,7 @@ def measured(model: str, draft: str, prompts: Prompts = USUAL) -> Accepted | Non
     return Accepted(tuple(map(float, found["lengths"])), f"{found['source']}{besides}")
 
 
-@lru_cache(maxsize=1)
+@remembered(1)
 def _table() -> dict[str, dict[str, dict[str, Any]]]:
     for root in catalog.roots():
         path = root / FOLDER / FILE

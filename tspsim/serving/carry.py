@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from .._memory import once
 from ..model.attention import CacheUse
 from ..network.wires import Link, Message, Place, Way, Wires
 from ..parallel import Job, build_mesh, served
@@ -35,7 +35,7 @@ class Holders:
     #: Ranks that share contexts stand beside each other; otherwise those that divide heads do.
     neighbours: bool = False
 
-    @cached_property
+    @once
     def all_uses(self) -> Counter[CacheUse]:
         """Layers of the model by what they keep."""
         total: Counter[CacheUse] = Counter()

@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
-from .._shared import Itself
+from .._memory import BoundedCache, Itself, once
 from ..parallel import Plan, capacity
 from ..parallel.capacity import Capacity
 from ..parallel.draft import DRAFTS
@@ -216,18 +215,18 @@ class ProgramCosts:
         """From a request's arrival to its first schedule, and from its first token to the client."""
         return self.question.work.stack.engine.front_end.value
 
-    @cached_property
+    @once
     def capacity(self) -> Capacity:
         """What the caches of one replica hold, by the engine's rule."""
         job = self.programs.decoding((1,))
         return capacity.capacity_of(job, self.question.device.visible_memory_bytes)
 
-    @cached_property
+    @once
     def block_tokens(self) -> int:
         """Tokens of a block of the cache, over all ranks that share a context."""
         return self.capacity.block_tokens * self.capacity.share.ranks
 
-    @cached_property
+    @once
     def capacity_tokens(self) -> int | None:
         """Tokens that the cache of one replica holds, in whole blocks; None where caches do not grow."""
         if self.num_gpu_blocks is not None:
@@ -287,13 +286,7 @@ def costs_of(
     memo = question.cluster.memo
 
     def kept(what: str, key: Hashable, make: Callable[[], Found]) -> Found:
-        store: OrderedDict[Hashable, Found] = memo.setdefault(("steps of engines", what), OrderedDict())
-        if key not in store:
-            store[key] = make()
-            if len(store) > MOST_PLANS:
-                store.popitem(last=False)
-        store.move_to_end(key)
-        return store[key]
+        return memo.once(("steps of engines", what), lambda: BoundedCache(MOST_PLANS)).once(key, make)
 
     alike = *content(capturing_nothing(question), plan), speculation
     known = kept("known", alike, Known)

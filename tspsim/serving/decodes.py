@@ -23,12 +23,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import once
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from .flat import Layout, things_of
@@ -243,7 +243,7 @@ class Decodes:
         beside_s = self._seconds(contexts) - float(experts_s(own)[0])
         return lambda tokens: self._seconds(contexts, tokens / own) - float(experts_s(tokens)[0]) - beside_s
 
-    @cached_property
+    @once
     def _typical(self) -> int:
         return min(TYPICAL_CONTEXT, (self.programs.question.model.max_context or TYPICAL_CONTEXT) // 2)
 
@@ -254,7 +254,7 @@ class Decodes:
             self._curves[key] = Curve(lambda context: self._seconds((context,) * batch), self.bends)
         return self._curves[key]
 
-    @cached_property
+    @once
     def _waits(self) -> bool:
         """Whether a step waits for the longest of its contexts: one of two takes longer than both at their mean."""
         far = 4 * max(self.bends)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+from .._memory import once
 from ..description import cost_of, settings_of, too_large
 from ..errors import InputError, UnknownNameError, describe
 from ..parallel import Job, Plan, capacity, scheme_axes, served
@@ -58,7 +58,7 @@ class Deployment:
         if self.router not in ROUTERS:
             raise UnknownNameError("router", self.router, ROUTERS.names(), key=self.place.get(ROUTER))
 
-    @cached_property
+    @once
     def lanes(self) -> int:
         """Attention replicas that step together: those that share experts."""
         return self.plan.attention_replicas
@@ -68,14 +68,14 @@ class Deployment:
         """Engines of their own."""
         return self.machines * (self.plan.dp // self.lanes)
 
-    @cached_property
+    @once
     def drafts(self) -> Speculation | None:
         """What decoding sequences verify, with the acceptance that holds for the model."""
         if self.speculation is None or not self.speculation.tokens:
             return None
         return self.speculation.served(self.question.scenario.workload.model).speculation()
 
-    @cached_property
+    @once
     def configured(self) -> Question:
         """The question with the engine's own limits as they are configured: graphs and memory follow them."""
         stack, policy = self.question.work.stack, self.policy
@@ -87,7 +87,7 @@ class Deployment:
         work = replace(self.question.work, stack=replace(stack, engine=engine))
         return replace(self.question, work=work)
 
-    @cached_property
+    @once
     def costs(self) -> ProgramCosts:
         """Of its steps."""
         return costs_of(self.configured, self.plan, speculation=self.drafts, num_gpu_blocks=self._whole(BLOCKS))
@@ -97,7 +97,7 @@ class Deployment:
         """Of all its kinds of engines."""
         return (self.costs,)
 
-    @cached_property
+    @once
     def engine(self) -> Engine:
         """The scheduler, its options, and its cache.
 
@@ -148,7 +148,7 @@ class Deployment:
         usual = {name: policy.options.model_fields[name].default, **(own.options if policy.name == own.name else {})}
         return bool(self.options.get(name, usual[name]) != off)
 
-    @cached_property
+    @once
     def states(self) -> States | None:
         """How the engine keeps states of linear attention; None: the model has none, or nobody says."""
         rule, capacity = self.configured.work.stack.engine.states, self.costs.capacity
@@ -200,7 +200,7 @@ class Deployment:
             raise InputError(f"'{value}' is not a whole number of at least {words}", key=self.place[key])
         return value
 
-    @cached_property
+    @once
     def memory(self) -> Memory:
         """What a started engine takes of a GPU: weights, the largest pass, graphs, runtime, room for caches."""
         configured_, plan = self.configured, self.plan

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from functools import lru_cache
 from itertools import pairwise
 
+from .._memory import remembered
 from .tables import EPSILON, Floats
 
 #: Rows of the smallest tile of a product: within so many a table is straight but for small things.
@@ -121,7 +121,7 @@ class Tokens:
     """A vector over n = 1, 2, …: of few the value itself, as experts bend between any two of them, of more in cells."""
 
     def __init__(self, value: Vector, least: float = 0.0) -> None:
-        self._value = lru_cache(maxsize=None)(value)
+        self._value = remembered(65_536)(value)
         self._cells = Cells(self._value, least, first=FEW + 1)
 
     def __call__(self, n: int) -> Floats:
@@ -137,7 +137,7 @@ class Quarters:
     """
 
     def __init__(self, value: Callable[[int], float], besides: int) -> None:
-        self._value, self._besides = lru_cache(maxsize=None)(value), besides
+        self._value, self._besides = remembered(65_536)(value), besides
 
     def __call__(self, n: int) -> float:
         step = max(1, (1 << (n.bit_length() - 1)) // 4)

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from .._memory import remembered
 from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
@@ -170,7 +170,7 @@ class Shape:
         self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
         self._of_prompts = [each.field.prompts for each in carriers]
-        self._known_s = lru_cache(maxsize=MOST_PROMPTS)(self._carried_s)
+        self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
         self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1

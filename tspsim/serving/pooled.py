@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+from .._memory import once
 from ..errors import InputError
 from ..network import Cluster
 from ..network.load import load_fabric
@@ -83,7 +83,7 @@ class PooledDeployment(Deployment):
             return one
         return Cache(one.capacity_tokens * count, one.sessions * count, count * self.parts["decode"].replicas)
 
-    @cached_property
+    @once
     def memory(self) -> Memory:
         """Of a GPU that reads prompts, if they do not fit there; else of one that writes answers."""
         reader, writer = (part.memory for part in self.parts.values())
@@ -172,7 +172,7 @@ def joined(clusters: Sequence[Cluster], fabric: str | None, key: str) -> Sequenc
     """Clusters with a way between them; raises InputError where they have none."""
     if fabric is not None:
         spec = load_fabric(fabric)
-        return [replace(each, fabric=spec, memo={}) for each in clusters]
+        return [replace(each, fabric=spec) for each in clusters]
     lacking = next((each for each in clusters if each.fabric is None), None)
     if len(clusters) > 1 and lacking is not None:
         raise InputError(f"{lacking.name} has no fabric to reach the other pool by; name one", key=key)

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
 from math import hypot
 
 from .. import inference, metrics
-from .._quick import knowing
+from .._memory import knowing, once, remembered
 from ..costs import Costs
 from ..hardware.pricers import price
 from ..mesh import Mesh
@@ -184,7 +183,7 @@ class StepPrograms:
 
     # --- pieces of a step -------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def queries(self) -> int:
         """Positions that a sequence that decodes computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
@@ -199,7 +198,7 @@ class StepPrograms:
         pipeline all."""
         return self._forms.things_of(job)
 
-    @cached_property
+    @once
     def _forms(self) -> Forms:
         model = self.question.model
         models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
@@ -215,13 +214,13 @@ class StepPrograms:
         silent = knowing(replace(job, plan=plan, work=replace(job.work, stack=self._silent)), passes=job.passes)
         return self.written_of(silent)
 
-    @cached_property
+    @once
     def _different_layers(self) -> int:
         """Layers from the first on that all kinds are among."""
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
-    @cached_property
+    @once
     def _silent(self) -> Stack:
         stack = self.question.work.stack
         alone = replace(stack, kernel_s=0.0, collective_s=0.0, collective_s_per_rank=0.0)
@@ -243,7 +242,7 @@ class StepPrograms:
         """Seconds of operators in passes of which so much is captured, those of late remembered."""
         if captured not in self._operators_s:
             cost = self.question.work.stack.cost(self.costs, self.question.device, captured)
-            self._operators_s[captured] = lru_cache(MOST_OPERATORS)(cost)
+            self._operators_s[captured] = remembered(MOST_OPERATORS)(cost)
         return self._operators_s[captured]
 
     def experts_s(self, tokens: int, captured: Captured) -> float:
@@ -252,7 +251,7 @@ class StepPrograms:
         things = self.things_of(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
         return sum(count * times(things[index]) for index, count in weights.items())
 
-    @cached_property
+    @once
     def _routed(self) -> dict[int, int]:
         """Of a step's things in few layers those that multiply experts, and how many of all layers are alike."""
         job = self.decoding((TYPICAL_BATCH,))
@@ -282,7 +281,7 @@ class StepPrograms:
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
         return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s
 
-    @cached_property
+    @once
     def _between_s(self) -> float:
         """What a pass takes whatever is in it (:attr:`tspsim.parallel.Job.between_s`)."""
         return self.decoding((1,)).between_s

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from .._memory import once
 from ..errors import InputError
 from .requests import Request
 
@@ -62,7 +62,7 @@ class Speculation:
         """Positions of a sequence that a step computes."""
         return self.drafts + 1
 
-    @cached_property
+    @once
     def tokens_a_step(self) -> float:
         """That a step puts out for a sequence, in the mean."""
         return 1.0 + float(np.cumprod(self.acceptance).sum())

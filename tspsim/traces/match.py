@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._memory import remembered
 from ..operators import Computes
 from .kinds import COLLECTIVES, HEAVY, KINDS
 from .simulated import Operation
@@ -92,7 +92,7 @@ class Worth:
     helper: Floats
 
 
-@lru_cache(maxsize=256)
+@remembered(256)
 def _table(kind: str, calls: int) -> tuple[Floats, Floats, Floats]:
     """The same by kind of kernel, in the order of KINDS."""
     first, further, helper = (np.full(len(KINDS), _NEVER) for _ in range(3))
@@ -257,7 +257,7 @@ def _back(
     return start
 
 
-@lru_cache(maxsize=8192)
+@remembered(8192)
 def stated_sizes(text: str) -> tuple[int, int, int] | None:
     """m, n and k of a product from the shapes of its inputs: two matrices, or a bias and two (``aten::addmm``)."""
     if not text:

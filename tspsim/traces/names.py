@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 from typing import Any
 
+from .._memory import once, remembered
 from ..registry import Registry, changes
 from .kinds import UNKNOWN
 
@@ -39,7 +39,7 @@ class KernelNames:
     operators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     waits: tuple[str, ...] = ()
 
-    @cached_property
+    @once
     def _patterns(self) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
         first, second = (
             [(re.compile("|".join(patterns)), kind) for kind, patterns in table.items()]
@@ -70,7 +70,7 @@ def kind_of(kernel: str, operator: str = "") -> str:
     return _kind_of(kernel, operator, changes())
 
 
-@lru_cache(maxsize=65_536)
+@remembered(65_536)
 def _kind_of(kernel: str, operator: str, version: int) -> str:
     rules = tuple(reversed(KERNEL_NAMES.values()))
     for rule in rules:
@@ -90,7 +90,7 @@ def waits(kernel: str) -> bool:
     return _waits(kernel, changes())
 
 
-@lru_cache(maxsize=65_536)
+@remembered(65_536)
 def _waits(kernel: str, version: int) -> bool:
     return any(re.search(pattern, kernel) for rule in KERNEL_NAMES.values() for pattern in rule.waits)
 

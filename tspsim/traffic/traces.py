@@ -16,13 +16,13 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import catalog
+from .._memory import remembered
 from ..errors import InputError, UnknownNameError, shorten
 from ..registry import Registry
 from .kind import Floats, Ints
@@ -140,7 +140,7 @@ def read_trace(name: str) -> Trace:
     return _read(str(path), state.st_mtime_ns)
 
 
-@lru_cache(maxsize=8)
+@remembered(8)
 def _read(file: str, _changed: int) -> Trace:
     path = Path(file)
     try:

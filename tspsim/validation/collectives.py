@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from tspsim.errors import InputError
 from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
 from tspsim.program import COLLECTIVE_KINDS
 
+from .._memory import remembered
 from .answers import Answers, each_row
 from .cells import Row
 from .devices import named_device
@@ -104,7 +103,7 @@ def custom_library(written: str) -> str:
     return f"{engine} trtllm custom" if kernels == "trtllm" != engine else f"{engine} custom"
 
 
-@cache
+@remembered(64)
 def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node: str | None = None) -> Cluster:
     """The cluster that a row was measured on.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
 from pathlib import Path
 
 from tspsim import catalog
@@ -12,6 +11,8 @@ from tspsim.model import load_model
 from tspsim.network import build_cluster
 from tspsim.parallel import load_stack
 from tspsim.question import Lookups
+
+from .._memory import remembered
 
 #: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb", "h100 (96gb hbm2e, 500w)": "h100-96gb-500w"}
@@ -48,21 +49,21 @@ def device(name: str) -> Device:
     return _loaded(name, path.resolve(), state.st_mtime_ns, state.st_size)
 
 
-@cache
+@remembered(64)
 def _loaded(name: str, path: Path, changed_ns: int, size_bytes: int) -> Device:
     return load_device(name)
 
 
 #: Clusters kept at once: rows that stand together share theirs, and each remembers what it was asked.
 CLUSTERS = 16
-_cluster, _model, _stack = lru_cache(CLUSTERS)(build_cluster), cache(load_model), cache(load_stack)
+_cluster, _model, _stack = remembered(CLUSTERS)(build_cluster), remembered(256)(load_model), remembered(256)(load_stack)
 LOOKUPS = Lookups(build_cluster=_cluster, load_device=device, load_model=_model, load_stack=_stack)
 
 
 def forget() -> None:
     """Read the catalog again: a folder of devices has changed."""
-    for remembered in (_loaded, _cluster, _model, _stack):
-        remembered.cache_clear()
+    for kept in (_loaded, _cluster, _model, _stack):
+        kept.cache_clear()
 
 
 def named_device(written: object) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +22,7 @@ from tspsim.model.parts import LatentAttention
 from tspsim.model.serving import ServingLayer
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator
 
+from .._memory import remembered
 from . import kernels
 from .answers import Answers, Predictor, each_row
 from .cells import Row
@@ -150,7 +150,7 @@ def size(row: Row, column: str) -> int:
         raise InputError(f"no {column}: a module's row needs it") from None
 
 
-@cache
+@remembered(256)
 def _layer(
     hidden: int, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int, products: str, cached: str
 ) -> ServingLayer:

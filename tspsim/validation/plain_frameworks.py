@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from tspsim import catalog
@@ -19,6 +18,7 @@ from tspsim.model.parts import Experts
 from tspsim.scenario import load
 from tspsim.simulation import Question, look_up
 
+from .._memory import remembered
 from .answers import Answers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
@@ -52,7 +52,7 @@ NAMES = {"llama2-7b": "llama-2-7b", "llama2-70b": "llama-2-70b"}
 OF_EXPERTS = re.compile(r"kmoe(\d+)")
 
 
-@cache
+@remembered(64)
 def architecture(name: str) -> Architecture:
     """The model of a row; raises InputError where nobody knows it."""
     experts = OF_EXPERTS.fullmatch(name)

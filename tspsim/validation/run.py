@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import numpy as np
 from tspsim._display import Pictured, html_table
 from tspsim.errors import InputError, shorten
 
+from .._memory import once
 from .answers import Answers
 from .statistics import errors
 from .tables import TABLES, Table
@@ -49,12 +49,12 @@ class Outcome:
     #: One a row.
     answers: Answers = field(repr=False)
 
-    @cached_property
+    @once
     def measured(self) -> NDArray[np.float64]:
         """The main column, shape (rows,); NaN where a cell is no number."""
         return _numbers(self.rows, self.table.column)
 
-    @cached_property
+    @once
     def predicted(self) -> NDArray[np.bool_]:
         """Which rows have a prediction, shape (rows,)."""
         known: NDArray[np.bool_] = np.isfinite(self.answers.predicted)

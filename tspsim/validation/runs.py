@@ -11,7 +11,6 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.scenario import load
 from tspsim.simulation import Question, admitted, look_up, scheduled, step_of
 
+from .._memory import remembered
 from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
@@ -113,7 +113,7 @@ TOO_LARGE = "does not fit by the memory model"
 STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries", "optimizer_buffers")
 
 
-@cache
+@remembered(4096)
 def simulate_run(run: Run) -> Predicted:
     """The step of a run.
 
@@ -227,7 +227,7 @@ def _micro_batches(run: Run) -> int:
     return run.global_batch // (run.dp * run.micro_batch)
 
 
-@lru_cache(4)
+@remembered(4)
 def question_of(run: Run, micro_batches: int) -> Question:
     """The run as the simulator is asked for it, with some micro-batches a replica."""
     return look_up(load(scenario(run, micro_batches)), LOOKUPS)
@@ -302,7 +302,7 @@ def node_of(device: str) -> int:
     return int(catalog.read_yaml(catalog.locate("nodes", usual_node(device)))["gpus"])
 
 
-@cache
+@remembered(64)
 def machine(device: str, gpus: int) -> tuple[str, int]:
     """The node of a run (a catalog name, or a file with the GPUs it uses of one) and how many of them.
 
@@ -324,7 +324,7 @@ def machine(device: str, gpus: int) -> tuple[str, int]:
     return str(file), gpus // used
 
 
-@cache
+@remembered(256)
 def file_of(model: Architecture) -> Path:
     """A model as a file a scenario can name."""
     import yaml

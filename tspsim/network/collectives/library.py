@@ -35,9 +35,6 @@ from .relabelled import Standing, onto, standing
 from .schedule import Group, on_links, summed
 from .traffic import NOTHING, Traffic
 
-#: Results kept on one cluster; beyond, the oldest half is let go.
-MOST_KEPT = 65_536
-
 
 def collective(
     cluster: Cluster,
@@ -335,9 +332,5 @@ def _traffic(
 
 
 def _kept(cluster: Cluster, key: object, traffic: Traffic) -> Traffic:
-    memo = cluster.memo
-    if len(memo) >= MOST_KEPT:
-        for old in list(memo)[: MOST_KEPT // 2]:
-            del memo[old]
-    memo[key] = traffic
+    cluster.memo[key] = traffic
     return traffic

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from ..._memory import remembered
 from ..kinds import RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .ring import KINDS, rings
@@ -23,7 +22,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     return rings(group, kind, hamiltonian_cycles(len(group.members[0])))
 
 
-@lru_cache
+@remembered(128)
 def hamiltonian_cycles(n: int) -> tuple[Cycle, ...]:
     """Directed Hamiltonian cycles of the complete digraph on ``n`` vertices, no two sharing an arc.
 

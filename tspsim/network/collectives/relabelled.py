@@ -46,7 +46,7 @@ def standing(cluster: Cluster, ranks: Sequence[int]) -> Standing | None:
     inside = local.tobytes(), begins.tobytes()
     if len(nodes) == 1:
         return Standing((inside,), nodes, nodes[:0])
-    uplinks = cluster.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
+    uplinks = cluster.memo.once("uplinks", lambda: _uplinks(cluster)) if cluster.islands is None else None
     if uplinks is None:
         return None
     leaves, number = np.unique(uplinks.leaf[nodes], return_inverse=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._memory import once
 from ..._quick import replace
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Group:
         """GPU of the root."""
         return self.ranks[self.root]
 
-    @cached_property
+    @once
     def members(self) -> tuple[tuple[int, ...], ...]:
         """GPUs of each node that takes part, sorted."""
         by_node: dict[int, list[int]] = {}
@@ -57,13 +57,13 @@ class Group:
             by_node.setdefault(rank // self.cluster.gpus_per_node, []).append(rank)
         return tuple(tuple(gpus) for gpus in by_node.values())
 
-    @cached_property
+    @once
     def regular(self) -> bool:
         """Whether the same positions take part in every node."""
         per_node = self.cluster.gpus_per_node
         return len({tuple(gpu % per_node for gpu in gpus) for gpus in self.members}) == 1
 
-    @cached_property
+    @once
     def source_node(self) -> int:
         """Index in ``members`` of the root's node."""
         return next(i for i, gpus in enumerate(self.members) if self.source in gpus)

@@ -68,7 +68,7 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
 
     def in_nodes(part: CollectiveKind) -> Schedule:
         # The same from whatever root.
-        return group.cluster.once(("in nodes", group.members, inside, part.name), lambda: found_in_nodes(part))
+        return group.cluster.memo.once(("in nodes", group.members, inside, part.name), lambda: found_in_nodes(part))
 
     def found_in_nodes(part: CollectiveKind) -> Schedule:
         if not group.cluster.factors:  # all nodes are alike: one is computed and moved
@@ -81,7 +81,7 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
         # The same whatever runs inside the nodes.
         key = ("on rails", group.members, group.source_node, outside, kind.name)
         each = (outside(_on_rail(group, i), kind)[0] for i in range(g))
-        return group.cluster.once(key, lambda: scaled(beside(each), 1.0 / g))
+        return group.cluster.memo.once(key, lambda: scaled(beside(each), 1.0 / g))
 
     rails = on_rails()
     phases = {

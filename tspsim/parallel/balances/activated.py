@@ -15,13 +15,13 @@ as many ``replicas`` as experts, which is plain expert parallelism.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from ..._memory import remembered
 from ...units import Seconds
 from ..balance import BALANCES, Balanced, BalanceOption, ExpertBalance, Visits
 from . import eplb
@@ -64,7 +64,7 @@ def drawn(shares: Sequence[float], pairs: float, draws: int, seed: int) -> NDArr
     return np.where(quantiles <= np.exp(-mean), 0.0, np.ceil(np.maximum(pdtrik(quantiles, mean), 1e-9)))
 
 
-@lru_cache(maxsize=4096)
+@remembered(4096)
 def steps(
     visits: Visits, replicas: int | None, spread: Spread, draws: int, stale: float, seed: int
 ) -> tuple[float, float]:

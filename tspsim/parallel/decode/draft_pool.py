@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from ..._quick import knowing
+from ..._memory import knowing
 from ...units import PositiveCount
 from ..choice import Option
 from ..draft import DRAFTS

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
+from ..._memory import once
 from ...model.attention.base import Rows, tokens_of
 from ...model.serving import ServingLayer
 from ...operators import BestOf, MemoryBound, Operator, Role
@@ -38,25 +38,25 @@ class Partial:
     #: How the ranks agree on what an indexer chooses.
     index: IndexExchange
 
-    @cached_property
+    @once
     def ranks(self) -> int:
         return self.share.ranks
 
-    @cached_property
+    @once
     def tokens(self) -> int:
         return tokens_of(self.rows)
 
-    @cached_property
+    @once
     def heads(self) -> int:
         """m."""
         return self.layer.model.heads // self.share.attended
 
-    @cached_property
+    @once
     def own_heads(self) -> int:
         """Heads that this rank's output projection takes."""
         return self.layer.model.heads // self.share.own
 
-    @cached_property
+    @once
     def widths(self) -> tuple[int, int]:
         return self.layer.attention_kind.merged(self.layer.model)
 
@@ -82,7 +82,7 @@ class Partial:
         """Bytes of one fp32 number a token and head."""
         return self.tokens * heads * FP32
 
-    @cached_property
+    @once
     def attending(self) -> ServingLayer:
         """The layer with the heads that are attended, over this rank's part of the contexts."""
         keys = 1 if self.index.whole else self.ranks
@@ -124,7 +124,7 @@ class Partial:
 
     # --- what comes before --------------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def entries(self) -> float:
         """Bytes of what a rank's heads add to the cache that ranks with other heads keep."""
         layer, share = self.layer, self.share
@@ -135,7 +135,7 @@ class Partial:
         elements = layer.attention_kind.cache_elements(model, layer.kind) / min(share.projected, use.heads)
         return self.tokens * elements * self.element
 
-    @cached_property
+    @once
     def gathered(self) -> float:
         """Bytes of the queries of all heads that are attended, and of new entries of the cache, where other ranks made
         them."""

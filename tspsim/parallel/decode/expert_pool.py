@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..._quick import knowing
+from ..._memory import knowing
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer

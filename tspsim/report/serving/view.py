@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from tspsim.result import PlanResult
 from tspsim.serving.steady import figures, interval
 from tspsim.serving.waits import Waits
+
+from ..._memory import once
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,7 +29,7 @@ KINDS = (PREFILL, MIXED, DECODE)
 class Requests(Waits):
     """A run's requests in order of arrival, an entry each; seconds of the run, nan where nothing came of it."""
 
-    @cached_property
+    @once
     def ended(self) -> NDArray[np.bool_]:
         """Which were answered to the last token."""
         return np.isfinite(self.end_s) & np.isfinite(self.first_token_s)
@@ -234,7 +235,7 @@ class Served:
     def name(self) -> str:
         return f"{self.plan.name} on {self.offer}" if self.offer else self.plan.name
 
-    @cached_property
+    @once
     def best(self) -> Run:
         """The load under which it does most: within the limits where there are some, else of outputs."""
         return max(self.runs, key=Merit.of)
@@ -294,7 +295,7 @@ class ServingView:
             return "the stated traffic"
         return f"{load:,.4g} at once" if self.closed else f"{load:,.4g} request{'s' * (load != 1.0)}/s"
 
-    @cached_property
+    @once
     def ranked(self) -> tuple[Served, ...]:
         """Plans, the best first (of equals the first)."""
         return tuple(sorted(self.served, key=lambda each: Merit.of(each.best), reverse=True))

@@ -6,13 +6,14 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import ClassVar
 
 from tspsim.cells import Cell
 from tspsim.report.numbers import seconds
 from tspsim.studies.table import Table
 from tspsim.units import compact, digits, gib, percent, si_unit
+
+from ..._memory import once
 
 #: What counts of paths count, where the path's last word does not say it.
 COUNTED = {"sequence": "tokens", "context": "tokens", "chunk": "tokens", "tokens": "tokens"}
@@ -167,7 +168,7 @@ class SweepView:
             rows.append(Row(coordinates, numbers, str(error) if error is not None else "", place))
         return rows
 
-    @cached_property
+    @once
     def paths(self) -> tuple[str, ...]:
         """Swept paths that are coordinates of their own: plans by name stand beside them anyway."""
         return tuple(path for path in self.table.swept if path != "plans")
@@ -187,19 +188,19 @@ class SweepView:
     def refused(self) -> tuple[Row, ...]:
         return tuple(row for row in self.rows if row.error)
 
-    @cached_property
+    @once
     def axes(self) -> tuple[Axis, ...]:
         """Swept paths with more than one value, in the order of the command; of those that step together the first."""
         every = [self.axis(path) for path in self.paths]
         several = [axis for axis in every if len(axis.values) > 1]
         return tuple(several[:1] if self.table.zipped else several)
 
-    @cached_property
+    @once
     def together(self) -> tuple[Axis, ...]:
         """Paths that step with the first axis."""
         return tuple(self.axis(path) for path in self.paths[1:]) if self.table.zipped else ()
 
-    @cached_property
+    @once
     def plans(self) -> Axis:
         """The plans, in the scenario's order."""
         return Axis(PLAN, "plan", tuple(dict.fromkeys(row.plan for row in self.rows)), False)
@@ -227,7 +228,7 @@ class SweepView:
             return f"{name} of {parts[1]}"
         return name if last[parts[-1]] == 1 else path
 
-    @cached_property
+    @once
     def measures(self) -> tuple[Measure, ...]:
         """Those that rows have and that differ; the first leads."""
         found = {name for row in self.ran for name in row.numbers}

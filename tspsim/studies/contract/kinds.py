@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from functools import cache
 from typing import Any
 
+from ..._memory import remembered
 from ...errors import InputError, UnknownNameError
 from ...registry import Registry
 
@@ -25,7 +25,7 @@ ROOMS = (
 )
 
 
-@cache
+@remembered(1)
 def registries() -> dict[str, Registry[Any]]:
     """All of the package, by their groups of entry points."""
     found: dict[str, Registry[Any]] = {}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Protocol
 
 import numpy as np
 
+from ..._memory import once
 from ...errors import InputError
 from ...mesh import Mesh
 from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
@@ -66,7 +66,7 @@ class Run:
         """Whether weights or gradients are divided among them."""
         return self.plan.zero >= 2 and self.copies > 1
 
-    @cached_property
+    @once
     def chunks(self) -> tuple[int, ...]:
         """Layers of every pipeline chunk, first to last."""
         plan = self.plan

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from ..._memory import once
 from ...parallel import Job
 from ...paths import LowerBound
 from ...result import PlanResult
@@ -77,7 +77,7 @@ class Search:
     unseen_s: float = math.inf
     sets: Sets = field(init=False, repr=False)
 
-    @cached_property
+    @once
     def shapes(self) -> Shapes:
         """The spreads, the same objects each time, and what they are made of."""
         return Shapes(self.sets, list(self.space.spreads()))

@@ -17,9 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TypeVar
 
+from ..._memory import once
 from ...errors import TspsimError
 from ...serving.deployment import Deployment
 from ...serving.work import Chunk, Work
@@ -72,13 +72,13 @@ class Engine:
         """Of attention replicas."""
         return self.replicas * self.deployment.replicas * self.deployment.lanes
 
-    @cached_property
+    @once
     def _most_tokens(self) -> int:
         """Of a step."""
         engine = self.deployment.engine
         return engine.policy.step_tokens(dict(engine.options)) or self.demand.prompt
 
-    @cached_property
+    @once
     def read_s(self) -> float:
         """Of a prompt that is read alone: all its steps."""
         costs, most = self.deployment.costs, self._most_tokens
@@ -86,7 +86,7 @@ class Engine:
         pieces = [Chunk(min(most, self.demand.prompt - start), start) for start in starts]
         return sum(costs.seconds([Work((piece,))]) for piece in pieces)
 
-    @cached_property
+    @once
     def shared_read_s(self) -> float:
         """The same of prompts that fill steps together."""
         together = max(1, self._most_tokens // self.demand.prompt)
@@ -113,7 +113,7 @@ class Engine:
         drafts = self.deployment.drafts
         return drafts.accepted if drafts else 1.0
 
-    @cached_property
+    @once
     def most(self) -> int:
         """Sequences that an attention replica has room for, up to the engine's own limit."""
         sessions = self.deployment.costs.capacity.sessions(self.demand.prompt + self.demand.output)

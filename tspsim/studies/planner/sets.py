@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from ..._memory import BoundedCache, Itself
 from ..._quick import replace
 from ...parallel import Job, scheme_axes
 from ...parallel.pipeline import PipelineOrder, order_of
@@ -23,6 +24,8 @@ from .space import Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
 PipelineKey = tuple[int, int, str]
+#: What one search keeps of what it has made: none came near it.
+MOST_MADE = 4_000_000
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
@@ -37,8 +40,8 @@ class Sets:
     bound: LowerBound
     #: Memory of a GPU.
     capacity_bytes: float
-    #: What was made, with what it was made of.
-    _made: dict[Hashable, tuple[Any, object]] = field(default_factory=dict)
+    #: What was made, under what it was made of.
+    _made: BoundedCache = field(default_factory=lambda: BoundedCache(MOST_MADE))
     _states: dict[Hashable, list[float]] = field(default_factory=dict)
     _first: dict[Hashable, Job | None] = field(default_factory=dict)
 
@@ -97,7 +100,7 @@ class Sets:
             plan = replace(family.plan, sequence_regions=family.plan.tp > 1, vpp=vpp, schedule=schedule)
             return self.first_stage_bytes(replace(family, plan=plan))
 
-        return self._remembered(("least_bytes", id(family), pipeline), family, least)
+        return self._made.once(("least_bytes", Itself(family), pipeline), least)
 
     def divisions(self, layout: Candidate, least_bytes: float) -> list[Division]:
         """Ways to divide state with which a layout may fit that keeps ``least_bytes`` with all of it divided."""
@@ -139,7 +142,7 @@ class Sets:
             least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
             return self.bound.even_s(staged.job, staged.mesh, self.divisions(staged, least_bytes))
 
-        return self._remembered(("beside_s", id(staged)), staged, found)
+        return self._made.once(("beside_s", Itself(staged)), found)
 
     def layouts(self, staged: Candidate) -> list[tuple[float, Candidate]]:
         """Its pipelines, each with the same."""
@@ -156,7 +159,7 @@ class Sets:
             divisions = () if layout.job.copies == 1 else (division,)
             return self.bound.rough_s(layout.job, layout.mesh, divisions)
 
-        return self._remembered(("rough_s", id(layout), division.zero, division.shard_group), layout, found)
+        return self._made.once(("rough_s", Itself(layout), division.zero, division.shard_group), found)
 
     def outline(self, layout: Candidate) -> Outline:
         return self.bound.outline(layout.job, layout.mesh)
@@ -173,8 +176,8 @@ class Sets:
     def outline_of(self, thinner: Candidate, layout: Candidate) -> float:
         """The outline of a layout's plan that keeps less: found once for all whose replicas divide other things."""
         plan = thinner.plan
-        key = ("outline_of", id(layout), plan.recomputed, plan.offload_layers, plan.activation_store)
-        return self._remembered(key, layout, lambda: self.bound.outline_s(thinner.job, thinner.mesh))
+        key = ("outline_of", Itself(layout), plan.recomputed, plan.offload_layers, plan.activation_store)
+        return self._made.once(key, lambda: self.bound.outline_s(thinner.job, thinner.mesh))
 
     def thin_s(self, thinner: Candidate, division: Division) -> float:
         """A plan that keeps less, by its kernels and what moves beside them."""
@@ -188,18 +191,11 @@ class Sets:
             found = self.space.plan(layout, division)
             return None if found is None else (self.memory_bytes(found.job), found)
 
-        return self._remembered(("plan", id(layout), *division[:2]), layout, made)
+        return self._made.once(("plan", Itself(layout), *division[:2]), made)
 
     def step_s(self, candidate: Candidate) -> float:
         return self.bound.step_s(candidate.job, candidate.mesh)
 
     def once(self, what: Callable[[Given], Made], of: Given) -> Made:
         """What a function makes of something that was listed, made once: further questions find it."""
-        return self._remembered((what.__name__, id(of)), of, lambda: what(of))
-
-    def _remembered(self, key: Hashable, of: object, make: Callable[[], Made]) -> Made:
-        """What is made under a key with the identity of something, which is kept beside it so that its number stays."""
-        if key not in self._made:
-            self._made[key] = make(), of
-        made: Made = self._made[key][0]
-        return made
+        return self._made.once((what.__name__, Itself(of)), lambda: what(of))

@@ -7,9 +7,9 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import TypeVar
 
+from ..._memory import once
 from ...parallel import Job, Plan, scheme_axes
 from ...paths import Division
 from .candidate import Candidate
@@ -52,7 +52,7 @@ class Shapes:
     def __init__(self, sets: Sets, spreads: Sequence[Job]) -> None:
         self.sets, self.spreads = sets, spreads
 
-    @cached_property
+    @once
     def by_key(self) -> Mapping[SpreadKey, Job]:
         return {key_of(spread.plan): spread for spread in self.spreads}
 
@@ -128,7 +128,7 @@ class Shapes:
         sizes = [each for each in self._sizes(degrees, ep, exchange, size) if each > size]
         return [self.by_key[degrees, ep, each, exchange] for each in sizes]
 
-    @cached_property
+    @once
     def _of_degrees(self) -> Mapping[tuple[int, ...], list[SpreadKey]]:
         found: dict[tuple[int, ...], list[SpreadKey]] = {}
         for key in self.by_key:

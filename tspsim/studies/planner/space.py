@@ -15,8 +15,8 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
+from ..._memory import once
 from ..._quick import replace
 from ...errors import InputError
 from ...mesh import Mesh
@@ -70,7 +70,7 @@ class Space:
         self.effort.add(CHECK_S)
         return is_legal(job)
 
-    @cached_property
+    @once
     def divisors(self) -> tuple[int, ...]:
         gpus = self.cluster.gpus
         return tuple(degree for degree in range(1, gpus + 1) if gpus % degree == 0)
@@ -131,12 +131,12 @@ class Space:
         plan = job.plan.owned(self.model)
         return job if plan.expert_owners == job.plan.expert_owners else replace(job, plan=plan)
 
-    @cached_property
+    @once
     def kernel_keys(self) -> list[Sought]:
         """Keys with ways of their own that change kernels, in this question."""
         return [each for each in searched_keys(self.model, self.work) if each.ways is not None and each.kernels]
 
-    @cached_property
+    @once
     def moment_keys(self) -> list[Sought]:
         """Those that change when things run alone."""
         return [each for each in searched_keys(self.model, self.work) if each.ways is not None and not each.kernels]

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Annotated, NamedTuple, Self
 
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
+from ..._memory import once
 from ...units import Count, Seconds
 from ..kind import Floats, Ints
 from ..traces import Trace
@@ -78,7 +78,7 @@ class Trees(WithTools):
         """Of a task that is stated, told without listing them where they may be many."""
         return len(self.shape(Draws()))
 
-    @cached_property
+    @once
     def _calls(self) -> Shape:
         """Of all tasks; of those that are drawn an example."""
         return self.shape(Draws(np.random.default_rng(0)))

@@ -10,10 +10,10 @@ workloads/traffic/mlperf.yaml.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from ... import catalog
+from ..._memory import remembered
 from ...units import parse
 from ..arrivals import Arrivals
 from ..traces import FOLDER
@@ -82,7 +82,7 @@ class Offline(Protocol):
         )
 
 
-@lru_cache(maxsize=1)
+@remembered(1)
 def stated() -> Mapping[str, Any]:
     """``bounds`` (scenario → model → ``ttft`` and ``tpot``) and ``samples`` by model, as they stand in the file."""
     for root in catalog.roots():

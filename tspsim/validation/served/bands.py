@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from tspsim.simulation import run_plan
 
+from ..._memory import remembered
 from .question import step_question
 from .run import ServedPlan, ServedRun
 
@@ -37,7 +37,7 @@ def band_of(run: ServedRun) -> Band:
     return Band(decode, (prefill[0] / QUEUE, prefill[1] * QUEUE))
 
 
-@lru_cache(4096)
+@remembered(4096)
 def _step(plan: ServedPlan, step: str, batch: int, tokens: int) -> tuple[float, float]:
     """Low and high of a step over its seconds."""
     question = step_question(plan, step, batch, tokens)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tspsim.errors import InputError
 
+from ..._memory import remembered
 from . import cookbook, published, silicon
 from .bands import Band, band_of
 from .groups import fitted, group_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUN = "run"
 #: Runs whose outcomes are kept: metrics of one run stand together.
 RUNS = 512
-_replayed: Callable[[ServedRun], Measures] = lru_cache(RUNS)(replay)
+_replayed: Callable[[ServedRun], Measures] = remembered(RUNS)(replay)
 
 
 def with_runs(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from tspsim.network.load import usual_node
 from tspsim.scenario import load
 from tspsim.simulation import Question, look_up
 
+from ..._memory import remembered
 from ..devices import LOOKUPS
 from .run import ServedPlan
 
@@ -43,7 +43,7 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
     }
 
 
-@cache
+@remembered(64)
 def _node(device: str, gpus: int) -> tuple[str, int]:
     """The node of a run, a catalog name or a file with the GPUs it uses of one, and how many replicas it has room for.
 
@@ -71,7 +71,7 @@ def _node(device: str, gpus: int) -> tuple[str, int]:
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
-@lru_cache(QUESTIONS)
+@remembered(QUESTIONS)
 def question_of(plan: ServedPlan) -> Question:
     """The question of a decode step of one sequence: model, cluster, types and software are those of every step.
 

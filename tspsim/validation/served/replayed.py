@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 from tspsim.traffic.prefixes.share import Beginnings
 
+from ..._memory import remembered
 from . import disaggregated
 from .measures import Measures
 from .question import QUESTIONS, question_of
@@ -41,7 +41,7 @@ TOKENS = ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens")
 SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
 
-@lru_cache(QUESTIONS)
+@remembered(QUESTIONS)
 def _costs(plan: ServedPlan) -> ProgramCosts:
     question = question_of(plan)
     return costs_of(question, question.plans[0], speculation=drafting(plan).served(plan.model).speculation())
