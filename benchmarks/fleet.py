@@ -15,13 +15,13 @@ import numpy as np
 
 from tspsim.fleet import JOB_SCHEDULERS, PLACEMENTS
 from tspsim.fleet.clock import Fleet
-from tspsim.fleet.jobs import Job
+from tspsim.fleet.jobs import FleetJob
 from tspsim.fleet.nodes import Nodes
 
 NODES, LEAF, GPUS, HALF_A_YEAR_S, LOAD = 2048, 32, 8, 182 * 86_400.0, 0.9
 
 
-def jobs(count: int) -> list[Job]:
+def jobs(count: int) -> list[FleetJob]:
     """Sizes of 1 to 128 nodes, log-normal durations, users who ask for up to four times what they need; the cluster is
     asked for nine tenths of its time."""
     random = np.random.default_rng(0)
@@ -32,7 +32,7 @@ def jobs(count: int) -> list[Job]:
     says = runs * random.uniform(1.0, 4.0, count)
     rows = zip(submit.tolist(), wide.tolist(), runs.tolist(), says.tolist(), strict=True)
     return [
-        Job(number, f"job-{number}", "log", f"user {number % 20}", 0, at_s, (nodes,), (runs_s,), says_s)
+        FleetJob(number, f"job-{number}", "log", f"user {number % 20}", 0, at_s, (nodes,), (runs_s,), says_s)
         for number, (at_s, nodes, runs_s, says_s) in enumerate(rows)
     ]
 

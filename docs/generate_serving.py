@@ -25,7 +25,7 @@ from pydantic_core import PydanticUndefined
 import tspsim
 from tspsim.report.serving.adapter import view_of
 from tspsim.report.serving.thinning import columns
-from tspsim.report.serving.view import MIXED, PREFILL, Requests, Run, ServingView, Steps
+from tspsim.report.serving.view import MIXED, PREFILL, LoadRun, Requests, ServingView, StepRuns
 from tspsim.serving import POLICIES
 from tspsim.serving.routers import ROUTERS
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
@@ -47,14 +47,14 @@ def asked(name: str, *overrides: str) -> ServingView:
     return view_of(tspsim.simulate(tspsim.load(yaml.safe_load(scenarios()[name]), overrides)))
 
 
-def one(name: str, *overrides: str) -> Run:
+def one(name: str, *overrides: str) -> LoadRun:
     """The only run of a scenario."""
     (served,) = asked(name, *overrides).served
     (run,) = served.runs
     return run
 
 
-def told(run: Run) -> tuple[Requests, Steps]:
+def told(run: LoadRun) -> tuple[Requests, StepRuns]:
     """Requests and the only engine's log."""
     assert run.requests is not None
     (engine,) = run.engines
@@ -78,7 +78,7 @@ def percentile(values: Any, share: float) -> float:
     return float(np.percentile(values[np.isfinite(values)], share))
 
 
-def over_time(steps: Steps, end_s: float, *names: str) -> dict[str, Points]:
+def over_time(steps: StepRuns, end_s: float, *names: str) -> dict[str, Points]:
     """Means of columns of a log over 240 columns of time."""
     at = np.linspace(0.0, end_s, 241)
     cut = columns(steps, at)
@@ -321,7 +321,7 @@ TOKEN_S = (0.0115, 0.012, 0.013, 0.015, 0.0175, 0.02, 0.025, 0.03, 0.04, 0.05, 0
 FIRST_S, SHARE = 2.0, 0.9
 
 
-def kept(run: Run, token_s: float) -> float:
+def kept(run: LoadRun, token_s: float) -> float:
     """Requests/s served, if at least :data:`SHARE` of them keep the bounds; else none."""
     assert run.requests is not None
     good = (run.requests.ttft_s <= FIRST_S) & (run.requests.tpot_s <= token_s)

@@ -31,8 +31,8 @@ from ._memory import knowing
 from ._quick import replace
 from .engine.assignment import Assignment, Cost, counted
 from .engine.core import Interference, Submission
-from .engine.ranks import Device, Rank
-from .engine.ready import Issued, KnownInstructions, ReadyProgram
+from .engine.ranks import Rank, SimulatedDevice
+from .engine.ready import IssuedItems, KnownInstructions, ReadyProgram
 from .engine.steady import execute, length_of
 from .engine.system import SimulatedRank, System
 from .engine.timeline import ON_HOST, Label, Labels
@@ -77,7 +77,7 @@ def pays(job: Job) -> bool:
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatchPart:
     """What a micro-batch takes a rank: seconds by name, and bytes by what moved them; and what links carried of it."""
 
     #: ``("s",)`` all of it; ``("compute", family)``, ``("exposed", kind)`` seconds; ``("bytes", part, kind, axis,
@@ -87,20 +87,20 @@ class Part:
     links: Mapping[int, float]
     system: System
 
-    def __add__(self, other: Part) -> Part:
+    def __add__(self, other: MicroBatchPart) -> MicroBatchPart:
         return self.plus(other, 1.0)
 
-    def __sub__(self, other: Part) -> Part:
+    def __sub__(self, other: MicroBatchPart) -> MicroBatchPart:
         return self.plus(other, -1.0)
 
-    def plus(self, other: Part, times: float) -> Part:
+    def plus(self, other: MicroBatchPart, times: float) -> MicroBatchPart:
         """This, and the other so many times."""
         numbers, links = dict(self.numbers), dict(self.links)
         for key, value in other.numbers.items():
             numbers[key] = numbers.get(key, 0.0) + times * value
         for link, value in other.links.items():
             links[link] = links.get(link, 0.0) + times * value
-        return Part(numbers, links, self.system)
+        return MicroBatchPart(numbers, links, self.system)
 
     @property
     def seconds(self) -> float:
@@ -108,7 +108,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Joined(System):
+class JoinedSystem(System):
     """Stands for the systems of all parts: their bytes over links, and the transfers of the widest."""
 
     widest: System | None = None
@@ -130,7 +130,7 @@ class Apart:
         self.cluster, self.cost, self.mesh, self.job, self.interference = cluster, cost, mesh, job, interference
         self.scheme = scheme_of(job.plan)
         self._costs: dict[object, float] = {}
-        self._known: dict[object, Part] = {}
+        self._known: dict[object, MicroBatchPart] = {}
 
     def submission(self) -> Submission:
         """The step put together: a row for each replica's kernels of each micro-batch, and for what it waits for."""
@@ -140,7 +140,7 @@ class Apart:
         ready_s = [wait_s + sum(part.seconds for part in parts) for wait_s, parts in zip(waits_s, every, strict=True)]
         longest = max(range(len(every)), key=ready_s.__getitem__)
         last = self.part(replicas[longest][-1], LAST) - every[longest][-1]
-        rows: list[list[tuple[str, Part]]] = []
+        rows: list[list[tuple[str, MicroBatchPart]]] = []
         for each, parts, wait_s in zip(replicas, every, waits_s, strict=True):
             listed = [(title(pack), part) for pack, part in zip(each, parts, strict=True)]
             waiting = replace(gathers, numbers={**gathers.numbers, ("s",): gathers.seconds + wait_s})
@@ -149,16 +149,16 @@ class Apart:
         widest = max((part for parts in every for part in parts), key=lambda part: part.numbers.get(("exposed",), 0.0))
         return self._written(rows, links, widest.system)
 
-    def _gathers(self, firsts: Sequence[Pack]) -> tuple[Part, list[float]]:
+    def _gathers(self, firsts: Sequence[Pack]) -> tuple[MicroBatchPart, list[float]]:
         """What gathers of weights add to the longest first forward, and how long each replica waits for that one."""
         if not (self.job.training and self.job.plan.zero):
-            return Part({("s",): 0.0}, {}, NOTHING), [0.0] * len(firsts)
+            return MicroBatchPart({("s",): 0.0}, {}, NOTHING), [0.0] * len(firsts)
         each = [self.part(pack, ALONE).seconds for pack in firsts]
         longest = firsts[each.index(max(each))]
         added = self.part(longest, FIRST) - self.part(longest, ALONE)
         return added, [max(each) - seconds for seconds in each]
 
-    def part(self, pack: Pack, end: str = "") -> Part:
+    def part(self, pack: Pack, end: str = "") -> MicroBatchPart:
         """What a micro-batch takes, or what of it :data:`ENDS` name."""
         key = pack.tokens, pack.ranks, end
         if key not in self._known:
@@ -175,7 +175,7 @@ class Apart:
         plan = self.job.plan
         return bool(plan.recomputed or plan.offload_layers or plan.offload_weights)
 
-    def _run(self, pack: Pack, end: str, model: object) -> Part:
+    def _run(self, pack: Pack, end: str, model: object) -> MicroBatchPart:
         job = replace(self.job, model=model)
         places = {0, max(pack.ranks, job.plan.token_shards) - 1}
         programs = [self._program(job, pack._replace(position=place), end) for place in sorted(places)]
@@ -209,7 +209,7 @@ class Apart:
         kernels = ((each, times) for each, times in counted(program) if isinstance(each, Compute))
         return sum(times * seconds for each, times in kernels for _, seconds in self._seconds(each))
 
-    def _of_kernels(self, program: Program) -> Part:
+    def _of_kernels(self, program: Program) -> MicroBatchPart:
         """Kernels that wait for nobody, one after the other."""
         numbers: Numbers = {("s",): 0.0, ("flops",): 0.0, ("hbm",): 0.0}
         for each, times in counted(program):
@@ -219,14 +219,17 @@ class Apart:
                 numbers["s",] += times * seconds
             numbers["flops",] += times * sum(operator.flops for operator in each.operators)
             numbers["hbm",] += times * sum(operator.hbm_bytes for operator in each.operators)
-        return Part(numbers, {}, NOTHING)
+        return MicroBatchPart(numbers, {}, NOTHING)
 
     def _links(
-        self, replicas: Sequence[Sequence[Pack]], every: Sequence[Sequence[Part]], ends: Sequence[Part]
+        self,
+        replicas: Sequence[Sequence[Pack]],
+        every: Sequence[Sequence[MicroBatchPart]],
+        ends: Sequence[MicroBatchPart],
     ) -> dict[int, float]:
         """Bytes over links: where all groups worked alike, the share of those that had a micro-batch."""
         often: Counter[int] = Counter()
-        parts: dict[int, Part] = {}
+        parts: dict[int, MicroBatchPart] = {}
         for part in (part for listed in every for part in listed):
             often[id(part)] += 1
             parts[id(part)] = part
@@ -238,7 +241,7 @@ class Apart:
         return found
 
     def _written(
-        self, rows: Sequence[Sequence[tuple[str, Part]]], links: Mapping[int, float], widest: System
+        self, rows: Sequence[Sequence[tuple[str, MicroBatchPart]]], links: Mapping[int, float], widest: System
     ) -> Submission:
         groups = self.mesh.positions["dp"]
         gpus = np.sort(self.mesh.ranks.reshape(-1))
@@ -249,13 +252,15 @@ class Apart:
             first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
             labels, start_s, end_s = columns(listed, until_s)
             program = Program(f"replica {replica}")
-            unnamed = ReadyProgram(program, Issued((), (), ()), labels, (), KnownInstructions())
+            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
             every = np.arange(len(labels), dtype=np.int32)
             layers = np.array([label.layer for label in labels], dtype=np.int32)
             role = knowing(unnamed, labels=Labels(labels, every, layers))
-            ranks.append(SimulatedRank(Rank(Device(first, size)), role, size))
+            ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
             times.append((start_s, end_s))
-        submission = Submission(simpy.Environment(), Joined(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0)
+        submission = Submission(
+            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+        )
         submission.replaced(ranks, times)
         return submission
 
@@ -278,7 +283,7 @@ def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: 
     return Apart(cluster, cost, mesh, job, interference).submission()
 
 
-def part_of(submission: Submission) -> Part:
+def part_of(submission: Submission) -> MicroBatchPart:
     """What a run took its ranks, mean over all."""
     parts = metrics.breakdown(submission)
     numbers: Numbers = {("s",): submission.makespan_s, ("flops",): 0.0, ("hbm",): 0.0}
@@ -303,10 +308,12 @@ def part_of(submission: Submission) -> Part:
                 key = "bytes", label.part, label.kind, label.axis, "layer" if inside else ""
                 numbers[key] = numbers.get(key, 0.0) + times * label.size_bytes
     link, carried, copies = submission.system.link_loads()
-    return Part(numbers, dict(zip(link.tolist(), (carried * copies).tolist(), strict=True)), submission.system)
+    return MicroBatchPart(
+        numbers, dict(zip(link.tolist(), (carried * copies).tolist(), strict=True)), submission.system
+    )
 
 
-def columns(listed: Sequence[tuple[str, Part]], until_s: float) -> tuple[list[Label], Floats, Floats]:
+def columns(listed: Sequence[tuple[str, MicroBatchPart]], until_s: float) -> tuple[list[Label], Floats, Floats]:
     """Rows of one replica: labels, starts and ends. The last part begins at ``until_s``, when the last replica is
     ready."""
     rows: list[tuple[Label, float, float]] = []

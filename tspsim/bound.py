@@ -103,7 +103,7 @@ class PlanBound:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CeilingVerdict:
     """A claim against one ceiling."""
 
     #: The claim is not above the ceiling.
@@ -190,14 +190,14 @@ class Bounds(Pictured):
         """The same for one block."""
         return max(self.fitting or self.plans, key=lambda plan: plan.block_tokens_per_s)
 
-    def judge(self, claim_tokens_per_s: float) -> tuple[Verdict, Verdict]:
+    def judge(self, claim_tokens_per_s: float) -> tuple[CeilingVerdict, CeilingVerdict]:
         """What to think of a claimed rate: as a pass through the whole model, and as one block's forward."""
         best, block = self.best, self.best_block
         whole = (self.flops_per_token, best.tokens_per_s, best.model.limit)
         alone = (self.block_flops_per_token, block.block_tokens_per_s, block.block.limit)
         return self._verdict(claim_tokens_per_s, *whole), self._verdict(claim_tokens_per_s, *alone)
 
-    def _verdict(self, claim: float, flops_per_token: float, ceiling: float, limit: str) -> Verdict:
+    def _verdict(self, claim: float, flops_per_token: float, ceiling: float, limit: str) -> CeilingVerdict:
         needed = claim * flops_per_token / self.gpus
         of_peak = needed / self.peak_flops_per_s
         share = claim / ceiling
@@ -211,7 +211,7 @@ class Bounds(Pictured):
             reason += f"it is {percent(share, decimals=0)} of the ceiling, {millions(ceiling)} tokens/s"
         else:
             reason += f"the ceiling is {millions(ceiling)} tokens/s, by {LIMITS[limit]}"
-        return Verdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
+        return CeilingVerdict(possible, possible and of_peak <= BEST_MEASURED_SHARE, share, ceiling, needed, reason)
 
     def to_json(self, claim_tokens_per_s: float | None = None) -> dict[str, Any]:
         """Plain data; with a claim, what to think of it."""

@@ -438,14 +438,14 @@ def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tup
     a, b
         What :func:`doubts` tells of a plan that ran.
     """
-    from .studies.uncertainty import Factor, Offer
+    from .studies.uncertainty import Factor, PricedPlan
     from .studies.uncertainty import likely_ratio as drawn
 
     ratio = float(a["tokens_per_s"] / b["tokens_per_s"])
     if not a["factors"] or not b["factors"]:
         return ratio, None
     offers = [
-        Offer(
+        PricedPlan(
             "",
             each["tokens"],
             each["step_s"],

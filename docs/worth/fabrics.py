@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import tspsim
 from tspsim.errors import InputError
 from tspsim.scenario.project import Failures
-from tspsim.studies.purchase.checkpoints import Cost
+from tspsim.studies.purchase.checkpoints import CheckpointCost
 
 from .entry import KI, Entry, Keys
 
@@ -53,7 +53,7 @@ def with_failures(device: str, outage: Mapping[str, str], checkpoint: str | None
     except InputError:
         return None
     failures = Failures.model_validate(outage)
-    return 1e12 / Cost.of(plan, failures).run(1e12, NODES, failures).elapsed_s if plan.ran else None
+    return 1e12 / CheckpointCost.of(plan, failures).run(1e12, NODES, failures).elapsed_s if plan.ran else None
 
 
 def unwatched(device: str, rival: str) -> float | None:

@@ -11,7 +11,7 @@ from helpers import serving_runs as made
 
 from tspsim.report.serving import compare_page
 from tspsim.report.serving.page import page
-from tspsim.report.serving.view import Served, ServingView
+from tspsim.report.serving.view import ServedView, ServingView
 
 pytestmark = pytest.mark.browser
 
@@ -86,7 +86,7 @@ def test_the_selectors_change_the_curve_and_the_life(shared: Any) -> None:
 
 
 def test_one_request_draws_what_there_is(visit: Open, tmp_path: Path) -> None:
-    view = ServingView((Served(made.plan("TP8"), (made.run(1, count=1),), made.shares()),))
+    view = ServingView((ServedView(made.plan("TP8"), (made.run(1, count=1),), made.shares()),))
     file = tmp_path / "one.html"
     file.write_text(page(view, made.result(view), "8 × MI355X"), encoding="utf-8")
     drawn = visit(file).evaluate(DRAWN)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, answer, load
 from tspsim.fleet.clock import Fleet
-from tspsim.fleet.jobs import Job
+from tspsim.fleet.jobs import FleetJob
 from tspsim.fleet.nodes import Nodes
 from tspsim.studies import contract
 
@@ -44,7 +44,7 @@ def rows(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
 def run(drawn: list[tuple[int, int, int, int]], nodes: int, scheduler: str, placement: str = "packed") -> Fleet:
     at = np.cumsum([gap for gap, *_ in drawn])
     jobs = [
-        Job(n, f"j{n}", "k", f"u{n % 3}", 0, float(at[n]), (wide,), (float(runs),), 2.0 * runs, 0, priority, True)
+        FleetJob(n, f"j{n}", "k", f"u{n % 3}", 0, float(at[n]), (wide,), (float(runs),), 2.0 * runs, 0, priority, True)
         for n, (_, wide, runs, priority) in enumerate(drawn)
     ]
     leaves = [range(begin, min(begin + 4, nodes)) for begin in range(0, nodes, 4)]

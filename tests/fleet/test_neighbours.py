@@ -9,7 +9,7 @@ import pytest
 import tspsim
 from tspsim.fleet import FleetAnswer, load
 from tspsim.fleet.answer import cluster_of
-from tspsim.fleet.bursts import BEGIN, Flow, StepGraph, Transfer, beside
+from tspsim.fleet.bursts import BEGIN, BurstFlow, BurstTransfer, StepGraph, beside
 from tspsim.fleet.neighbours import meeting, placed, rates, reduced
 
 
@@ -66,12 +66,12 @@ def test_a_job_alone_is_slower_where_its_nodes_are_further_apart_than_in_its_own
 
 def exposed(link: int) -> StepGraph:
     """A step of 0.9 s of kernels and 0.1 s of data that fills a link, one after the other."""
-    return StepGraph(1.0, (Flow({link: 1.0}, 1.0),), (Transfer(0, 0.1, ((BEGIN, 0.9),)),), ((0, 0.0),))
+    return StepGraph(1.0, (BurstFlow({link: 1.0}, 1.0),), (BurstTransfer(0, 0.1, ((BEGIN, 0.9),)),), ((0, 0.0),))
 
 
 def hidden(link: int, moves_s: float) -> StepGraph:
     """A second of kernels, beside which data moves over the whole of a link."""
-    flow, transfer = Flow({link: 1.0}, 1.0), Transfer(0, moves_s, ((BEGIN, 0.0),))
+    flow, transfer = BurstFlow({link: 1.0}, 1.0), BurstTransfer(0, moves_s, ((BEGIN, 0.0),))
     return StepGraph(1.0, (flow,), (transfer,), ((BEGIN, 1.0), (0, 0.0)))
 
 
@@ -90,7 +90,7 @@ def test_steps_beside_each_other_by_hand() -> None:
 
 
 def test_jobs_meet_that_can_fill_a_link_together() -> None:
-    half = StepGraph(1.0, (Flow({8: 0.5}, 1.0),), (Transfer(0, 0.1, ((BEGIN, 0.9),)),), ((0, 0.0),))
+    half = StepGraph(1.0, (BurstFlow({8: 0.5}, 1.0),), (BurstTransfer(0, 0.1, ((BEGIN, 0.9),)),), ((0, 0.0),))
     assert meeting([exposed(7), half, exposed(7), half]) == [[0, 2], [1], [3]]
     assert meeting([exposed(8), half, half]) == [[0, 1, 2]]
 

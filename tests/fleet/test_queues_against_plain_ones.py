@@ -14,7 +14,7 @@ from helpers.plain_queues import Policy, Row
 
 from tspsim.fleet import JOB_SCHEDULERS
 from tspsim.fleet.clock import Fleet
-from tspsim.fleet.jobs import Job
+from tspsim.fleet.jobs import FleetJob
 from tspsim.fleet.nodes import Nodes
 from tspsim.fleet.placements.packed import Packed
 
@@ -35,7 +35,7 @@ def drawn(seed: int, count: int, nodes: int) -> list[Row]:
 
 def run(rows: list[Row], nodes: int, scheduler: str, leaf: int = 8) -> Fleet:
     jobs = [
-        Job(n, f"j{n}", "log", "user", 0, float(row.submit), (row.nodes,), (float(row.runs),), float(row.says))
+        FleetJob(n, f"j{n}", "log", "user", 0, float(row.submit), (row.nodes,), (float(row.runs),), float(row.says))
         for n, row in enumerate(rows)
     ]
     leaves = [range(begin, min(begin + leaf, nodes)) for begin in range(0, nodes, leaf)]
@@ -72,7 +72,7 @@ def chance(count: int, servers: int, load: float, exponential: bool, seed: int) 
 def waited(submit: Any, work: Any, servers: int) -> Any:
     """Wait of every job of one node each on so many nodes."""
     jobs = [
-        Job(n, "", "log", "user", 0, float(at), (1,), (float(takes),), float(takes))
+        FleetJob(n, "", "log", "user", 0, float(at), (1,), (float(takes),), float(takes))
         for n, (at, takes) in enumerate(zip(submit, work, strict=True))
     ]
     policy: Any = JOB_SCHEDULERS.get("fcfs")()

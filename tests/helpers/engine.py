@@ -18,7 +18,7 @@ from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
-from tspsim.parallel import Adapters, Job, Optimizer, Plan, Routing, Work, mesh_axes, scheme_of, write_program
+from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work, mesh_axes, scheme_of, write_program
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 from tspsim.registry import Registry
@@ -97,7 +97,7 @@ def job_of(
     sp: int = 1,
     ep: int = 1,
     dp: int = 1,
-    routing: Routing = BALANCED,
+    routing: ExpertRouting = BALANCED,
     adapters: Adapters | None = None,
     **switches: Any,
 ) -> Job:

@@ -43,7 +43,7 @@ from tspsim.parallel.transport import Ring
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command
-from tspsim.traces import KernelNames, Part, TraceReader
+from tspsim.traces import FilePart, KernelNames, TraceReader
 from tspsim.traces import Rows as Table
 from tspsim.traffic import TraceForm
 
@@ -186,14 +186,14 @@ def is_punched(path: Path, start: bytes) -> bool:
     return start.startswith(b"# punched")
 
 
-def read_punched(path: Path) -> Part:
+def read_punched(path: Path) -> FilePart:
     """One behind the other, on one stream."""
     rows, clock = Table(), 0.0
     for line in path.read_text().splitlines()[1:]:
         name, length = line.split()
         rows.add(rank=0, start_s=clock, duration_s=float(length) / 1e6, name=name)
         clock += float(length) / 1e6
-    return Part(rows)
+    return FilePart(rows)
 
 
 class ShortestFirst(JobScheduler):

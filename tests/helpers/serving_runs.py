@@ -13,13 +13,13 @@ from tspsim.report.serving.view import (
     DECODE,
     MIXED,
     PREFILL,
-    Engine,
+    EngineView,
+    LoadRun,
     PutBack,
     Requests,
-    Run,
-    Served,
+    ServedView,
     ServingView,
-    Steps,
+    StepRuns,
     StepShare,
 )  # fmt: skip
 from tspsim.result import Memory, PlanResult, Range, Result
@@ -31,7 +31,7 @@ GPUS = 8
 def batched(
     arrivals_s: Sequence[float], *, prompt: int = 2048, output: int = 64, most: int = 64, token_s: float = 8e-3,
     chunk: int = 2048, seed: int = 0,
-) -> tuple[Requests, Steps]:  # fmt: skip
+) -> tuple[Requests, StepRuns]:  # fmt: skip
     """An engine that reads a chunk of one prompt beside all that decode; lengths vary by a fifth."""
     draw = np.random.default_rng(seed)
     count = len(arrivals_s)
@@ -70,7 +70,7 @@ def batched(
         waiting = sum(arrivals_s[number] <= begin for number in queue)
         rows.append((begin, clock, 1, kind, decoding, piece, waiting, 1.1 * prompt * (decoding + 1)))
     columns = list(zip(*rows, strict=True))
-    steps = Steps(*(np.array(column) for column in columns))
+    steps = StepRuns(*(np.array(column) for column in columns))
     none = np.zeros(count, dtype=np.int64)
     arrival = np.array(arrivals_s, dtype=float)
     return Requests(arrival, scheduled, first, end, prompts, outputs, none, none.copy()), steps
@@ -103,7 +103,7 @@ def metrics(requests: Requests, limit: tuple[float, float] | None = None) -> dic
     }  # fmt: skip
 
 
-def run(load: int, *, count: int = 0, limit: tuple[float, float] | None = None, **engine: Any) -> Run:
+def run(load: int, *, count: int = 0, limit: tuple[float, float] | None = None, **engine: Any) -> LoadRun:
     """A closed loop, told as a burst: all are sent at once, ``load`` of them run."""
     requests, steps = batched([0.0] * (count or 4 * load), most=load, **engine)
     found = metrics(requests, limit)
@@ -111,7 +111,7 @@ def run(load: int, *, count: int = 0, limit: tuple[float, float] | None = None, 
     ranges = {"output_tokens_per_s": (0.8 * rate, 1.2 * rate), "ttft_s": (0.7 * ttft, 1.5 * ttft)}
     if found["tpot_s"]:
         ranges["tpot_s"] = (0.9 * found["tpot_s"]["mean"], 1.1 * found["tpot_s"]["mean"])
-    return Run(float(load), found, ranges, requests, (Engine("TP8", steps, 400_000.0),))
+    return LoadRun(float(load), found, ranges, requests, (EngineView("TP8", steps, 400_000.0),))
 
 
 def plan(name: str, **more: Any) -> PlanResult:
@@ -132,8 +132,8 @@ def shares() -> tuple[StepShare, ...]:
 
 def served(
     name: str, loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = None, **engine: Any
-) -> Served:  # fmt: skip
-    return Served(plan(name), tuple(run(load, limit=limit, **engine) for load in loads), shares())
+) -> ServedView:  # fmt: skip
+    return ServedView(plan(name), tuple(run(load, limit=limit, **engine) for load in loads), shares())
 
 
 def view(loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = None) -> ServingView:
@@ -144,7 +144,7 @@ def view(loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = 
     return ServingView(plans, (refused,), True, slo)
 
 
-def put_back(requests: Requests, steps: Steps, place: int) -> tuple[Requests, PutBack]:
+def put_back(requests: Requests, steps: StepRuns, place: int) -> tuple[Requests, PutBack]:
     """A request that lost its cache for some steps between its tokens."""
     counts = requests.preemptions.copy()
     counts[place] = 1

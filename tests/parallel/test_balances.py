@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.errors import InputError
-from tspsim.parallel import Routing
+from tspsim.parallel import ExpertRouting
 from tspsim.parallel.balance import Visits
 from tspsim.parallel.balances import eplb, least_loaded
 
@@ -51,7 +51,7 @@ def test_eplb_makes_the_map_of_its_readme() -> None:
 def test_one_spare_slot_a_rank_removes_steady_skew_and_placement_alone_does_not(
     ranks: int, skew: float, plain: float, placement: float, one_spare: float
 ) -> None:
-    visits = Visits(tuple(Routing("zipf", skew=skew).expert_shares(256).tolist()), ranks)
+    visits = Visits(tuple(ExpertRouting("zipf", skew=skew).expert_shares(256).tolist()), ranks)
     alone, spare = (eplb.balance(visits, replicas, 1, 1, 0.0, 0).busiest_rank_load for replicas in (256, 256 + ranks))
     assert max(visits.loads) == pytest.approx(plain, abs=0.006)
     assert (alone, spare) == (pytest.approx(placement, abs=0.006), pytest.approx(one_spare, abs=0.006))
@@ -84,7 +84,7 @@ PUBLISHED = {"gpt-oss-120b": (128, 4, 32768), "deepseek-v3": (256, 8, 16384), "k
 @pytest.mark.parametrize("hot", [16, 4, 1])
 def test_least_loaded_levels_all_published_cases(model: str, share: float, hot: int) -> None:
     experts, topk, tokens = PUBLISHED[model]
-    shares = Routing("hot", hot_experts=hot, hot_share=share).expert_shares(experts)
+    shares = ExpertRouting("hot", hot_experts=hot, hot_share=share).expert_shares(experts)
     mean = float(tokens * topk)
     rows = tuple(float(each) * 8 * mean for each in shares)
     busiest = max(Visits(tuple(shares.tolist()), 8).loads)

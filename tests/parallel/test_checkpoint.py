@@ -18,7 +18,7 @@ from tspsim.question import look_up
 from tspsim.result import PlanResult
 from tspsim.scenario.project import Failures
 from tspsim.simulation import scheduled
-from tspsim.studies.purchase.checkpoints import Cost
+from tspsim.studies.purchase.checkpoints import CheckpointCost
 
 MODEL = architecture(1024, layers=4, heads=8, kv_heads=4, vocab=4096)
 ONE = load_cluster("mi300x-8")
@@ -89,11 +89,11 @@ def test_a_file_that_is_slower_than_its_interval_holds_the_next_copies_up(tmp_pa
     (plan,) = run(tmp_path, keys, global_batch=64)
     told = plan.checkpoint
     assert told["back_pressure_s"] == pytest.approx(told["stall_s"], rel=1e-2)
-    assert Cost.of(plan, Failures()).checkpoint_s == pytest.approx(0.0, abs=1e-4)
+    assert CheckpointCost.of(plan, Failures()).checkpoint_s == pytest.approx(0.0, abs=1e-4)
     assert plan.step_time_s == pytest.approx(told["copy_s"] + told["file_s"], rel=1e-3)
     assert plan.step_time_s == pytest.approx(told["step_without_s"] + told["stall_s"])
     (staged,) = run(tmp_path, keys | {"checkpoint": "staged"}, global_batch=64)
-    assert Cost.of(staged, Failures()).checkpoint_s == pytest.approx(told["copy_s"], rel=0.1)
+    assert CheckpointCost.of(staged, Failures()).checkpoint_s == pytest.approx(told["copy_s"], rel=0.1)
     assert staged.step_time_s == pytest.approx(told["copy_s"] + max(told["file_s"], told["step_without_s"]), rel=0.02)
     (rare,) = run(tmp_path, {**keys, "checkpoint_every": 1000}, global_batch=64)
     assert rare.checkpoint["back_pressure_s"] == 0.0 and rare.checkpoint["stall_s"] == pytest.approx(0.0, abs=1e-9)
@@ -146,7 +146,7 @@ def test_a_run_takes_what_was_simulated_in_place_of_what_is_stated(tmp_path: Pat
     hidden, waits, none = run(
         tmp_path, {**keys, "checkpoint": "overlapped"}, {**keys, "checkpoint": "synchronous"}, {"zero": 1}
     )
-    costs = [Cost.of(plan, failures) for plan in (hidden, waits, none)]
+    costs = [CheckpointCost.of(plan, failures) for plan in (hidden, waits, none)]
     assert [cost.tokens_per_s for cost in costs] == pytest.approx([none.tokens_per_s] * 3)
     assert costs[2].checkpoint_s == 60.0 and costs[1].checkpoint_s == pytest.approx(waits.checkpoint["stall_s"])
     runs = [cost.schedule(30 * 86_400.0, 16, failures) for cost in costs]

@@ -13,7 +13,7 @@ from helpers.engine import model_file, moe, question
 import tspsim
 from tspsim.bound import bounds
 from tspsim.model import Experts
-from tspsim.parallel import Routing
+from tspsim.parallel import ExpertRouting
 from tspsim.parallel.affinity import placed_on_nodes, stay_rate, stay_rates, transitions
 from tspsim.parallel.dispatches.staying import left, left_by_nodes
 
@@ -21,10 +21,10 @@ MODEL = moe(1024, layers=4, count=32, topk=1, width=512)
 TWO_NODES = {"device": "h100", "nodes": 2, "fabric": "rails-400g"}
 
 
-def measured(experts: int, concentration: float, seed: int) -> Routing:
+def measured(experts: int, concentration: float, seed: int) -> ExpertRouting:
     """Transitions with a few likely next experts each."""
     rows = np.random.default_rng(seed).dirichlet(np.full(experts, concentration), size=experts)
-    return Routing(transitions=tuple(tuple(row) for row in rows.tolist()))
+    return ExpertRouting(transitions=tuple(tuple(row) for row in rows.tolist()))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -50,20 +50,20 @@ def test_more_tokens_stay_in_their_node_than_with_experts_placed_on_ranks(ranks:
 
 def test_partners_are_kept_either_way() -> None:
     for affinity in (0.0, 0.5, 1.0):
-        on_rank, on_node = stay_rates(Routing(affinity=affinity), 32, 16, 2)
+        on_rank, on_node = stay_rates(ExpertRouting(affinity=affinity), 32, 16, 2)
         assert on_rank == pytest.approx(affinity + (1 - affinity) / 16)
         assert on_node == pytest.approx(affinity + (1 - affinity) / 2)
 
 
 def test_at_random_as_much_crosses_as_chance_has_it() -> None:
-    there, back, across, across_back = left_by_nodes(Routing(), Experts(32, 1, 512), 16, 2)
+    there, back, across, across_back = left_by_nodes(ExpertRouting(), Experts(32, 1, 512), 16, 2)
     assert (there, back, across_back) == (pytest.approx(1.0), 0.0, 0.0) and across == pytest.approx(8 / 15)
-    several = left_by_nodes(Routing(affinity=0.5), Experts(32, 4, 512), 16, 2)
-    assert several[:2] == pytest.approx(left(Routing(affinity=0.5), Experts(32, 4, 512), 16))
+    several = left_by_nodes(ExpertRouting(affinity=0.5), Experts(32, 4, 512), 16, 2)
+    assert several[:2] == pytest.approx(left(ExpertRouting(affinity=0.5), Experts(32, 4, 512), 16))
     assert several[2] <= 8 / 15 + 1e-12 and several[3] == pytest.approx(8 / 15)
 
 
-def served(folder: Path, routing: Routing, cluster: Any, *dispatches: str, **more: Any) -> list[Any]:
+def served(folder: Path, routing: ExpertRouting, cluster: Any, *dispatches: str, **more: Any) -> list[Any]:
     ranks = 16 if cluster is TWO_NODES else 8
     plans = [{"name": name, "dp": ranks, "ep": ranks, "expert_dispatch": name} for name in dispatches]
     work = {"batch": 64, "context": 256, "routing": {"transitions": routing.transitions}, **more}

@@ -14,7 +14,7 @@ import tspsim
 from tspsim.errors import InputError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
-from tspsim.parallel import Routing, peak_memory, scheme_of, write_program
+from tspsim.parallel import ExpertRouting, peak_memory, scheme_of, write_program
 from tspsim.program import Collective, Compute, Instruction
 from tspsim.studies.contract.steps import experts_bytes
 
@@ -144,7 +144,9 @@ def test_a_skew_does_not_reach_experts_that_come_to_the_tokens(tmp_path: Path) -
     )
     (level,) = simulated_below_bounds(model_file(tmp_path, MANY), {"ep": 8, "expert_shards": 0}, sequence=8192)
     assert gathered.step_time_s == level.step_time_s < sent.step_time_s
-    job = job_of(FEW, dp=8, ep=8, expert_shards=1, expert_owners=4, routing=Routing("measured", shares=(3.0, 1.0)))
+    job = job_of(
+        FEW, dp=8, ep=8, expert_shards=1, expert_owners=4, routing=ExpertRouting("measured", shares=(3.0, 1.0))
+    )
     assert job.expert_loads.loads == (1.5,) * 8
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import InputError
-from tspsim.parallel import Routing
+from tspsim.parallel import ExpertRouting
 from tspsim.parallel.affinity import placed, stay_rate, transitions
 from tspsim.parallel.balance import BALANCES, Visits
 from tspsim.parallel.balances import activated
@@ -53,7 +53,7 @@ def moved(plan: PlanResult, name: str) -> float:
 @pytest.mark.parametrize(("tokens", "expected"), [(4, 3.8), (16, 12.7), (64, 27.8), (128, 31.5)])
 def test_distinct_experts_of_a_rank_are_those_of_the_closed_form(tokens: int, expected: float) -> None:
     """E[a] = C·(1 − (1 − k/E)^B), 32 of 256 experts a rank, 8 a token; a drawn a_max lies a little above."""
-    mean = Routing().distinct_of_ranks(256, 8, 8 * tokens)[0]
+    mean = ExpertRouting().distinct_of_ranks(256, 8, 8 * tokens)[0]
     assert mean == pytest.approx(expected, rel=0.015)
     visits = Visits((1 / 256,) * 256, 8, 8.0 * tokens)
     most, _ = activated.steps(visits, 256, "fewest", 64, 0.0, 0)
@@ -76,7 +76,7 @@ def test_every_chosen_expert_runs_once_where_it_is_and_on_few(ranks: int, active
 @pytest.mark.parametrize("skew", [0.0, 0.5])
 def test_a_scheduler_reads_fewer_experts_than_copies_that_share_rows(skew: float) -> None:
     """Over plain experts by few tokens; once all are chosen copies cannot help. More tokens never choose fewer."""
-    shares = tuple(Routing("zipf", skew=skew).expert_shares(256).tolist())
+    shares = tuple(ExpertRouting("zipf", skew=skew).expert_shares(256).tolist())
     before = 0.0
     for tokens in (4, 16, 64, 256):
         visits = Visits(shares, 64, 8.0 * tokens)
@@ -140,13 +140,13 @@ def test_a_prediction_has_a_rate(tmp_path: Path, rate: float | None, message: st
 @given(st.floats(0.0, 1.0), st.sampled_from([2, 4, 8]), st.integers(0, 3))
 def test_partners_are_found(affinity: float, ranks: int, seed: int) -> None:
     """p = a + (1 − a)/N: nothing beats a map that puts every partner on its expert's rank."""
-    routing = Routing(seed=seed, affinity=affinity)
+    routing = ExpertRouting(seed=seed, affinity=affinity)
     assert stay_rate(routing, 32, ranks) == pytest.approx(affinity + (1 - affinity) / ranks)
 
 
 def test_a_map_by_affinity_is_no_worse_than_experts_as_they_stand() -> None:
     generator = np.random.Generator(np.random.PCG64(5))
-    measured = Routing(transitions=tuple(map(tuple, generator.dirichlet([0.2] * 16, 16).tolist())))
+    measured = ExpertRouting(transitions=tuple(map(tuple, generator.dirichlet([0.2] * 16, 16).tolist())))
     flow = transitions(measured, 16).reshape(4, 4, 16).sum(axis=1) / 16
     where = placed(flow)
     assert sorted(np.bincount(where)) == [4] * 4

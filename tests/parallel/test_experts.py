@@ -29,7 +29,7 @@ from tspsim.errors import InputError
 from tspsim.model import Architecture, Experts
 from tspsim.model.layer import LayerShard
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
-from tspsim.parallel import Job, Routing
+from tspsim.parallel import ExpertRouting, Job
 from tspsim.parallel.dispatch import distinct_ranks
 from tspsim.parallel.pipeline import interleaved_micro_batches
 from tspsim.program import Collective, Compute, Program, Repeat, Tokens
@@ -258,20 +258,20 @@ def test_latents_are_gathered_between_sequence_regions() -> None:
 
 def test_the_busiest_rank_sets_rows_and_bytes() -> None:
     shares = (4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
-    skewed = Routing("measured", shares=shares)
-    even, uneven = (job_of(moe(), dp=4, ep=4, routing=routing) for routing in (Routing(), skewed))
+    skewed = ExpertRouting("measured", shares=shares)
+    even, uneven = (job_of(moe(), dp=4, ep=4, routing=routing) for routing in (ExpertRouting(), skewed))
     assert max(skewed.rank_loads(8, 4)) == pytest.approx(5 / 3)
     assert moved(uneven, "dispatch")[0] == pytest.approx(moved(even, "dispatch")[0] * 5 / 3, abs=1)
-    capped = job_of(moe(), dp=4, ep=4, routing=Routing("measured", shares=shares, capacity_factor=1.0))
+    capped = job_of(moe(), dp=4, ep=4, routing=ExpertRouting("measured", shares=shares, capacity_factor=1.0))
     assert moved(capped, "dispatch")[0] < moved(uneven, "dispatch")[0]
 
 
 @pytest.mark.parametrize("load", ["zipf", "dirichlet"])
 def test_a_drawn_load_is_the_same_for_a_seed_and_grows_with_its_skew(load: str) -> None:
-    loads = [max(Routing(load, skew=skew, seed=3).rank_loads(64, 8)) for skew in (0.0, 0.3, 1.0)]
+    loads = [max(ExpertRouting(load, skew=skew, seed=3).rank_loads(64, 8)) for skew in (0.0, 0.3, 1.0)]
     assert loads[0] == pytest.approx(1.0) and loads == sorted(loads) and loads[2] > 1.2
-    assert Routing(load, skew=0.5, seed=3) == Routing(load, skew=0.5, seed=3)
-    three, four = (max(Routing(load, skew=0.5, seed=seed).rank_loads(64, 8)) for seed in (3, 4))
+    assert ExpertRouting(load, skew=0.5, seed=3) == ExpertRouting(load, skew=0.5, seed=3)
+    three, four = (max(ExpertRouting(load, skew=0.5, seed=seed).rank_loads(64, 8)) for seed in (3, 4))
     assert three != four
 
 

@@ -13,7 +13,7 @@ from helpers.engine import job_of, model_file, moe, question
 import tspsim
 from tspsim.bound import bounds
 from tspsim.errors import UnknownNameError
-from tspsim.parallel import Job, Routing, axes_of, peak_memory, scheme_of, write_program
+from tspsim.parallel import ExpertRouting, Job, axes_of, peak_memory, scheme_of, write_program
 from tspsim.parallel.balance import BALANCES, Balance, Balanced, ExpertBalance, Visits
 from tspsim.parallel.dispatch import DISPATCHES, ExpertDispatch
 from tspsim.parallel.ledger import Buffer, Lifetime, peak
@@ -23,7 +23,7 @@ from tspsim.registry import Registry
 from tspsim.steps import BACKWARD, FORWARD, Batch, Task
 
 #: Each of four ranks has two of eight experts; the first two are visited most.
-UNEVEN = Routing("measured", shares=(4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0))
+UNEVEN = ExpertRouting("measured", shares=(4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0))
 LOADS = (5 / 3, 2 / 3, 2 / 3, 1.0)
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tspsim.parallel.routing import BALANCED, Routing, distinct_experts
+from tspsim.parallel.routing import BALANCED, ExpertRouting, distinct_experts
 
 
 @pytest.mark.parametrize("pairs", range(4))
@@ -23,7 +23,7 @@ def test_skewed_choices_touch_the_mean_weighted_by_their_shares(pairs: int) -> N
     shares = np.array([0.5, 0.25, 0.125, 0.125])
     each = itertools.product(range(4), repeat=pairs)
     found = sum(len(set(choices)) * float(np.prod(shares[list(choices)])) for choices in each)
-    assert Routing("measured", shares=tuple(shares)).distinct(4, pairs) == pytest.approx(found)
+    assert ExpertRouting("measured", shares=tuple(shares)).distinct(4, pairs) == pytest.approx(found)
 
 
 def test_deepseek_in_decoding() -> None:
@@ -34,7 +34,7 @@ def test_deepseek_in_decoding() -> None:
 
 
 def test_distinct_experts_grow_with_tokens_and_never_beyond_what_there_is() -> None:
-    for routing in (BALANCED, Routing("zipf", skew=1.0), Routing("dirichlet", skew=0.5, seed=3)):
+    for routing in (BALANCED, ExpertRouting("zipf", skew=1.0), ExpertRouting("dirichlet", skew=0.5, seed=3)):
         found = [routing.distinct(64, pairs) for pairs in (0, 1, 8, 64, 512, 1 << 20)]
         assert found[:2] == pytest.approx([0.0, 1.0])
         assert all(fewer <= more for fewer, more in itertools.pairwise(found)) and found[-1] <= 64.0
@@ -42,7 +42,7 @@ def test_distinct_experts_grow_with_tokens_and_never_beyond_what_there_is() -> N
 
 
 def test_ranks_share_them() -> None:
-    routing = Routing("zipf", skew=1.2, seed=1)
+    routing = ExpertRouting("zipf", skew=1.2, seed=1)
     for choice in (BALANCED, routing):
         ranks = choice.distinct_of_ranks(64, 8, 100)
         assert len(ranks) == 8 and sum(ranks) == pytest.approx(choice.distinct(64, 100))

@@ -10,7 +10,7 @@ import pytest
 import tspsim
 from tspsim.report.serving import life
 from tspsim.report.serving.adapter import view_of
-from tspsim.report.serving.view import Run
+from tspsim.report.serving.view import LoadRun
 
 QUESTION: dict[str, Any] = {
     "name": "lives",
@@ -43,7 +43,7 @@ def test_tokens_come_at_the_ends_of_steps_that_decode_and_never_between(stack: s
         assert flat, "prompts are read alone here, and nobody's line rises meanwhile"
 
 
-def held_to_the_log(run: Run, place: int) -> int:
+def held_to_the_log(run: LoadRun, place: int) -> int:
     """Rows of the log that read prompts alone while the request waits for its next token."""
     requests, engine = run.requests, run.engine_of(place)
     assert requests is not None and engine is not None, "one row hides the ends of its steps, not who took them"

@@ -20,7 +20,7 @@ from tspsim.report import render, write_report
 from tspsim.report.gantt import BUDGET_BYTES, MOST_RANKS, choose, pack, shares
 from tspsim.report.sections import SECTIONS, batches, breakeven, caches, fabric, iteration, roofline
 from tspsim.report.sections.breakdown import parts
-from tspsim.report.view import Shape, View
+from tspsim.report.view import LayerShape, View
 from tspsim.result import RankClass, Result
 
 SHARED_BUNDLE = "plotly.min.js"
@@ -261,7 +261,7 @@ def test_breakdown_bars_add_up_to_the_step() -> None:
 
 @pytest.mark.parametrize("hidden", [1024, 4096, 12288])
 def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int) -> None:
-    shape = Shape(hidden, hidden, 1.0, 4.0 * hidden, 3)
+    shape = LayerShape(hidden, hidden, 1.0, 4.0 * hidden, 3)
     limit = breakeven.threshold(shape, 8, 8, 1)
     assert limit == pytest.approx(8 * hidden)
     assert breakeven.volume(shape, 8 * hidden, 8) == pytest.approx(breakeven.rival_volume(shape, 8 * hidden, 8, 1))
@@ -271,19 +271,19 @@ def test_tsp_moves_fewer_bytes_than_tp_exactly_when_bs_exceeds_8h(hidden: int) -
 
 def test_with_grouped_queries_the_threshold_is_the_published_formula() -> None:
     hidden, group, ratio = 4096.0, 4.0, 3.5
-    shape = Shape(hidden, hidden, group, ratio * hidden, 3)
+    shape = LayerShape(hidden, hidden, group, ratio * hidden, 3)
     formula = ((2 + 2 / group) + 3 * ratio) * hidden / (4 - 2 / group)
     assert breakeven.threshold(shape, 8, 8, 1) == pytest.approx(formula)
     assert round(formula / hidden, 2) == 3.71
     # Against TP and SP together (Llama-3.1-8B): 41,415 and 186 thousand tokens; without grouping never.
     assert round(breakeven.threshold(shape, 8, 4, 2) or 0) == 41_415
     assert round((breakeven.threshold(shape, 8, 2, 4) or 0) / 1000) == 186
-    assert breakeven.threshold(Shape(hidden, hidden, 1.0, 4 * hidden, 3), 8, 4, 2) is None
+    assert breakeven.threshold(LayerShape(hidden, hidden, 1.0, 4 * hidden, 3), 8, 4, 2) is None
 
 
 @pytest.mark.parametrize(("tensor", "sequence", "mebibytes"), [(8, 1, 3584), (1, 8, 1792), (2, 4, 1280), (4, 2, 1792)])
 def test_closed_volumes_are_those_of_the_published_table(tensor: int, sequence: int, mebibytes: int) -> None:
-    shape = Shape(4096, 4096, 1.0, 16384, 3)
+    shape = LayerShape(4096, 4096, 1.0, 16384, 3)
     assert 2 * breakeven.rival_volume(shape, 131072, tensor, sequence) / 2**20 == pytest.approx(mebibytes)
     assert 2 * breakeven.volume(shape, 131072, 8) / 2**20 == pytest.approx(2240)
 

@@ -12,7 +12,7 @@ import tspsim
 from tspsim.report import render
 from tspsim.report.serving import life
 from tspsim.report.serving.adapter import kicker, runs_of, view_of
-from tspsim.report.serving.view import Run
+from tspsim.report.serving.view import LoadRun
 from tspsim.result import Result
 
 ASKED: dict[str, Any] = {
@@ -35,7 +35,7 @@ def answered() -> Result:
     return tspsim.simulate(ASKED)
 
 
-def most() -> Run:
+def most() -> LoadRun:
     return view_of(answered()).served[0].runs[-1]
 
 

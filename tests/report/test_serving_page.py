@@ -23,13 +23,13 @@ from tspsim.report.serving.view import (
     KINDS,
     MIXED,
     PREFILL,
-    Engine,
+    EngineView,
+    LoadRun,
     Published,
     Requests,
-    Run,
-    Served,
+    ServedView,
     ServingView,
-    Steps,
+    StepRuns,
     Transfers,
 )  # fmt: skip
 
@@ -45,7 +45,7 @@ def view() -> ServingView:
 @pytest.fixture(scope="module")
 def alone() -> ServingView:
     """One request, under one load."""
-    return ServingView((Served(made.plan("TP8"), (made.run(1, count=1),), made.shares()),))
+    return ServingView((ServedView(made.plan("TP8"), (made.run(1, count=1),), made.shares()),))
 
 
 def rendered(view: ServingView) -> str:
@@ -61,11 +61,11 @@ def choices(values: dict[str, Any] | None, figure: str) -> list[dict[str, Any]]:
 # --- logs as columns of time --------------------------------------------------------------------------------
 
 
-def log(gaps_s: list[float], lengths_s: list[float], kinds: list[int]) -> Steps:
+def log(gaps_s: list[float], lengths_s: list[float], kinds: list[int]) -> StepRuns:
     gaps, lengths = np.array(gaps_s), np.array(lengths_s)
     end = np.cumsum(gaps + lengths)
     count = np.arange(len(end))
-    return Steps(end - lengths, end, np.ones_like(count), np.array(kinds), count + 1, count, count, 10.0 * count)
+    return StepRuns(end - lengths, end, np.ones_like(count), np.array(kinds), count + 1, count, count, 10.0 * count)
 
 
 runs = st.lists(
@@ -135,7 +135,7 @@ def test_windows_show_the_opening_and_the_longest_wait() -> None:
     run = served.runs[0]
     assert [each.words for each in engines.windows(run)][:1] == ["the whole run"]
     sparse = made.batched([0.0, 0.0, 0.0, 0.0, *np.linspace(30.0, 60.0, 20)])
-    spaced = replace(run, requests=sparse[0], engines=(Engine("TP8", sparse[1]),))
+    spaced = replace(run, requests=sparse[0], engines=(EngineView("TP8", sparse[1]),))
     found = engines.windows(spaced)
     assert [each.words for each in found] == ["the whole run", "its opening"]
     assert 0 < found[1].to_s < 0.1 * found[0].to_s
@@ -169,7 +169,7 @@ def test_caches_on_their_way_have_a_row_for_every_way() -> None:
         np.array([0, 1, 2]), start, start + 0.5, (("prefill 0", "decode 0"), ("host", "decode 0")), way,
         np.array([1e9, 2e9, 3e9]), np.array([0.5, 0.0, 0.1]),
     )  # fmt: skip
-    view = ServingView((Served(made.plan("1P1D"), (replace(run, transfers=sent),)),))
+    view = ServingView((ServedView(made.plan("1P1D"), (replace(run, transfers=sent),)),))
     values = ways.build(view)
     assert values is not None and [cells[:3] for _, cells in values["rows"]] == [
         ["prefill 0", "decode 0", "2"], ["host", "decode 0", "1"]
@@ -177,7 +177,7 @@ def test_caches_on_their_way_have_a_row_for_every_way() -> None:
     (line,) = values["figures"]["serving-ways"]["data"]
     assert line["x"] == [0.0, 100.0, 500.0] and line["y"][-1] == 100.0  # ms, per cent
     assert "Caches on their way" in rendered(view)
-    assert ways.build(ServingView((Served(made.plan("TP8"), (run,)),))) is None
+    assert ways.build(ServingView((ServedView(made.plan("TP8"), (run,)),))) is None
 
 
 def test_waits_go_from_nobody_to_everybody(view: ServingView) -> None:
@@ -283,7 +283,7 @@ def test_full_caches_and_idle_engines_are_said(view: ServingView) -> None:
     put_back = {**run.metrics, "preemptions": 7}
     assert "7 preemptions of 4 requests" in " ".join(words.full(replace(run, metrics=put_back)))
     requests, steps = made.batched([0.0, 30.0, 60.0])
-    slow = replace(run, requests=requests, engines=(Engine("TP8", steps),))
+    slow = replace(run, requests=requests, engines=(EngineView("TP8", steps),))
     assert "stood idle for 9" in " ".join(words.engaged(slow))
 
 
@@ -315,7 +315,7 @@ def test_one_request_has_a_page_without_empty_figures(alone: ServingView) -> Non
 def test_one_output_token_has_no_time_between_two() -> None:
     run = made.run(1, count=3, output=1)
     assert run.metrics["tpot_s"] is None
-    view = ServingView((Served(made.plan("TP8"), (run,)),))
+    view = ServingView((ServedView(made.plan("TP8"), (run,)),))
     assert "then one every" not in " ".join(words.sentences(view))
     text = rendered(view)
     assert 'id="figure-tpot"' not in text and 'id="figure-ttft"' in text and not re.search(r"\bnan\b", text)
@@ -334,26 +334,28 @@ def test_names_from_outside_run_nothing() -> None:
     assert evil not in text
 
 
-def long_run(engines_count: int, count: int) -> Run:
+def long_run(engines_count: int, count: int) -> LoadRun:
     """``count`` steps an engine, in kinds that change at every step."""
     kinds = np.arange(count) % 3
     end = np.arange(1, count + 1) * 0.01
     number = np.arange(count)
     used = number % 4096 * 1.0
-    steps = Steps(end - 0.009, end, np.ones_like(number), kinds, number % 97, number % 1024, number % 61, used)
+    steps = StepRuns(end - 0.009, end, np.ones_like(number), kinds, number % 97, number % 1024, number % 61, used)
     people = 1_000_000
     arrival = np.linspace(0.0, end[-1] * 0.9, people)
     lengths = np.full(people, 100)
     none = np.zeros(people, dtype=np.int64)
     requests = Requests(arrival, arrival + 0.1, arrival + 0.3, arrival + 2.0, lengths, lengths, none, none)
     found = made.metrics(requests)
-    return Run(64.0, found, {}, requests, tuple(Engine(f"replica {n}", steps, 4096.0) for n in range(engines_count)))
+    return LoadRun(
+        64.0, found, {}, requests, tuple(EngineView(f"replica {n}", steps, 4096.0) for n in range(engines_count))
+    )
 
 
 @pytest.mark.slow
 def test_a_run_of_any_length_stays_within_two_megabytes() -> None:
     run = long_run(8, 200_000)
-    plans_ = tuple(Served(made.plan(f"P{n}"), (replace(run, load=1.0), run), made.shares()) for n in range(6))
+    plans_ = tuple(ServedView(made.plan(f"P{n}"), (replace(run, load=1.0), run), made.shares()) for n in range(6))
     text = rendered(ServingView(plans_))
     assert len(text.encode()) <= BESIDE_BYTES
     data = json.loads(text.split('id="report-data">')[1].split("</script>")[0])

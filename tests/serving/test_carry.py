@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tspsim.model.attention import CacheUse
 from tspsim.network import build_cluster
-from tspsim.network.wires import Place, Wires
+from tspsim.network.wires import GpuPlace, Wires
 from tspsim.parallel.decode import ContextShare
 from tspsim.serving.carry import Carrier, Holders, messages
 
@@ -21,7 +21,9 @@ LATENT = CacheUse(token_bytes=1152.0, heads=1)
 
 
 def ranks(first: int, tp: int, *, pp: int = 1, shared: int = 1, use: CacheUse = GROUPED) -> Holders:
-    places = tuple(tuple(Place(0, first + stage * tp * shared + i) for i in range(tp * shared)) for stage in range(pp))
+    places = tuple(
+        tuple(GpuPlace(0, first + stage * tp * shared + i) for i in range(tp * shared)) for stage in range(pp)
+    )
     return Holders(places, (Counter({use: LAYERS // pp}),) * pp, ContextShare("", shared, tp, tp, tp))
 
 

@@ -9,11 +9,11 @@ from helpers.serving import Closed, Listed, servers
 
 from tspsim.model.attention import CacheUse
 from tspsim.network import build_cluster
-from tspsim.network.wires import Place, Wires
+from tspsim.network.wires import GpuPlace, Wires
 from tspsim.parallel.decode import ContextShare
 from tspsim.serving.carry import Holders
 from tspsim.serving.disaggregation import Disaggregated, Handover
-from tspsim.serving.replicas import Pool
+from tspsim.serving.replicas import ReplicaPool
 from tspsim.serving.requests import Request
 from tspsim.serving.service import Outcome, Service
 
@@ -29,13 +29,13 @@ MOVED_S = SIZE / RATE
 
 def holder(gpu: int) -> list[Holders]:
     use = Counter({CacheUse(token_bytes=TOKEN_BYTES): LAYERS})
-    return [Holders(((Place(0, gpu),),), (use,), ContextShare())]
+    return [Holders(((GpuPlace(0, gpu),),), (use,), ContextShare())]
 
 
 def desk(read_s: float, step_s: float, givers=(0,), takers=(8,), handover: Handover | None = None) -> Disaggregated:
     return Disaggregated(
-        Pool([servers(len(givers), lambda request: read_s)], name="prefill"),
-        Pool([servers(len(takers), lambda request: step_s * request.output_tokens)], name="decode"),
+        ReplicaPool([servers(len(givers), lambda request: read_s)], name="prefill"),
+        ReplicaPool([servers(len(takers), lambda request: step_s * request.output_tokens)], name="decode"),
         ([holder(gpu) for gpu in givers], [holder(gpu) for gpu in takers]),
         lambda env: Wires(env, [CLUSTER]),
         handover or Handover(),
@@ -122,8 +122,8 @@ def test_answers_on_their_way_count_where_they_go(push):
     """Four prompts are read at once: each goes on at a replica of its own, though none of them is there yet."""
     requests = [Request(i, 0.0, PROMPT, 11) for i in range(4)]
     pools = [
-        Pool([servers(4, lambda request: 2.0)], name="prefill"),
-        Pool([servers(4, lambda request: 0.1 * request.output_tokens)], "least_load", name="decode"),
+        ReplicaPool([servers(4, lambda request: 2.0)], name="prefill"),
+        ReplicaPool([servers(4, lambda request: 0.1 * request.output_tokens)], "least_load", name="decode"),
     ]
     everywhere = [[holder(gpu) for gpu in range(4)], [holder(gpu) for gpu in range(8, 12)]]
     both = Disaggregated(*pools, everywhere, lambda env: Wires(env, [CLUSTER]), Handover(push=push))

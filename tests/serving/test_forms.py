@@ -10,7 +10,7 @@ import pytest
 from tspsim.scenario import load
 from tspsim.serving.flat import things_of
 from tspsim.serving.programs import StepPrograms
-from tspsim.serving.work import Chunk, Work
+from tspsim.serving.work import PromptChunk, StepWork
 from tspsim.steps import Speculation
 from tspsim.studies.query import Library
 
@@ -30,14 +30,14 @@ def programs_of(model: str, plan: dict[str, Any], speculation: Speculation | Non
     return StepPrograms(asked, asked.plans[0], speculation)
 
 
-def some_works(programs: StepPrograms, count: int, longest: int) -> list[Work]:
+def some_works(programs: StepPrograms, count: int, longest: int) -> list[StepWork]:
     """Sequences that decode, alone or beside pieces of prompts, most of them of a few tokens."""
     draw, works = random.Random(3), []
     for _ in range(count):
         batch, mean = draw.randint(1, 24), draw.randint(1, longest)
         sizes = draw.choice([(), (draw.randint(1, 16),), (draw.randint(1, 16),), (draw.randint(1, 16), 512)])
-        pieces = [Chunk(size, draw.choice([0, draw.randint(1, longest)]), draw.random() < 0.7) for size in sizes]
-        works.append(Work(pieces, (mean + 1,) * (batch // 3) + (mean,) * (batch - batch // 3), programs.queries))
+        pieces = [PromptChunk(size, draw.choice([0, draw.randint(1, longest)]), draw.random() < 0.7) for size in sizes]
+        works.append(StepWork(pieces, (mean + 1,) * (batch // 3) + (mean,) * (batch - batch // 3), programs.queries))
     return works
 
 
@@ -62,8 +62,8 @@ def test_a_program_put_together_is_the_one_that_would_be_written_where_attention
         most = draw.choice((127, 128, 9000))
         contexts = [min(most, draw.choice((draw.randint(1, most), 128, 129, 2048))) for _ in range(draw.choice((1, 4)))]
         sizes = ((), (), (700,), (700, 1300))[draw.randrange(4)]
-        pieces = tuple([Chunk(size, draw.choice((0, contexts[0])), draw.random() < 0.5) for size in sizes])
-        (job,) = programs.of(Work(pieces, tuple(contexts), 1))
+        pieces = tuple([PromptChunk(size, draw.choice((0, contexts[0])), draw.random() < 0.5) for size in sizes])
+        (job,) = programs.of(StepWork(pieces, tuple(contexts), 1))
         whole = things_of(programs._few_of(job))
         assert [each.does for each in programs.things_of(job)] == [each.does for each in whole], contexts
 
@@ -80,7 +80,7 @@ def test_a_step_whose_order_is_known_takes_to_the_bit_what_a_walk_finds(
 
 def test_most_programs_are_not_written() -> None:
     programs = programs_of("kimi-k2.6", {"tp": 8}, DRAFTING)
-    works = [Work((Chunk(5, 0),), (context,) * 16, programs.queries) for context in range(1000, 1200)]
+    works = [StepWork((PromptChunk(5, 0),), (context,) * 16, programs.queries) for context in range(1000, 1200)]
     for work in works:
         programs.seconds(programs.of(work))
     assert programs.written < 25

@@ -13,7 +13,7 @@ from test_step_costs import costs
 
 from tspsim.serving.costs import ProgramCosts
 from tspsim.serving.tables import EPSILON
-from tspsim.serving.work import Chunk, Work
+from tspsim.serving.work import PromptChunk, StepWork
 
 LANES = 8
 #: Plans whose steps chains tell, and one whose streams overlap.
@@ -31,7 +31,7 @@ def cost_of(model: str, plan: str, stack: str) -> ProgramCosts:
     return costs(model, {"dp": LANES, "ep": LANES, **PLANS[plan]}, stack=stack, device=MODELS[model])
 
 
-def exact_s(cost: ProgramCosts, works: Sequence[Work]) -> float:
+def exact_s(cost: ProgramCosts, works: Sequence[StepWork]) -> float:
     """What the programs of all replicas say: each attends its own sequences, experts get the tokens of all."""
     programs = cost.programs
     own = [sum(each.tokens for job in programs.of(work) for each in job.passes) if work.tokens else 0 for work in works]
@@ -46,9 +46,9 @@ def exact_s(cost: ProgramCosts, works: Sequence[Work]) -> float:
 lane = st.tuples(st.sampled_from((0, 1, 4, 9, 17, 33, 64, 100)), st.integers(500, 9000), st.integers(0, 40))
 
 
-def work_of(batch: int, context: int, prompt: int) -> Work:
+def work_of(batch: int, context: int, prompt: int) -> StepWork:
     # Most steps read no prompt, or one that is about as long as what decode kernels still take.
-    return Work((Chunk(prompt - 20, 0),) if prompt > 20 else (), (context,) * batch)
+    return StepWork((PromptChunk(prompt - 20, 0),) if prompt > 20 else (), (context,) * batch)
 
 
 def check(model: str, plan: str, stack: str, lanes: list[tuple[int, int, int]], more: str) -> None:
@@ -61,7 +61,7 @@ def check(model: str, plan: str, stack: str, lanes: list[tuple[int, int, int]], 
         "sequence": (batch + 1, context, prompt), "token": (batch, context, max(prompt, 20) + 1),
         "context": (max(1, batch), context + 64, prompt),
     }[more]  # fmt: skip
-    rest = others + [others[0] if others else Work()] * (LANES - 1 - len(others))
+    rest = others + [others[0] if others else StepWork()] * (LANES - 1 - len(others))
     fewer, further = [work_of(batch, context, prompt), *rest], [work_of(*wider), *rest]
     taken = []
     for works in (fewer, further):
@@ -103,8 +103,11 @@ def test_so_it_is_of_other_models_plans_and_stacks(
 def test_one_busy_replica_costs_less_than_eight_whatever_stands_beside_it() -> None:
     """The case of the audit, and equal replicas, each of which is the step of one."""
     cost = cost_of("deepseek-v3.2", "ranks", "vllm")
-    full, few = Work((), (4096,) * 64), [Work((), (4096,) * 4)] * 7
-    beside = [cost.seconds([Work((Chunk(n, 0),) if n else (), (4096,) * 64), *few]) for n in (0, 1, 15, 16, 17, 18, 64)]
+    full, few = StepWork((), (4096,) * 64), [StepWork((), (4096,) * 4)] * 7
+    beside = [
+        cost.seconds([StepWork((PromptChunk(n, 0),) if n else (), (4096,) * 64), *few])
+        for n in (0, 1, 15, 16, 17, 18, 64)
+    ]
     assert all(later >= earlier * (1.0 - EPSILON) for earlier, later in pairwise(beside))
     assert beside[0] < cost.seconds([full] * 8) == cost.seconds([full])
     assert beside[4] < 1.02 * beside[3]

@@ -17,7 +17,7 @@ from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.sampled import BAR
 from tspsim.serving.tables import EPSILON
-from tspsim.serving.work import Chunk, Work
+from tspsim.serving.work import PromptChunk, StepWork
 from tspsim.steps import Speculation
 from tspsim.studies.query import Library
 
@@ -40,32 +40,36 @@ def cost_of(model: str, plan: dict[str, Any], speculation: Speculation | None) -
     return costs_of(asked, asked.plans[0], speculation=speculation)
 
 
-def some_works(queries: int, count: int) -> Iterator[Work]:
+def some_works(queries: int, count: int) -> Iterator[StepWork]:
     """Decoding alone, pieces short and long beside it, and prompts alone."""
     draw = random.Random(11)
     for _ in range(count):
         batch = draw.choice((0, 1, 8, 33))
         context = draw.randint(700, 6000)
         sizes = (5, MOST_DECODED, MOST_DECODED + 1, 700)
-        pieces = [Chunk(draw.choice(sizes), draw.choice((0, 512))) for _ in range(draw.randint(0 if batch else 1, 2))]
-        yield Work(pieces, (context,) * batch, queries)
+        pieces = [
+            PromptChunk(draw.choice(sizes), draw.choice((0, 512))) for _ in range(draw.randint(0 if batch else 1, 2))
+        ]
+        yield StepWork(pieces, (context,) * batch, queries)
 
 
-def with_more(work: Work) -> Iterator[Work]:
+def with_more(work: StepWork) -> Iterator[StepWork]:
     """One sequence more, longer contexts, longer pieces that the same kernels take, one piece more, longer prompts
     before them."""
     pieces, contexts, queries = work.chunks, work.contexts, work.queries
-    yield Work(pieces, (*contexts, contexts[0] if contexts else 900), queries)
-    yield Work((*pieces, Chunk(900, 0)), contexts, queries)
+    yield StepWork(pieces, (*contexts, contexts[0] if contexts else 900), queries)
+    yield StepWork((*pieces, PromptChunk(900, 0)), contexts, queries)
     if contexts:
-        yield Work(pieces, [2 * context for context in contexts], queries)
+        yield StepWork(pieces, [2 * context for context in contexts], queries)
     if pieces:
         longer = [
             5 if each.query_tokens + 5 <= MOST_DECODED else 40 * (each.query_tokens > MOST_DECODED) for each in pieces
         ]
         sizes = [each.query_tokens + more for each, more in zip(pieces, longer, strict=True)]
-        yield Work([each._replace(query_tokens=n) for each, n in zip(pieces, sizes, strict=True)], contexts, queries)
-        yield Work([each._replace(context_tokens=each.context_tokens + 600) for each in pieces], contexts, queries)
+        yield StepWork(
+            [each._replace(query_tokens=n) for each, n in zip(pieces, sizes, strict=True)], contexts, queries
+        )
+        yield StepWork([each._replace(context_tokens=each.context_tokens + 600) for each in pieces], contexts, queries)
 
 
 @pytest.mark.parametrize(("model", "plan", "speculation", "error"), PATHS, ids=str)
@@ -98,7 +102,7 @@ def test_a_short_prompt_is_read_in_the_faster_of_two_ways() -> None:
     """Ranks that divide its tokens gather all weights for them; a pass that reads it as beside a decode does not."""
     cost = cost_of("llama-3.1-8b", {"tsp": 8}, None)
     for tokens, divides in ((700, False), (8192, True)):
-        work = Work((Chunk(tokens, 0),))
+        work = StepWork((PromptChunk(tokens, 0),))
         together, divided = cost.programs.together(work), cost.programs.divided(*work.chunks)
         ways = [cost.programs.seconds(way) for way in (together, divided)]
         assert (ways[1] < ways[0]) is divides
@@ -112,5 +116,5 @@ def test_a_piece_one_token_too_long_for_decode_kernels_is_not_faster(
     """Beside a longer piece: those that prefill kernels take are one kernel a layer, which a shorter one joins where
     that takes less."""
     cost = cost_of(*path[:3])
-    shorter, longer = (Work((Chunk(700, 0), Chunk(MOST_DECODED + more, 512))) for more in (0, 1))
+    shorter, longer = (StepWork((PromptChunk(700, 0), PromptChunk(MOST_DECODED + more, 512))) for more in (0, 1))
     assert cost.seconds([longer]) >= cost.seconds([shorter]) * (1.0 - 2.0 * path[3])

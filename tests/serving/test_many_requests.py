@@ -17,13 +17,13 @@ from tspsim.serving import metrics
 from tspsim.serving import shelf as shelves
 from tspsim.serving import waits as all_waits
 from tspsim.serving.engine import Engine
-from tspsim.serving.log import Kind, StepLog
+from tspsim.serving.log import StepKind, StepLog
 from tspsim.serving.metrics import Bill, Cache, measure
-from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Outcome, Service
 from tspsim.serving.shelf import PAGE, Shelf
 from tspsim.serving.spread import Typical
-from tspsim.serving.streams import Stream, reached
+from tspsim.serving.streams import ValueStream, reached
 from tspsim.serving.traffic import Clients
 from tspsim.serving.waits import KeptWaits, Waits
 from tspsim.serving.work import AffineCost
@@ -40,7 +40,7 @@ def in_pieces(values: Any, size: int) -> Iterator[Any]:
 @settings(max_examples=60, deadline=None)
 def test_percentiles_and_means_of_pieces_are_those_of_one_array_to_the_bit(listed, size) -> None:
     values = np.array(listed)
-    stream = Stream(lambda: in_pieces(values, size))
+    stream = ValueStream(lambda: in_pieces(values, size))
     assert stream.percentiles(ASKED) == [float(np.percentile(values, each)) for each in ASKED]
     assert stream.mean() == values.mean()
 
@@ -48,7 +48,7 @@ def test_percentiles_and_means_of_pieces_are_those_of_one_array_to_the_bit(liste
 @pytest.mark.parametrize("count", [129, 65_537, 300_001])
 def test_sums_of_many_values_are_numpys_own(count) -> None:
     values = np.random.default_rng(count).lognormal(0.0, 3.0, count)
-    stream = Stream(lambda: in_pieces(values, 4096))
+    stream = ValueStream(lambda: in_pieces(values, 4096))
     assert stream.mean() == values.mean()
     assert stream.percentiles(ASKED) == [float(np.percentile(values, each)) for each in ASKED]
 
@@ -80,7 +80,7 @@ def test_a_log_that_lies_in_a_file_has_the_rows_that_were_added(monkeypatch) -> 
     monkeypatch.setattr(shelves, "MOST_PAGES", 1)
     log, rows = StepLog(), 2 * PAGE + 5
     for number in range(rows):
-        log.add(number, number + 0.5, 1, Kind.MIXED, number % 64, 1, 0, 16 * number)
+        log.add(number, number + 0.5, 1, StepKind.MIXED, number % 64, 1, 0, 16 * number)
     assert len(log) == rows and log.column("used_tokens").tolist() == [16 * number for number in range(rows)]
     assert log.column("end_s")[-1] == rows - 0.5
 
@@ -93,7 +93,7 @@ def run(requests: int) -> tuple[Clients, Outcome]:
         "requests": requests,
     }
     clients = Clients(catalog.validate(stated, Traffic).draw(), 1e-3)
-    pool = Pool([Members(Engine("vllm", kv_tokens=16 * 512), AffineCost(1e-3, 1e-6, 1e-8), 2)], "least_load")
+    pool = ReplicaPool([Members(Engine("vllm", kv_tokens=16 * 512), AffineCost(1e-3, 1e-6, 1e-8), 2)], "least_load")
     return clients, Service(clients, pool).run()
 
 

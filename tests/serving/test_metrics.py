@@ -11,7 +11,7 @@ import pytest
 import simpy
 
 from tspsim.serving import CalledCost, Engine, Replica, Request
-from tspsim.serving.log import Kind, StepLog
+from tspsim.serving.log import StepKind, StepLog
 from tspsim.serving.metrics import Bill, Cache, Waits, gaps, measure, weighted_percentiles
 from tspsim.serving.replay import ON_TIME
 from tspsim.serving.replica import Moment
@@ -80,7 +80,7 @@ def test_goodput_counts_requests_that_keep_every_bound() -> None:
 
 def test_caches_hits_and_preemptions_are_counted() -> None:
     log = StepLog()
-    log.add(0.0, 1.0, 1, Kind.PREFILL, 0, 100, 0, 250)
+    log.add(0.0, 1.0, 1, StepKind.PREFILL, 0, 100, 0, 250)
     told = measured(waits(), logs=[log])
     assert told["kv"] == {"capacity_tokens": 1000.0, "peak_share": 0.25, "sessions": 4.0}
     assert told["preemptions"] == 1 and told["prefix_hit_share"] == pytest.approx(0.1)
@@ -88,9 +88,9 @@ def test_caches_hits_and_preemptions_are_counted() -> None:
 
 def test_gaps_are_steps_and_longer_where_prompts_came_between() -> None:
     log = StepLog()
-    log.add(0.0, 1.0, 10, Kind.DECODE, 4, 0, 0, 0)  # ten steps of 0.1
-    log.add(1.0, 1.5, 1, Kind.PREFILL, 0, 64, 0, 0)  # decode stands still
-    log.add(1.5, 1.6, 1, Kind.DECODE, 6, 0, 0, 0)  # four waited for both, two have joined
+    log.add(0.0, 1.0, 10, StepKind.DECODE, 4, 0, 0, 0)  # ten steps of 0.1
+    log.add(1.0, 1.5, 1, StepKind.PREFILL, 0, 64, 0, 0)  # decode stands still
+    log.add(1.5, 1.6, 1, StepKind.DECODE, 6, 0, 0, 0)  # four waited for both, two have joined
     seconds, counts = (np.concatenate(column) for column in zip(*gaps([log], 0.0, 2.0), strict=True))
     found = {round(float(each), 6): int(count) for each, count in zip(seconds, counts, strict=True) if count}
     assert found == {0.1: 42, 0.6: 4} or (counts[np.isclose(seconds, 0.1)].sum(), found[0.6]) == (42, 4)

@@ -13,8 +13,8 @@ from tspsim.question import look_up
 from tspsim.result import PlanResult
 from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
-from tspsim.serving.log import Kind
-from tspsim.serving.work import Work
+from tspsim.serving.log import StepKind
+from tspsim.serving.work import StepWork
 
 OTHER = {"device": "mi300x", "nodes": 1, "gpus_per_node": 4}
 
@@ -67,13 +67,13 @@ def test_a_push_hides_what_a_pull_waits_for():
 def test_steps_that_write_read_no_prompts():
     (run,) = answered(pools()).runs
     kinds = {name: set(log.column("kind").tolist()) for name, log in zip(run.names, run.logs, strict=True)}
-    assert kinds == {"prefill 0": {Kind.PREFILL}, "decode 0": {Kind.DECODE}}
+    assert kinds == {"prefill 0": {StepKind.PREFILL}, "decode 0": {StepKind.DECODE}}
 
 
 def test_time_an_output_token_is_that_of_decoding_alone():
     plan = answered(pools(first_token="prefill", transfer="push"))
     deployment = deployment_of(question := look_up(load(scenario(pools()))), question.plans[0])
-    step_s = deployment.costs.seconds([Work((), (4096 + 32,) * 2)])
+    step_s = deployment.costs.seconds([StepWork((), (4096 + 32,) * 2)])
     assert plan.serving["tpot_s"]["p50"] == pytest.approx(step_s, rel=0.25)
 
 

@@ -13,8 +13,8 @@ from tspsim.catalog import validate
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.blocks import PrefixPool, Trail
-from tspsim.serving.log import Kind
-from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.log import StepKind
+from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Service
 from tspsim.serving.traffic import Clients
 
@@ -204,7 +204,7 @@ def test_the_next_turn_of_a_conversation_finds_what_was_answered(scheduler, foun
     arrivals = {"kind": "closed", "concurrency": 1}
     asked = {"arrivals": arrivals, "prompt": 100, "output": 300, "prefix": {"turns": 2}, "requests": 2}
     clients = Clients(validate(asked, Traffic).draw())
-    Service(clients, Pool([Members(Engine(scheduler), AffineCost(1.0))])).run()
+    Service(clients, ReplicaPool([Members(Engine(scheduler), AffineCost(1.0))])).run()
     assert clients.book.cached_tokens.tolist() == [0, found]
 
 
@@ -250,4 +250,4 @@ def test_who_comes_with_a_cache_decodes_with_the_others(scheduler, options):
         due.callbacks.append(lambda _, each=each: replica.submit(each, computed=each.prompt_tokens - 1))
     env.run()
     assert (first.end_s, second.first_token_s, second.end_s) == (12.0, 5.0, 10.0)
-    assert not (replica.log.column("kind") == Kind.PREFILL).any()
+    assert not (replica.log.column("kind") == StepKind.PREFILL).any()

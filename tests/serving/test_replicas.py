@@ -8,7 +8,7 @@ import pytest
 import simpy
 
 from tspsim.errors import InputError
-from tspsim.serving import AffineCost, CalledCost, Chunk, Engine, Replica, Request, Work, replay
+from tspsim.serving import AffineCost, CalledCost, Engine, PromptChunk, Replica, Request, StepWork, replay
 
 
 @pytest.mark.parametrize("every_step", [False, True])
@@ -96,13 +96,13 @@ def test_a_request_that_never_fits_is_refused_when_it_is_submitted():
 
 
 def test_a_work_from_sums_is_the_work_from_contexts():
-    listed = Work((Chunk(8, 2),), (5, 9, 5), 2)
-    counted = Work.counted((Chunk(8, 2),), 2, 3, 19, 9, lambda: (5, 9, 5))
+    listed = StepWork((PromptChunk(8, 2),), (5, 9, 5), 2)
+    counted = StepWork.counted((PromptChunk(8, 2),), 2, 3, 19, 9, lambda: (5, 9, 5))
     assert counted == listed
     assert hash(counted) == hash(listed)
     assert (listed.tokens, listed.outputs, listed.longest) == (14, 7, 9)
     assert tuple(listed.batch.rows) == ((8, 2, 1), (2, 9, 1), (2, 5, 2))
-    later = Work((), (5, 9)).later(3)
+    later = StepWork((), (5, 9)).later(3)
     assert (later.contexts, later.context_tokens, later.longest) == ((8, 12), 20, 12)
 
 
@@ -124,6 +124,6 @@ def test_contexts_of_a_step_that_is_over_are_not_invented():
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_an_affine_cost_sums_what_it_says_of_each_step(steps):
-    cost, works = AffineCost(0.5, 0.01, 1e-4), [Work(contexts=(5, 900)), Work(contexts=(3,)), Work()]
+    cost, works = AffineCost(0.5, 0.01, 1e-4), [StepWork(contexts=(5, 900)), StepWork(contexts=(3,)), StepWork()]
     each = [cost.seconds([work.later(step) for work in works]) for step in range(steps)]
     np.testing.assert_allclose(cost.decode_ends_s(works, steps), np.cumsum(each), rtol=1e-12)

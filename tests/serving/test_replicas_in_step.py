@@ -10,7 +10,7 @@ from tspsim.question import look_up
 from tspsim.scenario import load
 from tspsim.serving.answer import serve_plan
 from tspsim.serving.engine import Engine
-from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.requests import Request
 from tspsim.serving.service import Service
 from tspsim.serving.work import AffineCost
@@ -19,7 +19,7 @@ from tspsim.serving.work import AffineCost
 @pytest.mark.parametrize("every_step", [False, True])
 def test_a_request_sent_when_a_step_ends_elsewhere_is_in_the_step_that_begins_then(every_step) -> None:
     requests = [Request(0, 0.0, 1, 20), Request(1, 0.0, 1, 5), Request(2, 0.0, 1, 3)]
-    pool = Pool([Members(Engine("vllm"), AffineCost(1.0), 2)])
+    pool = ReplicaPool([Members(Engine("vllm"), AffineCost(1.0), 2)])
     outcome = Service(Closed(requests, 2), pool, every_step=every_step).run()
     # The second ends at 5 s on its replica, and the third comes to the other, one of whose steps ends then too.
     assert [request.first_token_s for request in outcome.requests] == [1.0, 1.0, 6.0]

@@ -10,7 +10,7 @@ import simpy
 from helpers.serving import Closed, Listed, servers
 
 from tspsim.serving import AffineCost, Engine, Request
-from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.routers import ROUTERS
 from tspsim.serving.routers.prefix_aware import PREFIX_AWARE, Sent
 from tspsim.serving.routers.ranking import load
@@ -74,7 +74,7 @@ class Checked:
 def checked(source, members, router, plainly):
     both = ROUTERS.register(Checked(router, plainly))
     try:
-        Service(source, Pool([members], "checked")).run()
+        Service(source, ReplicaPool([members], "checked")).run()
     finally:
         ROUTERS.remove("checked")
     return both.choices
@@ -163,12 +163,12 @@ def test_a_router_of_many_looks_at_few():
 
     requests = drawn(900, 5, rate=3000.0)
     members = Counted(Engine("vllm"), AffineCost(0.004, 1e-5, 1e-9), 256)
-    Service(Listed(requests), Pool([members], "least_load")).run()
+    Service(Listed(requests), ReplicaPool([members], "least_load")).run()
     assert looks < 100 * len(requests)
 
 
 def test_more_replicas_than_a_short_number_holds():
-    pool = Pool([servers(33_000)], "least_load")
+    pool = ReplicaPool([servers(33_000)], "least_load")
     pool.open(simpy.Environment(), lambda request: None)
     pool.give(32_999, Request(0, 0.0, 5, 9))
     assert pool.homes[0] == 32_999

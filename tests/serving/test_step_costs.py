@@ -16,11 +16,11 @@ from tspsim.errors import InputError
 from tspsim.parallel import capacity
 from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
-from tspsim.serving.grid import Cells, Line
+from tspsim.serving.grid import Cells, KnotLine
 from tspsim.serving.programs import StepPrograms
 from tspsim.serving.sampled import BAR
-from tspsim.serving.tables import EPSILON, Curve
-from tspsim.serving.work import Chunk, StepCost, Work
+from tspsim.serving.tables import EPSILON, KnotCurve
+from tspsim.serving.work import PromptChunk, StepCost, StepWork
 from tspsim.simulation import run_plan, scheduled
 from tspsim.steps import Speculation
 from tspsim.studies.query import Library
@@ -72,7 +72,7 @@ def answered() -> Iterator[tuple[str, Mapping[str, Any], str, Mapping[str, Any]]
             yield "llama-3.1-8b" if dense else "kimi-k2.6", plan, next(stacks), step
 
 
-def random_works(cost: ProgramCosts, seed: int, count: int, lowest: int, longest: int) -> list[Work]:
+def random_works(cost: ProgramCosts, seed: int, count: int, lowest: int, longest: int) -> list[StepWork]:
     """Steps of all kinds."""
     draw, works = random.Random(seed), []
     queries = cost.programs.queries
@@ -82,12 +82,12 @@ def random_works(cost: ProgramCosts, seed: int, count: int, lowest: int, longest
         pieces = []
         for _ in range(draw.choice([0, 1, 1, 2]) if batch else draw.choice([1, 2])):
             cached = draw.choice([0, 0, draw.randint(1, longest)])
-            pieces.append(Chunk(draw.randint(40, 6000), cached, draw.random() < 0.8))
-        works.append(Work(pieces, contexts, queries))
+            pieces.append(PromptChunk(draw.randint(40, 6000), cached, draw.random() < 0.8))
+        works.append(StepWork(pieces, contexts, queries))
     return works
 
 
-def deviations(cost: ProgramCosts, works: Sequence[Work]) -> np.ndarray[Any, Any]:
+def deviations(cost: ProgramCosts, works: Sequence[StepWork]) -> np.ndarray[Any, Any]:
     exact = [sum(cost.programs.price(job).seconds for job in cost.programs.of(work)) for work in works]
     return np.abs(np.array([cost.seconds([work]) for work in works]) / np.array(exact) - 1.0)
 
@@ -120,11 +120,11 @@ def test_a_step_by_its_work_is_what_a_question_about_it_answers(stack: str, step
     """Programs of a composition are those of the named step: prefill, decode, mixed and verify."""
     asked = question("kimi-k2.6", {"tp": 8}, stack=stack, **step)
     load_ = asked.work.load
-    pieces = [Chunk(row.query_tokens, row.context_tokens) for row in load_.kept for _ in range(row.sequences)]
+    pieces = [PromptChunk(row.query_tokens, row.context_tokens) for row in load_.kept for _ in range(row.sequences)]
     contexts = [row.context_tokens for row in load_.decoding() for _ in range(row.sequences)]
     programs = StepPrograms(asked, asked.plans[0], load_.speculation)
     alone = run_plan(asked, asked.plans[0])
-    passes = programs.of(Work(pieces, contexts, load_.queries))
+    passes = programs.of(StepWork(pieces, contexts, load_.queries))
     assert programs.seconds(passes) == pytest.approx(alone.step_time_s, rel=1e-9)
 
 
@@ -133,7 +133,7 @@ def test_a_step_by_its_work_is_what_a_question_about_it_answers(stack: str, step
 def test_tabulated_steps_are_exact_at_knots_and_within_the_error_between(model: str, stack: str) -> None:
     cost = costs(model, stack=stack)
     assert isinstance(cost, StepCost)
-    knots = [Work((), (context,) * batch) for batch in (1, 16, 64) for context in (1024, 4096)]
+    knots = [StepWork((), (context,) * batch) for batch in (1, 16, 64) for context in (1024, 4096)]
     assert deviations(cost, knots).max() < 1e-9
     off = deviations(cost, random_works(cost, 3, 30, 500, 9000))
     assert off.max() < 1.5 * EPSILON
@@ -165,7 +165,7 @@ def test_drafts_are_made_beside_prompts() -> None:
 def test_a_run_of_decode_steps_is_the_sum_of_its_steps_to_the_bit(model: str) -> None:
     cost = costs(model)
     for batch, shortest in ((1, 100), (37, 100), (64, 3000), (700, 1500)):
-        work = Work((), [shortest + 7 * number for number in range(batch)])
+        work = StepWork((), [shortest + 7 * number for number in range(batch)])
         alone = [cost.seconds([work.later(step)]) for step in range(130)]
         assert cost.decode_each_s([work], 130).tolist() == alone
         assert cost.decode_ends_s([work], 130).tolist() == np.cumsum(alone).tolist()
@@ -183,7 +183,7 @@ def test_a_run_looks_at_its_longest_sequence_alone_as_long_as_its_steps_do() -> 
     looked = Library().look_up(load(asked))
     cost = costs_of(looked, looked.plans[0])
     for contexts in ((994, 210), (667, 49, 410, 639, 7793), (3000, 700), (40, 4, 4)):
-        work = Work((), contexts)
+        work = StepWork((), contexts)
         alone = [cost.seconds([work.later(step)]) for step in range(200)]
         np.testing.assert_allclose(cost.decode_each_s([work], 200), alone, rtol=1e-12)
 
@@ -191,19 +191,19 @@ def test_a_run_looks_at_its_longest_sequence_alone_as_long_as_its_steps_do() -> 
 @given(st.integers(1, 300), st.integers(20, 20_000), st.integers(0, 4000), st.integers(1, 400))
 def test_more_work_never_takes_less_time(batch: int, context: int, tokens: int, more: int) -> None:
     cost = costs("kimi-k2.6", stack="ideal")
-    pieces = (Chunk(tokens + 32, 0),) if tokens else ()
-    least_s = cost.seconds([Work(pieces, (context,) * batch)]) * (1.0 - 2 * EPSILON)
-    assert cost.seconds([Work(pieces, (context + more,) * batch)]) > least_s
-    assert cost.seconds([Work(pieces, (context,) * (batch + more))]) > least_s
-    assert cost.seconds([Work((Chunk(tokens + 32 + more, 0),), (context,) * batch)]) > least_s
+    pieces = (PromptChunk(tokens + 32, 0),) if tokens else ()
+    least_s = cost.seconds([StepWork(pieces, (context,) * batch)]) * (1.0 - 2 * EPSILON)
+    assert cost.seconds([StepWork(pieces, (context + more,) * batch)]) > least_s
+    assert cost.seconds([StepWork(pieces, (context,) * (batch + more))]) > least_s
+    assert cost.seconds([StepWork((PromptChunk(tokens + 32 + more, 0),), (context,) * batch)]) > least_s
 
 
 def test_an_indexer_waits_for_the_longest_context() -> None:
     """Of as many tokens, unequal contexts take longer where scores are chosen from, and between equal and all as the
     longest."""
     cost = costs("deepseek-v3.2")
-    equal, unequal = Work((), (30_000,) * 8), Work((), (37_000, *(29_000,) * 7))
-    longest = Work((), (37_000,) * 8)
+    equal, unequal = StepWork((), (30_000,) * 8), StepWork((), (37_000, *(29_000,) * 7))
+    longest = StepWork((), (37_000,) * 8)
     assert cost.seconds([equal]) < cost.seconds([unequal]) < cost.seconds([longest])
     assert deviations(cost, [unequal]).max() < EPSILON
 
@@ -212,18 +212,18 @@ def test_an_indexer_waits_for_the_longest_context() -> None:
 def test_a_step_takes_no_less_than_for_its_longest_sequence_alone(model: str) -> None:
     cost = costs(model)
     for others in (1, 3, 12):
-        alone = cost.decode_ends_s([Work(contexts=(100_000,))], 8)
-        found = cost.decode_ends_s([Work(contexts=(100_000, *(16,) * others))], 8)
+        alone = cost.decode_ends_s([StepWork(contexts=(100_000,))], 8)
+        found = cost.decode_ends_s([StepWork(contexts=(100_000, *(16,) * others))], 8)
         assert np.all(found >= alone)
 
 
 def test_replicas_that_share_experts_wait_for_the_busiest_and_see_all_tokens() -> None:
     cost = costs("kimi-k2.6", {"dp": 8, "ep": 8}, device="b200")
-    few, many = Work((), (2000,) * 8), Work((), (2000,) * 32)
-    reads = Work((Chunk(6000, 0),), (2000,) * 8)
+    few, many = StepWork((), (2000,) * 8), StepWork((), (2000,) * 32)
+    reads = StepWork((PromptChunk(6000, 0),), (2000,) * 8)
     assert cost.seconds([few] * 8) < cost.seconds([many, *[few] * 7]) < cost.seconds([many] * 8)
     assert cost.seconds([few] * 8) < cost.seconds([reads, *[few] * 7]) < cost.seconds([reads] * 8)
-    assert cost.seconds([reads, *[Work()] * 7]) <= cost.seconds([reads, *[few] * 7])
+    assert cost.seconds([reads, *[StepWork()] * 7]) <= cost.seconds([reads, *[few] * 7])
     works = [many, few]
     alone = [cost.seconds([work.later(step) for work in works]) for step in range(10)]
     assert cost.decode_each_s(works, 10).tolist() == alone
@@ -233,11 +233,13 @@ def test_replicas_that_share_experts_wait_for_the_busiest_and_see_all_tokens() -
 def test_prompts_whose_tokens_are_divided_are_read_one_after_the_other() -> None:
     cost = costs("llama-3.1-8b", {"tsp": 8}, stack="ideal")
     assert cost.programs.divides_prompts
-    one, other = Chunk(8192, 0), Chunk(1500, 512)
-    together = cost.seconds([Work((one, other))])
-    assert together == pytest.approx(cost.seconds([Work((one,))]) + cost.seconds([Work((other,))]))
+    one, other = PromptChunk(8192, 0), PromptChunk(1500, 512)
+    together = cost.seconds([StepWork((one, other))])
+    assert together == pytest.approx(cost.seconds([StepWork((one,))]) + cost.seconds([StepWork((other,))]))
     asked = question("llama-3.1-8b", {"tsp": 8}, stack="ideal", **{"pass": "prefill", "sequence": 8192})
-    assert cost.seconds([Work((one,))]) == pytest.approx(run_plan(asked, asked.plans[0]).step_time_s, rel=2 * EPSILON)
+    assert cost.seconds([StepWork((one,))]) == pytest.approx(
+        run_plan(asked, asked.plans[0]).step_time_s, rel=2 * EPSILON
+    )
 
 
 def test_capacity_is_the_engines_unless_blocks_are_stated() -> None:
@@ -257,10 +259,10 @@ def test_costs_of_equal_content_are_the_same_object() -> None:
     first, second = (costs_of(each, each.plans[0]) for each in asked)
     assert first is second
     before = first.programs.written
-    first.seconds([Work((), (3000,) * 5)])
+    first.seconds([StepWork((), (3000,) * 5)])
     written = first.programs.written
     assert written > before
-    first.seconds([Work((), (3001,) * 5)])
+    first.seconds([StepWork((), (3001,) * 5)])
     assert first.programs.written == written
 
 
@@ -274,7 +276,7 @@ def test_sampled_steps_are_those_of_every_kernel(model: str, plan: dict[str, Any
     assert "no step" in str(cost.check())
     for work in random_works(cost, 13, 40, 1000, 9000):
         cost.seconds([work])
-    cost.decode_ends_s([Work((), (4000,) * 50)], 300)
+    cost.decode_ends_s([StepWork((), (4000,) * 50)], 300)
     found = cost.check(25)
     assert found.steps == 25 and found.most < BAR and found.mean < BAR / 5
     assert "25 sampled steps" in str(found)
@@ -282,7 +284,7 @@ def test_sampled_steps_are_those_of_every_kernel(model: str, plan: dict[str, Any
 
 def test_parts_and_ranges_of_a_step() -> None:
     cost = costs("kimi-k2.6")
-    work = Work((Chunk(3000, 0),), (4000,) * 40)
+    work = StepWork((PromptChunk(3000, 0),), (4000,) * 40)
     parts = cost.breakdown(work)
     assert {"attention", "experts", "products", "all_reduce", "host"} <= parts.keys()
     assert sum(parts.values()) == pytest.approx(cost.exact(work).seconds)
@@ -295,7 +297,7 @@ def test_curves_cells_and_lines_do_not_depend_on_what_was_asked_before() -> None
         return 100.0 + x + 30.0 * (x > 700) + (x - 300) ** 2 / 5000
 
     every = np.arange(1.0, 3000.0)
-    once, bit_by_bit = Curve(rough, (700, 701)), Curve(rough, (700, 701))
+    once, bit_by_bit = KnotCurve(rough, (700, 701)), KnotCurve(rough, (700, 701))
     for x in (2900, 5, 800, 650, 1500):
         bit_by_bit(np.array([x]))
     np.testing.assert_array_equal(once(every), bit_by_bit(every))
@@ -305,7 +307,7 @@ def test_curves_cells_and_lines_do_not_depend_on_what_was_asked_before() -> None
     def stairs(n: int) -> np.ndarray[Any, Any]:
         return np.array([1000.0 + 40.0 * -(-n // 64), n])
 
-    cells, line = Cells(stairs, 0.0), Line(stairs, 0.0)
+    cells, line = Cells(stairs, 0.0), KnotLine(stairs, 0.0)
     for n in (1, 63, 64, 65, 1000, 4097):
         np.testing.assert_allclose(cells(n), stairs(n), rtol=EPSILON)
         np.testing.assert_allclose(line(float(n)), stairs(n), rtol=0.05)
@@ -317,11 +319,11 @@ def test_one_step_costs_to_the_bit_what_the_first_of_a_run_does(model: str) -> N
     for _ in range(200):
         batch = draw.choice([1, 2, 7, 16, 40, 64, 100, 200])
         others = [draw.choice([draw.randint(1, 900), draw.randint(1, 60_000)])] * (batch - 1)
-        work = Work((), [*others, draw.randint(1, 60_000)])
+        work = StepWork((), [*others, draw.randint(1, 60_000)])
         assert cost.seconds([work]) == cost.decode_ends_s([work], 1)[0] == cost.decode_ends_s([work], 3)[0]
 
 
 def test_a_curve_at_one_number_is_to_the_bit_what_it_is_in_an_array() -> None:
-    curve, draw = Curve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, bends=(700, 701)), random.Random(2)
+    curve, draw = KnotCurve(lambda x: 0.1 + x**1.3 / 7.0 + (x > 700) * 3.0, bends=(700, 701)), random.Random(2)
     numbers = [1.0, 2.0, 699.5, 700.0, 701.0, 1024.0, *(draw.uniform(1.0, 5000.0) for _ in range(500))]
     assert [curve.at(number) for number in numbers] == curve(np.array(numbers)).tolist()

@@ -26,7 +26,7 @@ from tspsim.studies.executors import (
     in_order,
 )
 from tspsim.studies.query import Library, Query
-from tspsim.studies.store import Store
+from tspsim.studies.store import AnswerStore
 from tspsim.studies.worker import Answer
 
 SCENARIO = tspsim.load("tsp-8x-h100")
@@ -171,17 +171,17 @@ def test_answers_here_find_what_was_looked_up() -> None:
 
 
 def test_answers_are_in_the_one_file_as_soon_as_they_are_kept(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite")
+    store = AnswerStore(tmp_path / "s.sqlite")
     store.add([Answer("a", "{}", 0.5), Answer("b", "[]", 0.25)])
     assert [path.name for path in tmp_path.iterdir()] == ["s.sqlite"]
     copy = tmp_path / "copy.sqlite"
     copy.write_bytes((tmp_path / "s.sqlite").read_bytes())
-    assert Store(copy, resume=True).get("b") == Answer("b", "[]", 0.25)
+    assert AnswerStore(copy, resume=True).get("b") == Answer("b", "[]", 0.25)
     store.close()
 
 
 def test_an_answer_is_never_replaced(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite")
+    store = AnswerStore(tmp_path / "s.sqlite")
     store.add([Answer("a", "first", 1.0)])
     store.add([Answer("a", "second", 2.0)])
     assert store.get("a") == Answer("a", "first", 1.0)
@@ -192,9 +192,9 @@ def test_a_store_of_nothing_yet_can_be_resumed(tmp_path: Path) -> None:
     """What kill -9 leaves between making the file and its tables."""
     path = tmp_path / "s.sqlite"
     path.touch()
-    assert Store(path, resume=True).keys() == set()
+    assert AnswerStore(path, resume=True).keys() == set()
     with pytest.raises(InputError, match="--resume"):
-        Store(path)
+        AnswerStore(path)
 
 
 def test_processes_give_answers_in_order_and_a_death_is_told() -> None:
@@ -212,13 +212,13 @@ def test_what_is_no_store_is_left_alone(tmp_path: Path) -> None:
     for path in (text, other):
         before = path.read_bytes()
         with pytest.raises(InputError, match="no store") as error:
-            Store(path, resume=True)
+            AnswerStore(path, resume=True)
         assert path.name in str(error.value)
         assert path.read_bytes() == before
 
 
 def test_a_read_only_store_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite")
+    store = AnswerStore(tmp_path / "s.sqlite")
     store.add([Answer("a", "kept", 1.0)])
     store._connection.execute("PRAGMA query_only = ON")
     with pytest.raises(InputError, match=r"s\.sqlite.*readonly.*make the file writable.*--resume"):
@@ -228,7 +228,7 @@ def test_a_read_only_store_is_one_clear_message_and_keeps_what_it_has(tmp_path: 
 
 
 def test_a_full_disk_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) -> None:
-    store = Store(tmp_path / "s.sqlite")
+    store = AnswerStore(tmp_path / "s.sqlite")
     store.add([Answer("a", "kept", 1.0)])
     (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
     store._connection.execute(f"PRAGMA max_page_count = {pages}")
@@ -240,7 +240,7 @@ def test_a_full_disk_is_one_clear_message_and_keeps_what_it_has(tmp_path: Path) 
 
 def test_a_folder_that_does_not_exist_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder"):
-        Store(tmp_path / "missing" / "s.sqlite")
+        AnswerStore(tmp_path / "missing" / "s.sqlite")
 
 
 SCRIPT = """

@@ -9,13 +9,13 @@ import pytest
 import tspsim
 from tspsim.errors import InputError
 from tspsim.network import build_cluster
-from tspsim.studies.expert_pools import Pools, exchange_s, expert_pools
+from tspsim.studies.expert_pools import ExpertPoolPair, exchange_s, expert_pools
 
 NODES = {"device": "h100", "nodes": 4, "fabric": "rail-optimised-400g"}
 WORK = {"model": "deepseek-v2", "context": 4096}
 
 
-def pools(batch: int, micro_batches: int = 1, expert_gpus: int = 16, **more: Any) -> Pools:
+def pools(batch: int, micro_batches: int = 1, expert_gpus: int = 16, **more: Any) -> ExpertPoolPair:
     return expert_pools(NODES, WORK, expert_gpus=expert_gpus, batch=batch, micro_batches=micro_batches, **more)
 
 

@@ -19,7 +19,7 @@ from tspsim.scenario.project import Parts
 from tspsim.simulation import simulate
 from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
-from tspsim.studies.purchase.fabric import Bill
+from tspsim.studies.purchase.fabric import FabricBill
 from tspsim.studies.purchase.needs import Need, need
 from tspsim.studies.uncertainty import Z_LOW
 
@@ -153,11 +153,11 @@ def test_an_offer_s_own_fabric_replaces_the_project_s() -> None:
 
 def test_the_bill_counts_every_switch_and_cable_of_a_fat_tree() -> None:
     """32 nodes of 8: 256 endpoints on 64-port switches are 8 leaves of 32 and 4 spines."""
-    plain = Bill.of(build_cluster("mi300x", 32, "fat-tree-400g"))
-    assert plain == Bill(nics=256, switches=12, optics=2 * (256 + 256), gpus=256)
-    thin = Bill.of(build_cluster("mi300x", 32, "fat-tree-400g", oversubscription=4))
+    plain = FabricBill.of(build_cluster("mi300x", 32, "fat-tree-400g"))
+    assert plain == FabricBill(nics=256, switches=12, optics=2 * (256 + 256), gpus=256)
+    thin = FabricBill.of(build_cluster("mi300x", 32, "fat-tree-400g", oversubscription=4))
     assert thin.optics == 2 * (256 + 64)
-    assert Bill.of(build_cluster("mi300x", 1)) == Bill(0, 0, 0, 8)
+    assert FabricBill.of(build_cluster("mi300x", 1)) == FabricBill(0, 0, 0, 8)
     assert plain.usd(Parts(nic="1 USD", switch="100 USD", optic="0.5 USD")) == 256 + 1200 + 512
 
 
@@ -170,7 +170,7 @@ def test_a_cluster_pays_for_its_part_of_a_fabric_that_grows(fabric: str, oversub
     """More nodes never cost less in all; a GPU's part is at most that in a larger cluster, and of a switch a stage."""
     counts = [*range(2, 40), 64, 65, 127, 129, 256]
     clusters = [build_cluster("h100", nodes, fabric, oversubscription=oversubscription) for nodes in counts]
-    bills = [Bill.of(cluster) for cluster in clusters]
+    bills = [FabricBill.of(cluster) for cluster in clusters]
     costs = [bill.usd(PIECES) for bill in bills]
     assert costs == sorted(costs)
     rounding = 3 * (PIECES.switch + 2 * PIECES.optic)
@@ -181,21 +181,24 @@ def test_a_cluster_pays_for_its_part_of_a_fabric_that_grows(fabric: str, oversub
 
 def test_two_nodes_do_not_pay_for_thirty_two() -> None:
     small, large = (
-        {fabric: Bill.of(build_cluster("h100", nodes, fabric)) for fabric in ("rail-optimised-400g", "fat-tree-400g")}
+        {
+            fabric: FabricBill.of(build_cluster("h100", nodes, fabric))
+            for fabric in ("rail-optimised-400g", "fat-tree-400g")
+        }
         for nodes in (2, 32)
     )
-    assert small["rail-optimised-400g"] == Bill(nics=16, switches=2, optics=64, gpus=16)  # was 12 and 544
-    assert small["fat-tree-400g"] == Bill(nics=16, switches=1, optics=32, gpus=16)
-    assert large["rail-optimised-400g"] == large["fat-tree-400g"] == Bill(256, 12, 1024, 256)
+    assert small["rail-optimised-400g"] == FabricBill(nics=16, switches=2, optics=64, gpus=16)  # was 12 and 544
+    assert small["fat-tree-400g"] == FabricBill(nics=16, switches=1, optics=32, gpus=16)
+    assert large["rail-optimised-400g"] == large["fat-tree-400g"] == FabricBill(256, 12, 1024, 256)
 
 
-def billed(**cluster: Any) -> Bill:
+def billed(**cluster: Any) -> FabricBill:
     question = load({
         "name": "billed", "cluster": {"device": "h100", **cluster},
         "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"},
         "plans": [{"name": "TP8", "tp": 8}],
     })  # fmt: skip
-    return Bill.of(look_up(question).cluster)
+    return FabricBill.of(look_up(question).cluster)
 
 
 @pytest.mark.parametrize("common", ["rail-optimised-400g", "ethernet-100g"])
@@ -214,7 +217,9 @@ def test_islands_pay_for_their_switches_and_those_between_them(common: str, node
 def test_a_measured_fabric_is_billed_as_what_it_is() -> None:
     rows = [[0 if a == b else 380 for b in range(8)] for a in range(8)]
     measured = billed(nodes=8, fabric="fat-tree-400g", measured={"unit": "GB/s", "rows": rows})
-    assert measured == billed(nodes=8, fabric="fat-tree-400g") == Bill(64, 1, 128, 64)  # was 8 switches, 184 optics
+    assert (
+        measured == billed(nodes=8, fabric="fat-tree-400g") == FabricBill(64, 1, 128, 64)
+    )  # was 8 switches, 184 optics
 
 
 def test_a_stated_confidence_is_kept_by_what_is_large_enough() -> None:

@@ -18,7 +18,7 @@ from tspsim.errors import InputError, UnknownNameError
 from tspsim.scenario import ClusterInline
 from tspsim.studies import Sweep
 from tspsim.studies.query import Library
-from tspsim.studies.store import Store
+from tspsim.studies.store import AnswerStore
 from tspsim.studies.table import Table
 
 
@@ -347,7 +347,7 @@ def test_a_damaged_store_promises_nothing(catalog: Path, tmp_path: Path, damage:
 def test_a_store_that_somebody_holds_keeps_what_it_has(tmp_path: Path) -> None:
     import sqlite3
 
-    store = Store(tmp_path / "s.sqlite")
+    store = AnswerStore(tmp_path / "s.sqlite")
     store._connection.execute("PRAGMA busy_timeout = 10")
     other = sqlite3.connect(tmp_path / "s.sqlite")
     other.execute("BEGIN EXCLUSIVE")

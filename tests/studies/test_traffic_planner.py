@@ -20,7 +20,7 @@ from tspsim.serving.points import point
 from tspsim.serving.steady import figures
 from tspsim.studies.planner import TrafficPlanned, TrafficPlanner
 from tspsim.studies.planner import traffic as traffic_planner
-from tspsim.studies.planner.rates import Demand, Engine, apart, together
+from tspsim.studies.planner.rates import ClosedFormEngine, Demand, apart, together
 from tspsim.studies.planner.service_part import parts_of
 from tspsim.studies.planner.service_space import ServiceSpace
 from tspsim.studies.planner.spreads import spreads
@@ -266,8 +266,8 @@ def test_closed_forms_of_tensor_parallel_plans_are_what_is_simulated(planned: Tr
 def test_two_pools_are_as_fast_as_the_slower():
     here = space()
     reader, writer = (here._engine({"tp": 2}, name) for name in ("prefill", "decode"))
-    assert isinstance(reader, Engine)
-    assert isinstance(writer, Engine)
+    assert isinstance(reader, ClosedFormEngine)
+    assert isinstance(writer, ClosedFormEngine)
     fastest = max(each.requests_per_s for each in apart(reader, writer))
     alone = max(each.requests_per_s for each in together(reader))
     assert fastest == pytest.approx(1 / reader.shared_read_s)

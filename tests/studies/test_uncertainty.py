@@ -19,7 +19,7 @@ from tspsim.studies.uncertainty import (
     FAMILIES,
     TRANSFERS,
     Factor,
-    Offer,
+    PricedPlan,
     changes,
     compare,
     offer_of,
@@ -35,9 +35,9 @@ def lognormal(sigma: float) -> Factor:
     return Factor(math.exp(-Z * sigma), math.exp(Z * sigma))
 
 
-def whole(name: str, step_s: float, sigma: float, **more: object) -> Offer:
+def whole(name: str, step_s: float, sigma: float, **more: object) -> PricedPlan:
     """An offer whose whole step is one kernel family with a lognormal error."""
-    return Offer(name, 1000.0, step_s, {f"{name} kernel": step_s}, {f"{name} kernel": lognormal(sigma)}, **more)  # type: ignore[arg-type]
+    return PricedPlan(name, 1000.0, step_s, {f"{name} kernel": step_s}, {f"{name} kernel": lognormal(sigma)}, **more)  # type: ignore[arg-type]
 
 
 def test_the_probability_of_two_lognormal_steps_is_the_normal_distribution_of_their_distance() -> None:
@@ -59,7 +59,7 @@ def test_a_lead_as_likely_as_not_is_a_tie() -> None:
 
 def test_an_error_that_both_share_changes_no_verdict() -> None:
     shared = {"kernel": lognormal(0.5)}
-    a, b = (Offer(name, 1000.0, step_s, {"kernel": step_s}, shared) for name, step_s in (("a", 1.0), ("b", 1.01)))
+    a, b = (PricedPlan(name, 1000.0, step_s, {"kernel": step_s}, shared) for name, step_s in (("a", 1.0), ("b", 1.01)))
     verdict = compare(a, b)
     assert (verdict.probability, verdict.low, verdict.high) == (1.0, pytest.approx(1.01), pytest.approx(1.01))
     assert verdict.changes == ()
@@ -78,8 +78,8 @@ def test_break_even_is_the_ratio_of_tokens_a_second_and_gpu() -> None:
 
 def test_the_price_counts_for_dollars_only() -> None:
     doubt = {"price": lognormal(0.3)}
-    a = Offer("a", 1.0, 1.0, {}, doubt, usd_per_gpu_hour=1.0, price="price")
-    b = Offer("b", 1.0, 1.3, {}, {}, usd_per_gpu_hour=1.0)
+    a = PricedPlan("a", 1.0, 1.0, {}, doubt, usd_per_gpu_hour=1.0, price="price")
+    b = PricedPlan("b", 1.0, 1.3, {}, {}, usd_per_gpu_hour=1.0)
     assert compare(a, b).probability == 1.0
     dollars = compare(a, b, "tokens_per_dollar")
     assert dollars.probability == pytest.approx(NormalDist().cdf(math.log(1.3) / 0.3), abs=4 * dollars.standard_error)
@@ -90,8 +90,8 @@ def test_the_price_counts_for_dollars_only() -> None:
 
 def test_what_would_change_the_verdict_by_hand() -> None:
     """a takes 1.0 s, of which 0.4 s are gemm; b 1.1 s: gemm 1.25 times as slow makes them tie."""
-    a = Offer("a", 1.0, 1.0, {"gemm": 0.4, "links": 0.01}, {"gemm": lognormal(0.2), "links": lognormal(0.2)})
-    b = Offer("b", 1.0, 1.1, {})
+    a = PricedPlan("a", 1.0, 1.0, {"gemm": 0.4, "links": 0.01}, {"gemm": lognormal(0.2), "links": lognormal(0.2)})
+    b = PricedPlan("b", 1.0, 1.1, {})
     (change,) = changes(a, b)
     assert change.factor == "gemm"
     assert change.value == pytest.approx(1.25)

@@ -14,7 +14,7 @@ import pytest
 
 from tspsim.cli import main
 from tspsim.errors import InputError
-from tspsim.studio.desks import Desk, Desks
+from tspsim.studio.desks import Desks, TabProcesses
 from tspsim.studio.guard import LOOPBACK, Guard
 
 QUESTION = """\
@@ -101,13 +101,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def desk(folder: Path) -> Iterator[Desk]:
+def desk(folder: Path) -> Iterator[TabProcesses]:
     desks = Desks(folder)
     yield desks.of("tab")
     desks.close()
 
 
-def refusal(desk: Desk, name: str, *arguments: Any) -> str:
+def refusal(desk: TabProcesses, name: str, *arguments: Any) -> str:
     with pytest.raises(InputError) as caught:
         desk.done("front", name, *arguments)
     return str(caught.value)
@@ -116,7 +116,7 @@ def refusal(desk: Desk, name: str, *arguments: Any) -> str:
 @pytest.mark.parametrize(
     "model", ["/etc/passwd", "link.yaml", "../outside0/secret.yaml", "/proc/self/../../etc/hosts.json"]
 )
-def test_no_path_leads_out_of_the_folder(desk: Desk, model: str) -> None:
+def test_no_path_leads_out_of_the_folder(desk: TabProcesses, model: str) -> None:
     told = refusal(desk, "answer", QUESTION.replace("llama-3.1-8b", model), "q.yaml")
     assert "lies outside the folder" in told or "no such file" in told
 
@@ -132,12 +132,12 @@ def test_no_path_leads_out_of_the_folder(desk: Desk, model: str) -> None:
         ("", "end it with"),
     ],
 )
-def test_nothing_is_written_out_of_the_folder(desk: Desk, folder: Path, file: str, why: str) -> None:
+def test_nothing_is_written_out_of_the_folder(desk: TabProcesses, folder: Path, file: str, why: str) -> None:
     assert why in refusal(desk, "save", file, "x: 1\n", True, (".yaml",))
     assert sorted(path.name for path in (folder / "away").iterdir()) == ["secret.yaml"]
 
 
-def test_a_file_is_replaced_only_where_somebody_says_so(desk: Desk, folder: Path) -> None:
+def test_a_file_is_replaced_only_where_somebody_says_so(desk: TabProcesses, folder: Path) -> None:
     first = desk.done("front", "save", "a/b.yaml", "x: 1\n", False, (".yaml",))
     again = desk.done("front", "save", "a/b.yaml", "x: 2\n", False, (".yaml",))
     assert (first, again) == ({"saved": "a/b.yaml"}, {"exists": "a/b.yaml"})
@@ -190,7 +190,7 @@ BOMB = "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
     ],
 )
 def test_what_is_wrong_is_told_in_the_command_s_own_line(
-    desk: Desk, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: TabProcesses, folder: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = refusal(desk, "answer", text, "wrong.yaml")
     monkeypatch.chdir(folder)
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_told_in_the_command_s_own_line(
     ids=["scenario", "fleet"],
 )
 def test_the_answer_is_the_command_s_to_the_byte(
-    desk: Desk, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, entries: list[str]
+    desk: TabProcesses, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, entries: list[str]
 ) -> None:
     value = desk.done("front", "answer", text, "right.yaml")
     monkeypatch.chdir(folder)
@@ -215,7 +215,7 @@ def test_the_answer_is_the_command_s_to_the_byte(
     assert [name for _, name, _ in value["entries"]] == entries
 
 
-def test_a_curve_of_a_fleet_has_a_line_for_the_cluster_and_one_a_class(desk: Desk) -> None:
+def test_a_curve_of_a_fleet_has_a_line_for_the_cluster_and_one_a_class(desk: TabProcesses) -> None:
     points = desk.done("front", "curve", FLEET, "q.yaml", "cluster/nodes", ["4", "8", "1"])["points"]
     four, eight, one = (point["lines"] for point in points)
     assert set(four) == {"all jobs", "train", "other"} and "the cluster has 1" in points[2]["error"] and not one
@@ -223,11 +223,11 @@ def test_a_curve_of_a_fleet_has_a_line_for_the_cluster_and_one_a_class(desk: Des
     assert eight["all jobs"]["allocated"] < four["all jobs"]["allocated"]
 
 
-def test_a_fleet_is_searched_for_its_jobs_plans_alone(desk: Desk) -> None:
+def test_a_fleet_is_searched_for_its_jobs_plans_alone(desk: TabProcesses) -> None:
     assert "jobs: asks for a fleet" in refusal(desk, "plans", FLEET, "q.yaml", "1 s", [])
 
 
-def test_what_is_asked_anew_replaces_what_was_asked(desk: Desk) -> None:
+def test_what_is_asked_anew_replaces_what_was_asked(desk: TabProcesses) -> None:
     first = desk.ask("front", "rest", 600.0)
     time.sleep(0.05)
     process = desk.lanes["front"].process
@@ -238,7 +238,7 @@ def test_what_is_asked_anew_replaces_what_was_asked(desk: Desk) -> None:
     assert not process.is_alive()
 
 
-def test_a_process_that_is_killed_says_so_and_the_next_one_answers(desk: Desk) -> None:
+def test_a_process_that_is_killed_says_so_and_the_next_one_answers(desk: TabProcesses) -> None:
     job = desk.ask("front", "rest", 600.0)
     time.sleep(0.05)
     os.kill(desk.lanes["front"].pid or 0, 9)

@@ -44,7 +44,7 @@ def simulated(question: Question) -> Simulated:
     return Simulated(question, question.plans[1])
 
 
-def trace_of(path: Path, events: list[dict[str, Any]]) -> traces.Trace:
+def trace_of(path: Path, events: list[dict[str, Any]]) -> traces.RequestTrace:
     document = kineto([], device="mi300x")
     document["traceEvents"] = events
     return traces.read([written(path, document)])

@@ -76,18 +76,18 @@ def profile(path: Path, steps: int = 2) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trace(tmp_path_factory: pytest.TempPathFactory) -> traces.Trace:
+def trace(tmp_path_factory: pytest.TempPathFactory) -> traces.RequestTrace:
     return traces.read([profile(tmp_path_factory.mktemp("plain") / "step.json.gz")])
 
 
-def test_a_step_ends_with_its_optimizer(trace: traces.Trace) -> None:
+def test_a_step_ends_with_its_optimizer(trace: traces.RequestTrace) -> None:
     assert np.unique(trace.columns["step"]).tolist() == [0, 1]
     assert trace.facts["steps_by"] == "annotation"
     phases = trace.word("phase")
     assert set(phases[trace.word("name") == "multi_tensor_apply_kernel<LpNorm>"]) == {"optimizer"}
 
 
-def test_layers_are_counted_forward_and_back(trace: traces.Trace) -> None:
+def test_layers_are_counted_forward_and_back(trace: traces.RequestTrace) -> None:
     for phase in ("forward", "backward"):
         mine = (trace.word("phase") == phase) & (trace.word("kind") == "attention") & (trace.columns["step"] == 0)
         layers = trace.columns["layer"][mine]
@@ -95,20 +95,20 @@ def test_layers_are_counted_forward_and_back(trace: traces.Trace) -> None:
         assert np.all(np.diff(layers) >= 0) if phase == "forward" else np.all(np.diff(layers) <= 0)
 
 
-def test_shapes_of_attention_are_the_scenario_s_batch(trace: traces.Trace) -> None:
+def test_shapes_of_attention_are_the_scenario_s_batch(trace: traces.RequestTrace) -> None:
     text = "\n".join(lines(trace))
     assert "gpus_per_node: 1" in text and "model: llama-3.2-1b" in text and "pass: training" in text
     assert "sequence: 1024" in text and "sequences_per_replica: 2" in text
     assert "micro_batch: 2, recomputation: none" in text
 
 
-def laid_with(trace: traces.Trace, folder: Path, micro_batch: int) -> Any:
+def laid_with(trace: traces.RequestTrace, folder: Path, micro_batch: int) -> Any:
     text = "\n".join(lines(trace)).replace("micro_batch: 2", f"micro_batch: {micro_batch}")
     (folder / "mine.yaml").write_text(text)
     return lay(trace, look_up(load(str(folder / "mine.yaml"), ())))
 
 
-def test_products_of_either_order_are_laid_over_their_own_operators(trace: traces.Trace, tmp_path: Path) -> None:
+def test_products_of_either_order_are_laid_over_their_own_operators(trace: traces.RequestTrace, tmp_path: Path) -> None:
     laid = laid_with(trace, tmp_path, 2)
     assert laid.matched_share > 0.97 and not any(each.heavy for each in laid.left_over)
     measured = {row.name: row.measured_s for row in laid.operators if row.kind == "gemm"}
@@ -120,6 +120,6 @@ def test_products_of_either_order_are_laid_over_their_own_operators(trace: trace
     assert kinds["norm"].measured_s > 0.0 and "reduction" not in kinds
 
 
-def test_another_micro_batch_is_refused_before_any_number(trace: traces.Trace, tmp_path: Path) -> None:
+def test_another_micro_batch_is_refused_before_any_number(trace: traces.RequestTrace, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"products have 2,048 rows.*the plan's 1,024.*micro_batch"):
         laid_with(trace, tmp_path, 1)

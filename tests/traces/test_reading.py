@@ -24,7 +24,7 @@ from tspsim.traces import kineto as kineto_module
 from tspsim.traces.names import KERNEL_NAMES, KernelNames, kind_of, waits
 from tspsim.traces.reader import unknown_share
 from tspsim.traces.steps import batch_of, repetitions
-from tspsim.traces.table import COLUMNS, Machine, busy_s
+from tspsim.traces.table import COLUMNS, TracedDevice, busy_s
 
 SHARED = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).parents[3] / "shared/data")) / "traces_measured"
 
@@ -302,9 +302,9 @@ def test_results_of_benchmarks_are_measures(tmp_path: Path, capsys: pytest.Captu
 def test_a_blank_device_is_told_by_its_compute_units_and_memory() -> None:
     from tspsim.traces.machines import device_of
 
-    assert device_of(Machine("", 304, 206_141_652_992)) == "mi300x"
-    assert device_of(Machine("NVIDIA A100-SXM4-80GB", 108, 84_990_623_744)) == "a100-80gb"
-    assert device_of(Machine("Tesla K80", 26, 24_000_000_000)) == device_of(Machine()) == ""
+    assert device_of(TracedDevice("", 304, 206_141_652_992)) == "mi300x"
+    assert device_of(TracedDevice("NVIDIA A100-SXM4-80GB", 108, 84_990_623_744)) == "a100-80gb"
+    assert device_of(TracedDevice("Tesla K80", 26, 24_000_000_000)) == device_of(TracedDevice()) == ""
 
 
 def test_annotations_of_engines_state_the_batch() -> None:

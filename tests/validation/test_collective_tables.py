@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tspsim.network import load_cluster
-from tspsim.validation import Outcome
+from tspsim.validation import TableOutcome
 from tspsim.validation.collectives import custom_library, fabric_of
 from tspsim.validation.experts import mori_bytes
 from tspsim.validation.run import predict, read
@@ -25,14 +25,14 @@ measured = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> dict[str, Outcome]:
+def outcomes() -> dict[str, TableOutcome]:
     names = ("all", "custom_all_reduce", "moe_dispatch_combine_amd", "moe_dispatch_combine_deepep")
     paths = [f"collectives/{name}.csv" for name in names]
     return {path: predict(TABLES[path], read(DATA / path)) for path in paths}
 
 
 @measured
-def test_every_row_has_a_prediction_and_nine_of_ten_lie_in_its_range(outcomes: dict[str, Outcome]) -> None:
+def test_every_row_has_a_prediction_and_nine_of_ten_lie_in_its_range(outcomes: dict[str, TableOutcome]) -> None:
     for path, outcome in outcomes.items():
         summary = outcome.summary()
         assert summary["predicted"] == summary["rows"], path
@@ -40,7 +40,7 @@ def test_every_row_has_a_prediction_and_nine_of_ten_lie_in_its_range(outcomes: d
 
 
 @measured
-def test_one_node_meets_its_bar_by_gpu_ranks_and_operation(outcomes: dict[str, Outcome]) -> None:
+def test_one_node_meets_its_bar_by_gpu_ranks_and_operation(outcomes: dict[str, TableOutcome]) -> None:
     groups: dict[str, Any] = outcomes["collectives/all.csv"].summary()["by"]["gpu, nodes, gpus, op"]
     for name, error in groups.items():
         if name.split(", ")[1] == "1":
@@ -49,7 +49,7 @@ def test_one_node_meets_its_bar_by_gpu_ranks_and_operation(outcomes: dict[str, O
 
 
 @measured
-def test_two_nodes_and_more_meet_their_bar(outcomes: dict[str, Outcome]) -> None:
+def test_two_nodes_and_more_meet_their_bar(outcomes: dict[str, TableOutcome]) -> None:
     groups: dict[str, Any] = outcomes["collectives/all.csv"].summary()["by"]["gpu, nodes, gpus, op"]
     across = {name: error for name, error in groups.items() if name.split(", ")[1] != "1"}
     assert len(across) >= 7
@@ -58,7 +58,7 @@ def test_two_nodes_and_more_meet_their_bar(outcomes: dict[str, Outcome]) -> None
 
 
 @measured
-def test_serving_engines_and_experts_meet_theirs(outcomes: dict[str, Outcome]) -> None:
+def test_serving_engines_and_experts_meet_theirs(outcomes: dict[str, TableOutcome]) -> None:
     assert outcomes["collectives/custom_all_reduce.csv"].error()["median_ape"] <= 0.08
     mori = outcomes["collectives/moe_dispatch_combine_amd.csv"].summary()["by"]["gpu, kernel, ep, phase"]
     assert max(error["median_ape"] for error in mori.values()) <= 0.20

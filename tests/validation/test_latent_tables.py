@@ -18,7 +18,7 @@ from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill
 from tspsim.validation import latent_modules as modules
-from tspsim.validation.answers import Answers
+from tspsim.validation.answers import RowAnswers
 from tspsim.validation.devices import device
 from tspsim.validation.kernel_tables import GROUP_COLUMNS, MODULE, calls
 from tspsim.validation.kernels import ask
@@ -37,8 +37,8 @@ BLOCK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def predicted(table: str, frame: pd.DataFrame) -> Answers:
-    answers = Answers(len(frame))
+def predicted(table: str, frame: pd.DataFrame) -> RowAnswers:
+    answers = RowAnswers(len(frame))
     TABLES[table].predict(frame, answers)
     answers.check()
     return answers

@@ -19,7 +19,7 @@ from tspsim.hardware import load_device
 from tspsim.network import collective, load_cluster
 from tspsim.studies.executors import in_order
 from tspsim.validation import reference_folder, validate
-from tspsim.validation.answers import Answers
+from tspsim.validation.answers import RowAnswers
 from tspsim.validation.run import read
 from tspsim.validation.statistics import errors
 from tspsim.validation.tables import TABLES
@@ -163,7 +163,7 @@ def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_predictor_that_forgets_a_row_is_a_bug() -> None:
-    answers = Answers(2)
+    answers = RowAnswers(2)
     answers.predict(0, 1.0, 0.9, 1.1)
     with pytest.raises(AssertionError, match="row 1"):
         answers.check()
@@ -208,7 +208,7 @@ def test_kernels_are_predicted_at_a_million_rows_a_minute(tmp_path: Path) -> Non
     frame = read(tmp_path / GEMM)
     for name in ("m", "n", "k"):
         frame[name] = frame[name].astype(float)
-    answers = Answers(rows)
+    answers = RowAnswers(rows)
     start = time.process_time()
     TABLES[GEMM].predict(frame, answers)
     assert rows / (time.process_time() - start) > 1e6 / 60

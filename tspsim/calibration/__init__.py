@@ -15,7 +15,7 @@ four fifths of the rows used predict the last: a file that does so as well stays
 one where rows can carry it. docs/collective-models.md has the study.
 """
 
-from .nccl_tests import Log
+from .nccl_tests import NcclLog
 from .run import Calibration, calibrate, places
 
-__all__ = ["Calibration", "Log", "calibrate", "places"]
+__all__ = ["Calibration", "NcclLog", "calibrate", "places"]

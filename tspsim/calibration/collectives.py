@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from ..network.calibration import UNMEASURED, Curve, FabricFactors
 from ..network.cluster import Cluster
 from ..network.collectives.between import Across
-from ..network.collectives.choices import Candidate, Cost
+from ..network.collectives.choices import AlgorithmCandidate, CollectiveCost
 from ..network.specs import CollectivesSpec, NodeSpec
-from .forms import Entry, Floats, Form, TransferFit, entry_of, fabric_form, forms_of, name_of
+from .forms import Entry, FittedForm, Floats, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer
 from .residuals import transfer_errors, transfer_spread
@@ -98,14 +98,14 @@ def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFac
 class _Predicted:
     """What the tuner could take for each row, what it takes, its seconds, and the share of them that is fluid."""
 
-    choices: list[tuple[Candidate, ...]]
-    cost: list[Cost]
+    choices: list[tuple[AlgorithmCandidate, ...]]
+    cost: list[CollectiveCost]
     seconds: Floats
     share: Floats
 
     @classmethod
     def of(cls, rows: Sequence[MeasuredTransfer], changed: Callable[[Cluster], Cluster]) -> _Predicted:
-        known: dict[Any, tuple[Candidate, ...]] = {}
+        known: dict[Any, tuple[AlgorithmCandidate, ...]] = {}
         choices, costs, parts = [], [], []
         for row in rows:
             key = (id(row.cluster), row.question)
@@ -121,7 +121,7 @@ class _Predicted:
 
 
 def _fitted(
-    asked: Sequence[tuple[list[int], Sequence[Form]]],
+    asked: Sequence[tuple[list[int], Sequence[FittedForm]]],
     rows: Sequence[MeasuredTransfer],
     used: NDArray[np.bool_],
     before: _Predicted,
@@ -159,12 +159,12 @@ def _fitted(
     return entries, tuple(fits), tuple(kept)
 
 
-def _best(forms: Sequence[Form], where: Sequence[int]) -> tuple[Form | None, Floats]:
+def _best(forms: Sequence[FittedForm], where: Sequence[int]) -> tuple[FittedForm | None, Floats]:
     """The form by which rows tell others best, with their residuals; None where none does so better than the file.
 
     Richer forms come later, and must be worth it.
     """
-    best: Form | None = None
+    best: FittedForm | None = None
     unseen = forms[0].start(where)
     for form in forms:
         crossed = form.crossed(where)

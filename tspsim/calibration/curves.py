@@ -19,7 +19,7 @@ from ..hardware.families import FAMILIES
 from ..hardware.specification import KernelFit
 from .least_squares import PRIOR, minimise
 from .residuals import kernel_error, kernel_spread
-from .rows import Rows
+from .rows import CallRows
 
 #: Pull of a device's numbers towards those of its generation (see :data:`.least_squares.PRIOR`).
 GENERATION_PRIOR = 0.5
@@ -35,7 +35,7 @@ FEW_CURVES_FACTOR = 1.35
 class Curves:
     """The rows of one group on one device: which of them a fit may use, and the curve that each is of."""
 
-    rows: Rows
+    rows: CallRows
     used: Any
     curve: Any
 
@@ -114,6 +114,6 @@ def _numbers(
     return found
 
 
-def _log_ratio(parts: Sequence[Rows], numbers: Mapping[str, float]) -> Any:
+def _log_ratio(parts: Sequence[CallRows], numbers: Mapping[str, float]) -> Any:
     """log(predicted/measured) of all rows."""
     return np.concatenate([rows.residual({}, numbers) for rows in parts])

@@ -16,11 +16,11 @@ from .._memory import once
 from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across
-from ..network.collectives.choices import Candidate, Cost
+from ..network.collectives.choices import AlgorithmCandidate, CollectiveCost
 from ..network.collectives.curves import Measured
 from ..network.collectives.custom_all_reduce import Custom
 from ..network.collectives.experts import ExchangeCost
-from .least_squares import POOR_PRIOR, PRIOR, Bounds, minimise
+from .least_squares import POOR_PRIOR, PRIOR, ParameterBounds, minimise
 from .measurements import MeasuredTransfer
 from .residuals import TransferErrors, rounded, wider_of
 
@@ -58,7 +58,7 @@ class TransferFit:
 
 
 @dataclass(frozen=True)
-class Form:
+class FittedForm:
     """What some rows may move of an entry of a file.
 
     ``build`` makes the entry from its numbers, ``costs`` from an entry and a row's position the ways it may take.
@@ -69,9 +69,9 @@ class Form:
     what: str
     moved: str
     rows: Sequence[MeasuredTransfer]
-    known: Mapping[str, Bounds]
+    known: Mapping[str, ParameterBounds]
     build: Callable[[Values], Entry]
-    costs: Callable[[Any, int], Sequence[Cost]]
+    costs: Callable[[Any, int], Sequence[CollectiveCost]]
     new: bool = False
 
     def residual(self, values: Values, where: Sequence[int]) -> Floats:
@@ -129,7 +129,9 @@ class Form:
         return entry.model_copy(update=known)
 
 
-def forms_of(entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[Cost], carrying: bool) -> list[Form]:
+def forms_of(
+    entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[CollectiveCost], carrying: bool
+) -> list[FittedForm]:
     """What rows may move of an entry of a node, the richest last; everything only where they carry it."""
     if isinstance(entry, Curve):
         return _curve_forms(entry, rows, costs, carrying)
@@ -139,10 +141,12 @@ def forms_of(entry: Entry, rows: Sequence[MeasuredTransfer], costs: Sequence[Cos
     return _engine_forms(entry, rows, costs, carrying)
 
 
-def _curve_forms(curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool) -> list[Form]:
+def _curve_forms(
+    curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
+) -> list[FittedForm]:
     """The factors of the libraries measured, and with them the curve's own numbers where rows carry them."""
     libraries = sorted({row.library for row in rows})
-    known: dict[str, Bounds] = {}
+    known: dict[str, ParameterBounds] = {}
     for library in libraries:
         factors = curve.libraries.get(library, LibraryFactors())
         known |= {f"{name} of {library}": _around(getattr(factors, name), 100.0) for name in ("latency", "bandwidth")}
@@ -166,20 +170,20 @@ def _curve_forms(curve: Curve, rows: Sequence[MeasuredTransfer], costs: Sequence
         }
         return curve.model_copy(update=numbers | {"libraries": {**curve.libraries, **factors}})
 
-    def costs_of(entry: Curve, row: int) -> Sequence[Cost]:
+    def costs_of(entry: Curve, row: int) -> Sequence[CollectiveCost]:
         factors = entry.libraries[rows[row].library]
         return (replace(costs[row], curve=entry, latency=factors.latency, bandwidth=factors.bandwidth),)
 
     new = any(library not in curve.libraries for library in libraries)
-    forms = [Form(curve, name_of(curve), FACTORS, rows, known, build, costs_of, new)]
+    forms = [FittedForm(curve, name_of(curve), FACTORS, rows, known, build, costs_of, new)]
     if carrying:
-        forms.append(Form(curve, name_of(curve), "curve", rows, own | known, build, costs_of, new))
+        forms.append(FittedForm(curve, name_of(curve), "curve", rows, own | known, build, costs_of, new))
     return forms
 
 
 def _engine_forms(
     engine: CustomAllReduce, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
-) -> list[Form]:
+) -> list[FittedForm]:
     """A factor each of the latencies and bandwidths of an engine's ways; their own numbers where rows carry them."""
     shots: dict[str, Shot] = {name: shot for name in _SHOTS if (shot := getattr(engine, name)) is not None}
     most = 1.0 / max(shot.efficiency for shot in shots.values())
@@ -199,16 +203,16 @@ def _engine_forms(
         }  # fmt: skip
         return engine.model_copy(update=moved)
 
-    def costs_of(entry: CustomAllReduce, row: int) -> Sequence[Cost]:
+    def costs_of(entry: CustomAllReduce, row: int) -> Sequence[CollectiveCost]:
         return (replace(costs[row], kernels=entry),)
 
-    forms = [Form(engine, name_of(engine), FACTORS, rows, both, build, costs_of)]
-    return [*forms, Form(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
+    forms = [FittedForm(engine, name_of(engine), FACTORS, rows, both, build, costs_of)]
+    return [*forms, FittedForm(engine, name_of(engine), "kernels", rows, own, build, costs_of)] if carrying else forms
 
 
 def _exchange_forms(
     curve: ExpertCurve, rows: Sequence[MeasuredTransfer], costs: Sequence[Any], carrying: bool
-) -> list[Form]:
+) -> list[FittedForm]:
     """A factor each of the latencies and bandwidths of an exchange's phase; its own numbers where rows carry them."""
     most = 1.0 / max(getattr(curve, name) for name in _SHARES)
     both = {"latency factor": _around(1.0), "bandwidth factor": _around(1.0, most)}
@@ -227,34 +231,34 @@ def _exchange_forms(
             scaled["per_multiprocessor"] = curve.per_multiprocessor * bandwidth
         return curve.model_copy(update=scaled | {name: values[name] for name in own.keys() & values.keys()})
 
-    def costs_of(entry: ExpertCurve, row: int) -> Sequence[Cost]:
+    def costs_of(entry: ExpertCurve, row: int) -> Sequence[CollectiveCost]:
         return (replace(costs[row], curve=entry),)
 
-    forms = [Form(curve, name_of(curve), FACTORS, rows, both, build, costs_of)]
-    return [*forms, Form(curve, name_of(curve), "curve", rows, own, build, costs_of)] if carrying else forms
+    forms = [FittedForm(curve, name_of(curve), FACTORS, rows, both, build, costs_of)]
+    return [*forms, FittedForm(curve, name_of(curve), "curve", rows, own, build, costs_of)] if carrying else forms
 
 
 def fabric_form(
-    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[Candidate, ...]]
-) -> Form:
+    name: str, entry: FabricFactors, rows: Sequence[MeasuredTransfer], ways: Sequence[tuple[AlgorithmCandidate, ...]]
+) -> FittedForm:
     """What a fabric changes of latencies and bandwidths."""
     known = {factor: _around(getattr(entry, factor), 100.0) for factor in ("latency", "bandwidth")}
 
     def build(values: Values) -> FabricFactors:
         return entry.model_copy(update=dict(values))
 
-    def costs_of(factors: FabricFactors, row: int) -> Sequence[Cost]:
+    def costs_of(factors: FabricFactors, row: int) -> Sequence[CollectiveCost]:
         cluster = rows[row].cluster
         regimes = cluster.node.collectives.across
         assert regimes is not None
         return [across(cluster, regimes, factors, choice.schedule) for choice in ways[row]]
 
-    return Form(entry, f"between nodes on {name}", FACTORS, rows, known, build, costs_of)
+    return FittedForm(entry, f"between nodes on {name}", FACTORS, rows, known, build, costs_of)
 
 
-def _around(value: float, most: float | None = None) -> Bounds:
+def _around(value: float, most: float | None = None) -> ParameterBounds:
     high = value * REACH
-    return Bounds(value, value / REACH, high if most is None else min(high, most))
+    return ParameterBounds(value, value / REACH, high if most is None else min(high, most))
 
 
 def name_of(entry: Entry) -> str:
@@ -266,7 +270,7 @@ def name_of(entry: Entry) -> str:
     return f"all_reduce of {entry.library}" if isinstance(entry, CustomAllReduce) else "factors"
 
 
-def entry_of(cost: Cost) -> Entry | None:
+def entry_of(cost: CollectiveCost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
     if isinstance(cost, Measured):
         return cost.curve

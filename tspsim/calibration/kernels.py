@@ -24,7 +24,7 @@ from ..validation.kernel_tables import GROUP_COLUMNS
 from .curves import Curves, fit_curves
 from .least_squares import POOR_PRIOR, minimise, used_rows
 from .residuals import kernel_error, kernel_spread
-from .rows import Rows
+from .rows import CallRows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,7 +164,7 @@ def curves_of(spec: DeviceSpec, key: Sequence[str], group: pd.DataFrame) -> Curv
     family, dtype, second, _ = key
     names = split_by(family)
     curve = np.array([repr(tuple(shape)) for shape in group[list(names)].astype(float).itertuples(index=False)])
-    rows = Rows.of(limits_of(spec, dtype), family, dtype, second, group)
+    rows = CallRows.of(limits_of(spec, dtype), family, dtype, second, group)
     return Curves(rows, used_in_fit(group, names), curve)
 
 
@@ -194,7 +194,7 @@ def fit_group(
     With a ``lender`` its switches stand, and the rows only move its parameters.
     """
     model = FAMILIES[family]
-    rows = Rows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
+    rows = CallRows.of(limits_of(spec, dtype), family, dtype, second_dtype, group)
     stated = _stated(family, group)
     used = used_in_fit(group, split_by(family))
     count = int(used.sum())
@@ -241,7 +241,7 @@ def _stated(family: str, group: pd.DataFrame) -> dict[str, Any]:
 
 
 def _best_form(
-    rows: Rows, library: str, solve: _Solve, stated: Mapping[str, Any]
+    rows: CallRows, library: str, solve: _Solve, stated: Mapping[str, Any]
 ) -> tuple[frozenset[str], dict[str, Any]]:
     """The optional terms to leave out, and the switches, that explain the rows best."""
     worth = WORTH_A_HEIGHT if rows.family.startswith("attention_") else WORTH_A_SWITCH
@@ -264,7 +264,7 @@ def _best_form(
     return without, switches
 
 
-def _crossed(rows: Rows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
+def _crossed(rows: CallRows, absent: frozenset[str], switches: Mapping[str, Any], solve: _Solve) -> Any:
     """log(measured / predicted) of every row by a fit to the rows of the other folds."""
     fold = np.argsort(np.argsort(rows.measured, kind="stable"), kind="stable") % FOLDS
     out = np.zeros(len(rows))

@@ -35,7 +35,7 @@ class Bounded(Protocol):
     def high(self) -> float: ...
 
 
-class Bounds(NamedTuple):
+class ParameterBounds(NamedTuple):
     """The plainest of those."""
 
     default: float

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from ..errors import InputError
 from ..network.cluster import Cluster
-from ..network.collectives.choices import Candidate
+from ..network.collectives.choices import AlgorithmCandidate
 from ..network.collectives.exchange import ExpertExchange
 from ..network.collectives.experts import copies, exchange_choice, expert_curve
 from ..network.collectives.library import considered
@@ -40,7 +40,7 @@ class MeasuredTransfer(Protocol):
     def question(self) -> Hashable:
         """Rows that share it on one cluster share their ways."""
 
-    def ways(self, cluster: Cluster) -> tuple[Candidate, ...]:
+    def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
         """What the tuner of a cluster could take."""
 
 
@@ -67,7 +67,7 @@ class MeasuredCollective:
     def question(self) -> Hashable:
         return self.kind, self.ranks, self.library
 
-    def ways(self, cluster: Cluster) -> tuple[Candidate, ...]:
+    def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
         return considered(Group(cluster, tuple(range(self.ranks))), KINDS.get(self.kind), None, self.library)
 
 
@@ -106,7 +106,7 @@ class MeasuredExchange:
     def question(self) -> Hashable:
         return self.phase, self.mode, self.ranks, replace(self.exchange, tokens=1.0)
 
-    def ways(self, cluster: Cluster) -> tuple[Candidate, ...]:
+    def ways(self, cluster: Cluster) -> tuple[AlgorithmCandidate, ...]:
         group = Group(cluster, tuple(range(self.ranks)))
         curve = expert_curve(group, self.phase, self.mode, None)
         assert curve is not None

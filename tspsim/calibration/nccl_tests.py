@@ -35,7 +35,7 @@ _TESTED = re.compile(r"^#\s+Collective test (?:starting|concluded):\s+(?:\S*/)?(
 
 
 @dataclass(frozen=True)
-class Log:
+class NcclLog:
     """One log and what it does not say."""
 
     #: The log.

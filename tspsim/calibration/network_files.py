@@ -16,14 +16,14 @@ from ..network.specs import CollectivesSpec
 from ..program import COLLECTIVE_KINDS
 from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
 from ..validation.devices import device_name
-from ..validation.experts import ExpertPhase, deepep, mori
+from ..validation.experts import MeasuredPhase, deepep, mori
 from ..validation.kernels import MICROSECONDS
 from ..validation.run import read, whole_rows
 from ..validation.tables import TABLES
 from .collectives import fit_fabric, fit_node
 from .forms import TransferFit
 from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
-from .nccl_tests import Log
+from .nccl_tests import NcclLog
 
 COLLECTIVES = "collectives/all.csv"
 ENGINES = "collectives/custom_all_reduce.csv"
@@ -61,7 +61,7 @@ class CalibratedTransfers:
 
 
 def measured_transfers(
-    name: str, folder: Path | None, logs: Sequence[Log] = (), node: str | None = None
+    name: str, folder: Path | None, logs: Sequence[NcclLog] = (), node: str | None = None
 ) -> MeasuredTransfers:
     """Rows of a device in the collective tables of a folder, and in logs of nccl-tests; ``node``: the catalog name of
     the node that those were measured in which name none.
@@ -166,7 +166,7 @@ def _deepep(row: Mapping[str, Any]) -> list[MeasuredTransfer]:
     return found
 
 
-def _exchange(asked: ExpertPhase, seconds: float) -> MeasuredTransfer:
+def _exchange(asked: MeasuredPhase, seconds: float) -> MeasuredTransfer:
     if not asked.traffic().links:
         raise InputError("one GPU alone exchanges nothing")
     return MeasuredExchange.of(asked.cluster, asked.phase, asked.mode, asked.ranks, asked.exchange, seconds)

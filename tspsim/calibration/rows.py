@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Rows:
+class CallRows:
     """Calls of one group with their measured seconds."""
 
     machine: DeviceLimits
@@ -27,11 +27,11 @@ class Rows:
     measured: Any
 
     @classmethod
-    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> Rows:
+    def of(cls, machine: DeviceLimits, family: str, dtype: str, second_dtype: str, group: pd.DataFrame) -> CallRows:
         shape = {name: group[name].to_numpy(float) for name in FAMILIES[family].shape}
         return cls(machine, family, dtype, second_dtype, shape, group["time_us"].to_numpy(float) * 1e-6)
 
-    def __getitem__(self, where: Any) -> Rows:
+    def __getitem__(self, where: Any) -> CallRows:
         part = {name: column[where] for name, column in self.shape.items()}
         return replace(self, shape=part, measured=self.measured[where])
 

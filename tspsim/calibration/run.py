@@ -20,7 +20,7 @@ from ..validation.run import read, whole_rows
 from ..validation.tables import TABLES
 from .forms import TransferFit
 from .kernels import KernelFits, fit_device, in_place
-from .nccl_tests import Log, is_log
+from .nccl_tests import NcclLog, is_log
 from .network_files import COLLECTIVE_TABLES, calibrate_transfers, measured_transfers
 from .sparse_modules import SPARSE_MODULES, fit_sparse_modules
 
@@ -100,7 +100,7 @@ def calibrate(
     gpu: str,
     folder: Path | str | None = None,
     *,
-    logs: Sequence[Log] = (),
+    logs: Sequence[NcclLog] = (),
     node: str | None = None,
     today: str | None = None,
     before: Callable[[Sequence[Entry]], object] = lambda entries: None,

@@ -44,7 +44,7 @@ ROWS_OF_A_START = 3
 
 
 @dataclass(frozen=True)
-class Point:
+class TracedOperator:
     """One operator of one step: what the device's model says, what was measured, how often it ran."""
 
     operator: Operator
@@ -83,7 +83,7 @@ class TraceCalibration:
         )
 
 
-def points_of(laid: Laid, costs: Costs) -> list[Point]:
+def points_of(laid: Laid, costs: Costs) -> list[TracedOperator]:
     """Operators of a step with the median of what they took."""
     rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
@@ -96,15 +96,15 @@ def points_of(laid: Laid, costs: Costs) -> list[Point]:
         if operator is not None and (alike[item.instruction, item.kind] == 1 or item.kind == "gemm"):
             took[operator].append(busy_s(starts[own], ends[own]))
     return [
-        Point(operator, costs(operator), float(np.median(seconds)), len(seconds))
+        TracedOperator(operator, costs(operator), float(np.median(seconds)), len(seconds))
         for operator, seconds in took.items()
         if costs(operator) > 0.0 and 1.0 / OUTLIER < np.median(seconds) / costs(operator) < OUTLIER
     ]
 
 
-def fitted(points: Sequence[Point], source: str) -> tuple[InSteps, ...]:
+def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]:
     """One entry a family."""
-    families: dict[str, list[Point]] = defaultdict(list)
+    families: dict[str, list[TracedOperator]] = defaultdict(list)
     for point in points:
         families[point.operator.family].append(point)
     found = []
@@ -207,7 +207,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     return TraceCalibration(name, fits, tuple(checks), document)
 
 
-def _together(points: Sequence[Point], fits: Sequence[InSteps]) -> float:
+def _together(points: Sequence[TracedOperator], fits: Sequence[InSteps]) -> float:
     known = {entry.operator: entry for entry in fits}
     total = 0.0
     for point in points:

@@ -72,7 +72,7 @@ def _of_its_model(scenario: Scenario) -> list[str]:
 
 def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     """What is asked of which machine, and every plan with its memory."""
-    from ..loop.parts import Parts
+    from ..loop.parts import LoopParts
     from ..parallel import peak_memory, scheme_of
     from ..question import look_up
     from ..result import Memory
@@ -94,7 +94,7 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
         return [*lines, "  the best plan is searched for when it is run"], []
     width = max(len(plan.name) for plan in question.plans)
     for plan in question.plans:
-        updated = question if scenario.loop is None else Parts(question, plan.name).trained(workload.model)
+        updated = question if scenario.loop is None else LoopParts(question, plan.name).trained(workload.model)
         job = scheduled(updated, plan if scenario.loop is None else updated.plans[0])
         memory = Memory(peak_memory(job, scheme_of(job.plan).residency), question.device.visible_memory_bytes)
         used = f"{gib(memory.peak_bytes)} of {gib(memory.capacity_bytes)}"

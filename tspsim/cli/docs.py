@@ -21,7 +21,7 @@ _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 
 @dataclass(frozen=True)
-class Part:
+class PageSectionText:
     """A section of a page, or what stands before its first heading."""
 
     page: str
@@ -32,7 +32,7 @@ class Part:
     def anchor(self) -> str:
         """As links in the pages write it: lower case, blanks as dashes, other signs left out.
 
-        >>> Part("a.md", "Dead links, slow GPUs", "").anchor
+        >>> PageSectionText("a.md", "Dead links, slow GPUs", "").anchor
         'dead-links-slow-gpus'
         """
         return re.sub(r"[^\w\- ]", "", self.heading.lower()).replace(" ", "-")
@@ -72,18 +72,18 @@ def pages() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder().glob("*.md"))}
 
 
-def parts(page: str, text: str) -> list[Part]:
+def parts(page: str, text: str) -> list[PageSectionText]:
     """A page cut at its headings; a line of code that begins with # is none."""
     hidden = _FENCE.sub(lambda found: re.sub(r"(?m)^#", "\0", found[0]), text)
     found = list(_HEADING.finditer(hidden))
     ends = [each.start() for each in found[1:]] + [len(hidden)]
-    cut = [Part(page, "", hidden[: found[0].start()] if found else hidden)]
-    cut += [Part(page, each[2], hidden[each.end() : end]) for each, end in zip(found, ends, strict=True)]
-    whole = [Part(each.page, each.heading, each.text.replace("\0", "#").strip()) for each in cut]
+    cut = [PageSectionText(page, "", hidden[: found[0].start()] if found else hidden)]
+    cut += [PageSectionText(page, each[2], hidden[each.end() : end]) for each, end in zip(found, ends, strict=True)]
+    whole = [PageSectionText(each.page, each.heading, each.text.replace("\0", "#").strip()) for each in cut]
     return [each for each in whole if each.heading or each.text]
 
 
-def search(words: list[str]) -> list[Part]:
+def search(words: list[str]) -> list[PageSectionText]:
     """Sections that have every word, those that say most of them first."""
     asked = [word.lower() for word in words]
     found = [(part.weight(asked), part) for name, text in pages().items() for part in parts(name, text)]

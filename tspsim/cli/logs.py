@@ -10,7 +10,7 @@ import click
 from ..errors import InputError
 
 if TYPE_CHECKING:
-    from ..calibration import Log
+    from ..calibration import NcclLog
 
 Stated = TypeVar("Stated", int, str)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,11 +45,11 @@ def logs_of(
     nodes: Sequence[int],
     libraries: Sequence[str],
     node: str | None,
-) -> list[Log]:
+) -> list[NcclLog]:
     """One a file; every option stands once for all of them or once for each, in their order; raises InputError."""
     from pathlib import Path
 
-    from ..calibration import Log
+    from ..calibration import NcclLog
 
     def of_files(option: str, stated: Sequence[Stated]) -> Sequence[Stated | None]:
         if stated and not files:
@@ -67,6 +67,6 @@ def logs_of(
     if files and not ops:
         raise InputError("is needed for a log: all_reduce, all_gather, …", file="--op")
     return [
-        Log(Path(file), op or "", its_gpus, its_nodes, library or "", node or "")
+        NcclLog(Path(file), op or "", its_gpus, its_nodes, library or "", node or "")
         for file, op, its_gpus, its_nodes, library in zip(files, *parts, strict=True)
     ]

@@ -18,7 +18,7 @@ from .outputs import Outputs, files_of, json_text, print_rich
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..calibration import Log
+    from ..calibration import NcclLog
 
 
 @click.command()
@@ -70,7 +70,7 @@ def validate(
     )
 
 
-def _tables(logs: Sequence[Log], gpu: str | None, node: str | None) -> dict[str, pd.DataFrame]:
+def _tables(logs: Sequence[NcclLog], gpu: str | None, node: str | None) -> dict[str, pd.DataFrame]:
     """The rows of logs, as the table they belong to; raises InputError."""
     from ..calibration.network_files import COLLECTIVES
     from ..calibration.run import own_node

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..network.fluid import Channel
 from .instances import Instance, Integers, Uses, segments
-from .ranks import Device
+from .ranks import SimulatedDevice
 
 Floats = NDArray[np.float64]
 #: Of links, what each class of their users takes of one.
@@ -17,14 +17,14 @@ Users = Mapping[int, Mapping[int, float]]
 
 
 def connect(
-    instances: Sequence[Instance], instance_class: Sequence[int], users: Users, device_of: Mapping[int, Device]
+    instances: Sequence[Instance], instance_class: Sequence[int], users: Users, device_of: Mapping[int, SimulatedDevice]
 ) -> list[Channel]:
     """One channel an instance class, known to its devices, and the constraints between channels.
 
     A channel that its devices know already stays the same object.
     """
     known: dict[int, Channel] = {}
-    ends: list[tuple[Device, int, int]] = []
+    ends: list[tuple[SimulatedDevice, int, int]] = []
     channels: list[Channel] = []
     numbers = {device.number for device in device_of.values()}
     for instance, cls in zip(instances, instance_class, strict=True):
@@ -87,7 +87,7 @@ def sums(keys: Integers, values: Floats) -> tuple[Integers, Floats]:
 ROOMY = 32
 
 
-def channel_of(instance: Instance, number: int, devices: tuple[Device, ...]) -> Channel:
+def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, ...]) -> Channel:
     """The channel of a class of instances, read from one of them; it has no constraints yet."""
     traffic = instance.traffic
     busiest = max(zip(instance.shares, traffic.link_bytes, strict=True), key=lambda pair: pair[0], default=(0.0, 0.0))[

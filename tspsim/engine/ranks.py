@@ -51,7 +51,7 @@ class Ended(simpy.Event):
 
 
 @dataclass(slots=True, eq=False)
-class Device:
+class SimulatedDevice:
     """One simulated GPU, for ``size`` that always do the same; it stays while submissions come and go."""
 
     #: Of the GPU.
@@ -61,7 +61,7 @@ class Device:
     #: axis has none.
     channels: dict[int, Channel] = field(default_factory=dict)
     #: Kernels under way, of one stream each: they share its rate equally.
-    computing: list[Kernel] = field(default_factory=list)
+    computing: list[RunningKernel] = field(default_factory=list)
     #: Times as long that they take as alone.
     stretch: float = 1.0
     #: Transfers that it takes part in at the moment (only where kernels slow beside them).
@@ -76,7 +76,7 @@ class Rank:
     which submissions share.
     """
 
-    device: Device
+    device: SimulatedDevice
     slowness: float = 1.0
     first_use: int = 0
     done: bytearray = field(default_factory=bytearray)
@@ -111,7 +111,7 @@ class Machine:
         self.env = env
         self.calendar = Calendar(env)
         self.compute_slowdown = compute_slowdown
-        self._toggled: dict[Device, None] = {}
+        self._toggled: dict[SimulatedDevice, None] = {}
         self.fluid = Fluid(
             env,
             self.calendar,
@@ -127,7 +127,7 @@ class Machine:
             event = rank.awaited[instruction] = Ended(self.env)
         return event
 
-    def toggle(self, device: Device) -> None:
+    def toggle(self, device: SimulatedDevice) -> None:
         """Kernels of a device get a new end when this instant is over."""
         self._toggled[device] = None
         if not self.fluid.settling:
@@ -154,7 +154,7 @@ class Machine:
                     move(kernel, instant)
 
 
-class Kernel:
+class RunningKernel:
     """What one stream has on its device: a kernel under way, which shares the device with those of other streams.
 
     One that begins on a free device goes at the device's speed of the moment; on one that is not the instant settles

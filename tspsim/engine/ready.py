@@ -73,7 +73,7 @@ class ReadyProgram:
 
     program: Program
     #: What runs.
-    issued: Issued = field(repr=False)
+    issued: IssuedItems = field(repr=False)
     #: A label of every different instruction.
     distinct: Sequence[Label] = field(repr=False)
     signature: Hashable = field(repr=False)
@@ -134,7 +134,7 @@ class Compiled(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedItems:
     """The items of a program looked up, one after the other, and the streams they go to."""
 
     items: Sequence[Instruction | Repeat]
@@ -226,7 +226,7 @@ def make_ready(program: Program, cost: Cost, templates: Templates) -> ReadyProgr
         order.append(each)
         position += each.times * len(each.body)
     signature = (tuple([each.number for each in order]), tuple(numbers))
-    return ReadyProgram(program, Issued(program.items, order, tuple(kernels)), labels, signature, known)
+    return ReadyProgram(program, IssuedItems(program.items, order, tuple(kernels)), labels, signature, known)
 
 
 #: What ``ReadyInstruction._make`` does, three times as fast: a run makes a hundred thousand of these.

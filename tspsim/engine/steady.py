@@ -79,7 +79,7 @@ def execute(
 
     lengths = np.array([sum(map(length_of, program.items)) for program in assignment.programs])
     issued = int(lengths[assignment.role_of[assignment.mesh.ranks]].sum() if every_rank else lengths.sum())
-    refused: set[Cut] = set()
+    refused: set[RepetitionCut] = set()
     for _ in range(0 if every_iteration or issued < LEAST_INSTRUCTIONS else ATTEMPTS):
         excerpt = excerpt_of(assignment.programs, refused)
         if excerpt is None:
@@ -109,7 +109,7 @@ MARGIN = 64.0
 
 
 @dataclass(frozen=True)
-class Cut:
+class RepetitionCut:
     """A repetition run in part: from item ``first`` on ``total`` times ``items`` items, or one Repeat (0)."""
 
     first: int
@@ -122,12 +122,12 @@ class Excerpt:
     """Shorter programs, and what was cut: first iterations of several items, then inside the Repeats that are left."""
 
     programs: tuple[Program, ...]
-    outer: tuple[Cut, ...]
-    inner: tuple[Cut, ...]
+    outer: tuple[RepetitionCut, ...]
+    inner: tuple[RepetitionCut, ...]
     between: tuple[Program, ...]
 
 
-def excerpt_of(programs: Sequence[Program], refused: Set[Cut]) -> Excerpt | None:
+def excerpt_of(programs: Sequence[Program], refused: Set[RepetitionCut]) -> Excerpt | None:
     """Programs with fewer iterations of each repetition that is not ``refused``.
 
     None where the programs differ in shape, or less than half is saved.
@@ -142,7 +142,7 @@ def excerpt_of(programs: Sequence[Program], refused: Set[Cut]) -> Excerpt | None
         cut
         for index, item in enumerate(between[0].items)
         if isinstance(item, Repeat) and item.times > SIMULATED_ITERATIONS
-        if (cut := Cut(index, 0, item.times)) not in refused
+        if (cut := RepetitionCut(index, 0, item.times)) not in refused
     )
     short = between
     for cut in reversed(inner):
@@ -162,7 +162,7 @@ def length_of(item: Item) -> int:
     return item.times * len(item.body) if isinstance(item, Repeat) else 1
 
 
-def micro_batches(programs: Sequence[Program]) -> tuple[Cut, ...]:
+def micro_batches(programs: Sequence[Program]) -> tuple[RepetitionCut, ...]:
     """The longest run of equal groups of items, the same in all programs, if more than are simulated."""
     numbers: dict[object, int] = {}
     rows = np.array([[numbers.setdefault(key, len(numbers)) for key in keys_of(program)] for program in programs])
@@ -173,7 +173,7 @@ def micro_batches(programs: Sequence[Program]) -> tuple[Cut, ...]:
         lengths = borders[1::2] - borders[::2]
         if lengths.size and int(lengths.max()) >= SIMULATED_ITERATIONS * period:
             longest = int(lengths.argmax())
-            return (Cut(int(borders[2 * longest]), period, int(lengths[longest]) // period + 1),)
+            return (RepetitionCut(int(borders[2 * longest]), period, int(lengths[longest]) // period + 1),)
     return ()
 
 
@@ -194,7 +194,7 @@ def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
         position += length_of(item)
 
 
-def without_items(program: Program, cut: Cut) -> Program:
+def without_items(program: Program, cut: RepetitionCut) -> Program:
     """The program with :data:`SIMULATED_ITERATIONS` of the iterations."""
     begin = cut.first + (SIMULATED_ITERATIONS - 1) * cut.items
     end = begin + (cut.total - SIMULATED_ITERATIONS) * cut.items
@@ -203,7 +203,7 @@ def without_items(program: Program, cut: Cut) -> Program:
     return Program(program.role, (*items[:begin], *moved(items[end:], before, gone)))
 
 
-def without_iterations(program: Program, cut: Cut) -> Program:
+def without_iterations(program: Program, cut: RepetitionCut) -> Program:
     """The program with :data:`SIMULATED_ITERATIONS` iterations of one Repeat."""
     items = program.items
     repeat = items[cut.first]
@@ -223,7 +223,9 @@ def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
             yield item.at(item.layer, tuple([index if index < before else index - gone for index in item.after]))
 
 
-def write_out(submission: Submission, assignment: Assignment, excerpt: Excerpt, *, exact_until_s: float) -> set[Cut]:
+def write_out(
+    submission: Submission, assignment: Assignment, excerpt: Excerpt, *, exact_until_s: float
+) -> set[RepetitionCut]:
     """Put back what was cut, if every repetition was in its steady state; those that were not.
 
     Until ``exact_until_s`` on the clock no time was rounded to more than a tick.
@@ -268,7 +270,7 @@ class Iterations:
     streams: tuple[NDArray[np.int64], ...]
 
     @classmethod
-    def of(cls, program: Program, cut: Cut) -> Iterations:
+    def of(cls, program: Program, cut: RepetitionCut) -> Iterations:
         first = sum(map(length_of, program.items[: cut.first]))
         item = program.items[cut.first]
         if isinstance(item, Repeat) and not cut.items:
@@ -339,7 +341,7 @@ def outside(column: Floats, where: Iterations) -> tuple[Floats, Floats]:
     return column[: where.first], column[where.first + SIMULATED_ITERATIONS * where.length :]
 
 
-def inserted(times: Times, where: Iterations, cut: Cut, period_s: float, until_s: float) -> Times:
+def inserted(times: Times, where: Iterations, cut: RepetitionCut, period_s: float, until_s: float) -> Times:
     """The times of a rank with the iterations that were cut; what ran after ``until_s`` is as much later."""
     more = cut.total - SIMULATED_ITERATIONS
     later_s = more * period_s

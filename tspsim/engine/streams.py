@@ -15,7 +15,7 @@ from math import inf
 
 import simpy
 
-from .ranks import Kernel, Machine, Rank, ReadyInstruction
+from .ranks import Machine, Rank, ReadyInstruction, RunningKernel
 
 #: What SimPy resumes with the time of the event that was yielded.
 Process = Generator[simpy.Event, float, None]
@@ -30,7 +30,7 @@ def process_of(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction])
 
 def kernels(machine: Machine, rank: Rank, stream: Sequence[ReadyInstruction]) -> Process:
     """Run the kernels of one stream, each as soon as what it waits for has ended."""
-    now, kernel, end_of = machine.env.now, Kernel(machine, rank), machine.end_of
+    now, kernel, end_of = machine.env.now, RunningKernel(machine, rank), machine.end_of
     done, start_s, end_s, awaited = rank.done, rank.start_s, rank.end_s, rank.awaited
     for number, after, alone_s, _, _ in stream:
         for other in after:

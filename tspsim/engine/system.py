@@ -26,7 +26,7 @@ from .channels import Floats, connect, sums, users_of
 from .classes import Alike, Recent
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
-from .ranks import Device, Rank
+from .ranks import Rank, SimulatedDevice
 from .ready import ReadyProgram, make_ready
 
 
@@ -135,7 +135,7 @@ class Partition:
     def __init__(self, cluster: Cluster, *, every_rank: bool = False) -> None:
         self.cluster = cluster
         self.every_rank = every_rank
-        self.devices: dict[int, Device] = {}
+        self.devices: dict[int, SimulatedDevice] = {}
         self._at_worst = False
         self.stable = False
         self._kinds = np.zeros(cluster.gpus, dtype=np.int64)
@@ -196,7 +196,8 @@ class Partition:
                     "prepare it before that is launched, or run every rank"
                 )
         by_class = {
-            cls: self.devices[rank] if rank in same else Device(rank, sizes[cls]) for cls, rank in first_of.items()
+            cls: self.devices[rank] if rank in same else SimulatedDevice(rank, sizes[cls])
+            for cls, rank in first_of.items()
         }
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
@@ -259,7 +260,11 @@ class Partition:
 
 
 def system_of(
-    prepared: Prepared, devices: Iterable[Device], carried: Iterable[tuple[Instance, Channel]], *, at_worst: bool
+    prepared: Prepared,
+    devices: Iterable[SimulatedDevice],
+    carried: Iterable[tuple[Instance, Channel]],
+    *,
+    at_worst: bool,
 ) -> System:
     """The devices and instances that an assignment has to do with."""
     assignment = prepared.assignment
@@ -277,7 +282,7 @@ def system_of(
     return System(ranks, [(instance, channel) for instance, channel in carried if instance.template in used], at_worst)
 
 
-def with_algorithms(role: ReadyProgram, device: Device) -> ReadyProgram:
+def with_algorithms(role: ReadyProgram, device: SimulatedDevice) -> ReadyProgram:
     """The role whose labels of communication say which algorithm moved the data of one of its devices."""
     distinct = list(role.distinct)
     for _, keys, label, _ in role.known.values():

@@ -18,13 +18,13 @@ from ..units import several
 from .asked import Ask, Paces, checked_sizes, jobs_of
 from .clock import Fleet
 from .failing import Failing
-from .jobs import Job
+from .jobs import FleetJob
 from .life import LOSSES, Life
 from .neighbours import Neighbours, scarce
 from .nodes import Nodes
-from .power import Power
+from .power import FleetPower
 from .question import FleetQuestion
-from .replica import Replica, replicas_of
+from .replica import ServiceReplica, replicas_of
 from .result import FleetAnswer, FleetFacts, FleetTimes, JobAnswer
 from .scaling import Scaling
 
@@ -86,14 +86,14 @@ def answer(
     power = None
     if question.power is not None:
 
-        def speed_at(job: Job, size: int, limit_w: float) -> float:
+        def speed_at(job: FleetJob, size: int, limit_w: float) -> float:
             return paces.speed_at(question.jobs[job.entry], job.sizes[size], limit_w, device)
 
-        power = Power(question.power, device, fleet, speed_at)
+        power = FleetPower(question.power, device, fleet, speed_at)
         fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
     if services:
-        parts["services"] = [each.to_json(Replica(paces, each.keys, each.replica.nodes)) for each in services]
+        parts["services"] = [each.to_json(ServiceReplica(paces, each.keys, each.replica.nodes)) for each in services]
     if power is not None:
         parts["power"] = power.to_json()
     if neighbours is not None:
@@ -147,7 +147,7 @@ def _plans(paces: Paces) -> Iterator[PlanResult]:
             yield replace(plan, name=f"{name}, {several(nodes, 'node')}")
 
 
-def _in_words(jobs: list[Job], paces: Paces) -> Iterator[str]:
+def _in_words(jobs: list[FleetJob], paces: Paces) -> Iterator[str]:
     """What was assumed of the jobs, as sentences."""
     for name, why in paces.left_out.items():
         if why:
@@ -215,7 +215,7 @@ def _price(question: FleetQuestion, device: Device) -> float | None:
     return next(iter(device.prices_usd_per_hour.values()), None)
 
 
-def _job(life: Life, job: Job, of_a_node: int, price: float | None, fleet: Fleet) -> JobAnswer:
+def _job(life: Life, job: FleetJob, of_a_node: int, price: float | None, fleet: Fleet) -> JobAnswer:
     started, ended = life.started_s, life.ended_s
     wall_s = None if started is None else (ended if ended is not None else fleet.ended_s) - started
     hours = life.gpu_s / 3600.0

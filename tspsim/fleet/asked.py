@@ -17,7 +17,7 @@ from ..result import PlanResult, Result
 from ..scenario import Scenario, load
 from ..units import WITH_UNITS
 from .failure_keys import OrdinaryCheckpoints
-from .jobs import Job, Pace
+from .jobs import FleetJob, JobPace
 from .logs import Log, read
 from .question import FleetQuestion, JobKeys
 
@@ -89,7 +89,7 @@ class Paces:
         #: Distinct simulated jobs in order: name of the entry and its nodes → the answer.
         self.answers: dict[tuple[str, int], Result] = {}
 
-    def of(self, job: JobKeys, nodes: int) -> Pace:
+    def of(self, job: JobKeys, nodes: int) -> JobPace:
         """A job's pace on so many nodes.
 
         Raises
@@ -100,7 +100,7 @@ class Paces:
             It does not fit its nodes.
         """
         if job.workload is None:
-            return _checkpointed(Pace(), job, self._ordinary)
+            return _checkpointed(JobPace(), job, self._ordinary)
         answer = self.answers[job.name, nodes] = self._answer(job, nodes)
         return _checkpointed(pace_of(best_of(answer, job, nodes)), job, self._ordinary)
 
@@ -139,21 +139,21 @@ def best_of(answer: Result, job: JobKeys, nodes: int) -> PlanResult:
     return answer.best
 
 
-def pace_of(plan: PlanResult) -> Pace:
+def pace_of(plan: PlanResult) -> JobPace:
     """The pace of a simulated plan: of a step, of an iteration of a loop, of a service."""
     if plan.serving:
         # What has been answered is not lost.
-        return Pace(plan=plan, every_s=1.0)
+        return JobPace(plan=plan, every_s=1.0)
     step_s = plan.step_time_s
     exposed_s = sum(plan.breakdown_s["exposed_communication"].values()) if plan.breakdown_s else 0.0
     written = plan.checkpoint
     if not written:
-        return Pace(step_s, plan.tokens_per_step, exposed_s / step_s, plan=plan)
+        return JobPace(step_s, plan.tokens_per_step, exposed_s / step_s, plan=plan)
     # The mean step has its share of the stall in it, as communication that nothing hides.
     plain_s = written["step_without_s"]
     held_s = max(0.0, step_s - plain_s)
     every = max(1, round(written["stall_s"] / held_s)) if held_s else 1
-    return Pace(
+    return JobPace(
         step_s,
         plan.tokens_per_step,
         max(0.0, exposed_s - held_s) / plain_s,
@@ -164,7 +164,7 @@ def pace_of(plan: PlanResult) -> Pace:
     )
 
 
-def _checkpointed(pace: Pace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> Pace:
+def _checkpointed(pace: JobPace, job: JobKeys, ordinary: OrdinaryCheckpoints | None) -> JobPace:
     """With what the job says of its checkpoints, or else the fleet."""
     # A service has no work to lose.
     told, plan = job.checkpoint or (ordinary if job.traffic is None else None), pace.plan
@@ -175,7 +175,7 @@ def _checkpointed(pace: Pace, job: JobKeys, ordinary: OrdinaryCheckpoints | None
     return replace(pace, step_s=step_s, every_s=told.every, stall_s=told.write, read_s=told.read)
 
 
-def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
+def jobs_of(question: FleetQuestion, paces: Paces) -> list[FleetJob]:
     """All jobs of a fleet, in order of submission.
 
     Raises
@@ -187,7 +187,7 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
     """
     seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
     entries = {job.name: number for number, job in enumerate(question.jobs)}
-    found: list[Job] = []
+    found: list[FleetJob] = []
     for number, keys in enumerate(question.jobs):
         after = entries[keys.after] if keys.after is not None else None
         if keys.replicas is not None:
@@ -202,7 +202,7 @@ def jobs_of(question: FleetQuestion, paces: Paces) -> list[Job]:
 
 def _jobs_of_entry(
     question: FleetQuestion, keys: JobKeys, entry: int, after: int | None, paces: Paces, random: np.random.Generator
-) -> Iterator[Job]:
+) -> Iterator[FleetJob]:
     # Of several sizes those count that the cluster has.
     spares = question.failures.spares if question.failures is not None else 0
     sizes = tuple(size for size in keys.nodes or (1,) if size <= question.cluster.nodes - spares)
@@ -214,7 +214,7 @@ def _jobs_of_entry(
         work_s = tuple(_work_s(keys, pace, own[0], hours_s) for pace in own)
         if not all(0.0 < each < inf for each in work_s):
             raise InputError("takes no time; its end is before its first step", key=f"jobs.{keys.name}")
-        yield Job(
+        yield FleetJob(
             number,
             f"{keys.name}-{number + 1}" if several else keys.name,
             keys.counted_as,
@@ -233,7 +233,7 @@ def _jobs_of_entry(
         )
 
 
-def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[Job]:
+def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[FleetJob]:
     """The jobs of a log, from the first one's submission on; raises InputError where a row is wrong or does not fit."""
     assert keys.file is not None
     log, of_a_node, most = Log(Path(keys.file)), paces.gpus_per_node, paces.question.cluster.nodes
@@ -254,7 +254,7 @@ def _logged(keys: JobKeys, entry: int, paces: Paces) -> Iterator[Job]:
             raise InputError(told, file=keys.file)
         if row.gpus > of_a_node and row.gpus % of_a_node:
             log.leave_out("rounded up to whole nodes")
-        yield Job(
+        yield FleetJob(
             row.row,
             row.name,
             keys.kind or row.kind or keys.name,
@@ -285,7 +285,7 @@ def _submissions(question: FleetQuestion, keys: JobKeys, random: np.random.Gener
     return [time for time in (keys.submit + times).tolist() if time < horizon_s]
 
 
-def _work_s(keys: JobKeys, pace: Pace, preferred: Pace, hours_s: float | None) -> float:
+def _work_s(keys: JobKeys, pace: JobPace, preferred: JobPace, hours_s: float | None) -> float:
     """Seconds at a pace, of a job with that end; hours are those at the preferred size."""
     if keys.steps is not None:
         return keys.steps * pace.step_s
@@ -297,7 +297,7 @@ def _work_s(keys: JobKeys, pace: Pace, preferred: Pace, hours_s: float | None) -
     return hours_s * (pace.step_s / pace.tokens_per_step) / (preferred.step_s / preferred.tokens_per_step)
 
 
-def checked_sizes(question: FleetQuestion, gpus_per_node: int, jobs: Sequence[Job]) -> None:
+def checked_sizes(question: FleetQuestion, gpus_per_node: int, jobs: Sequence[FleetJob]) -> None:
     """Every job fits the cluster; raises InputError."""
     for job in jobs:
         if job.gpus > gpus_per_node:

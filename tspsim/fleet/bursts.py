@@ -20,7 +20,7 @@ from typing import cast
 
 from .._memory import once
 from ..engine.core import Submission
-from ..engine.ranks import Device, ReadyInstruction
+from ..engine.ranks import ReadyInstruction, SimulatedDevice
 from ..engine.system import SimulatedRank
 from ..network.fluid import Channel
 from ..network.sharing import shares
@@ -40,7 +40,7 @@ REMEMBERED = 50_000
 
 
 @dataclass(frozen=True)
-class Flow:
+class BurstFlow:
     """Data on its way.
 
     Attributes
@@ -59,7 +59,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class BurstTransfer:
     """One of a step: which of its flows, seconds alone, and delays from what it waits for."""
 
     flow: int
@@ -82,8 +82,8 @@ class StepGraph:
     """
 
     step_s: float
-    flows: tuple[Flow, ...]
-    transfers: tuple[Transfer, ...]
+    flows: tuple[BurstFlow, ...]
+    transfers: tuple[BurstTransfer, ...]
     ends: tuple[tuple[int, float], ...]
     slower: float = 0.0
 
@@ -142,8 +142,8 @@ class _Reduction:
         self.done_s = {BEGIN: self.begin_s}
         self.meetings: dict[tuple[int, int], _Meeting] = {}
         self.flows: dict[tuple[int, float], int] = {}
-        self.kinds: list[Flow] = []
-        self.transfers: list[Transfer] = []
+        self.kinds: list[BurstFlow] = []
+        self.transfers: list[BurstTransfer] = []
         self.waits: list[Delays] = []
         self.ends: Delays = {BEGIN: 0.0}
         #: Of instructions by rank and number: from when on what follows may go on.
@@ -226,7 +226,7 @@ class _Reduction:
             meeting.after = {source: delay_s + took_s for source, delay_s in waits.items()}
             return
         number = len(self.transfers)
-        self.transfers.append(Transfer(self._flow(meeting.channel, moved_s, links), moved_s, tuple(waits.items())))
+        self.transfers.append(BurstTransfer(self._flow(meeting.channel, moved_s, links), moved_s, tuple(waits.items())))
         self.waits.append(waits)
         self.done_s[number] = meeting.ended_s
         meeting.after = {number: meeting.channel.latency_s}
@@ -238,7 +238,7 @@ class _Reduction:
             usage = {link: min(1.0, seconds / moved_s) for link, seconds in links.items()}
             # Fair in bytes: who moves slower alone has as large a claim to more of its own speed.
             slower = moved_s / channel.fluid_s if channel.fluid_s else 1.0
-            self.kinds.append(Flow(usage, channel.weight * slower, _gpus(channel) / self.gpus))
+            self.kinds.append(BurstFlow(usage, channel.weight * slower, _gpus(channel) / self.gpus))
         return self.flows[key]
 
     def _pruned(self, delays: Delays, at_s: float) -> Delays:
@@ -265,7 +265,7 @@ class _Reduction:
 
 def _gpus(channel: Channel) -> int:
     """Those whose kernels are slower while it moves."""
-    return sum(cast("Device", device).size for device in channel.devices)
+    return sum(cast("SimulatedDevice", device).size for device in channel.devices)
 
 
 def _later(one: Delays, other: Delays) -> Delays:

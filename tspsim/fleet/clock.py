@@ -15,8 +15,8 @@ import numpy as np
 import simpy
 
 from ..errors import TspsimError
-from .desk import Desk, Running
-from .jobs import Job, Pace
+from .desk import JobDispatcher, Running
+from .jobs import FleetJob, JobPace
 from .life import OF_NODES, SLOWER, Life, Series, Spells
 from .nodes import Nodes
 from .placements import Placement
@@ -27,7 +27,7 @@ from .waiting import Waiting
 LATE = 2
 
 
-class Run(Running):
+class RunningJob(Running):
     """A job on its nodes.
 
     Attributes
@@ -52,7 +52,7 @@ class Run(Running):
 
     __slots__ = ("advanced_s", "end", "hung_s", "rate", "ready_s", "since_s", "size", "speeds")
 
-    def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int) -> None:
+    def __init__(self, job: FleetJob, nodes: tuple[int, ...], began_s: float, expected_s: float, size: int) -> None:
         super().__init__(job, nodes, began_s, expected_s)
         self.size, self.ready_s, self.since_s, self.rate = size, began_s, began_s, 1.0
         self.advanced_s = 0.0
@@ -65,7 +65,7 @@ class Run(Running):
         return self.hung_s is not None
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> JobPace:
         return self.job.paces[self.size]
 
     @property
@@ -88,7 +88,7 @@ class Fleet:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[FleetJob],
         nodes: Nodes,
         scheduler: JobScheduler,
         placement: Placement,
@@ -101,7 +101,7 @@ class Fleet:
         self.jobs, self.nodes = list(jobs), nodes
         self.placement, self.random = placement, random
         self.restart_s, self.horizon_s = restart_s, horizon_s
-        self.desk = Desk(nodes, Waiting(scheduler.rank), self._launch, self._halt)
+        self.desk = JobDispatcher(nodes, Waiting(scheduler.rank), self._launch, self._halt)
         self.lives = [Life() for _ in jobs]
         self.series, self.spells = Series(), Spells()
         #: GPU-seconds that no job had, by why.
@@ -122,7 +122,7 @@ class Fleet:
         self._open: dict[int, int] = {}
         for job in jobs:
             self._open[job.entry] = self._open.get(job.entry, 0) + 1
-        self._dependent: dict[int, list[Job]] = {}
+        self._dependent: dict[int, list[FleetJob]] = {}
         #: What the machines draw now; 0 where nobody asks.
         self.watts: Callable[[], float] = lambda: 0.0
         #: Told of the jobs that run after an instant in which they changed.
@@ -154,7 +154,7 @@ class Fleet:
         self.env.run(until=self._stop)
         self._account(self.env.now)
         for run in list(self.desk.running.values()):
-            assert isinstance(run, Run)
+            assert isinstance(run, RunningJob)
             self.cut_off.add(run.job.number)
             self._leave(run, "cut off")
         self.ended_s = self.env.now
@@ -175,7 +175,7 @@ class Fleet:
 
     # What happens.
 
-    def _submit(self, jobs: Sequence[Job]) -> Generator[simpy.Event, Any, None]:
+    def _submit(self, jobs: Sequence[FleetJob]) -> Generator[simpy.Event, Any, None]:
         for job in jobs:
             if job.submit_s > self.env.now:
                 yield self.env.timeout(job.submit_s - self.env.now)
@@ -199,7 +199,7 @@ class Fleet:
         self._unsubmitted -= 1
         self._finish()
 
-    def add(self, job: Job) -> Job:
+    def add(self, job: FleetJob) -> FleetJob:
         """Submit one more job now; with its number."""
         self._account(self.env.now)
         job = replace(job, number=len(self.jobs))
@@ -211,11 +211,11 @@ class Fleet:
         self.changed()
         return job
 
-    def retire(self, job: Job) -> None:
+    def retire(self, job: FleetJob) -> None:
         """A job that waits is taken back, one that runs is done now; nothing else of it is left to do."""
         self._account(self.env.now)
         run = self.desk.running.get(job.number)
-        if isinstance(run, Run):
+        if isinstance(run, RunningJob):
             self._leave(run, "done")
         else:
             self.desk.queue.remove(job)
@@ -227,7 +227,7 @@ class Fleet:
         self._finish_of(job)
         self.changed()
 
-    def _finish_of(self, job: Job) -> None:
+    def _finish_of(self, job: FleetJob) -> None:
         """A job less; who waits for all of its entry need not wait longer."""
         self._open[job.entry] -= 1
         if not self._open[job.entry]:
@@ -267,7 +267,7 @@ class Fleet:
         fits = np.where(queue.gpus > 0, queue.gpus <= room, queue.nodes <= nodes.empty_count)
         return "queue_blocked" if fits.any() else "fragmented"
 
-    def _launch(self, job: Job, size: int) -> Run:
+    def _launch(self, job: FleetJob, size: int) -> RunningJob:
         now, life = self.env.now, self.lives[job.number]
         if job.gpus:
             node = self.placement.choose_part(self.nodes, job.gpus, self.random)
@@ -283,7 +283,7 @@ class Fleet:
         self._gpus_held += job.gpus_at(len(taken), self.nodes.gpus)
         begins_again = life.started_s is not None
         limit_s = job.limit_s if size == 0 else job.limit_s * job.work_s[size] / job.work_s[0]
-        run = Run(job, taken, now, now + limit_s * life.left, size)
+        run = RunningJob(job, taken, now, now + limit_s * life.left, size)
         if begins_again:
             run.ready_s = run.since_s = now + self.restart_s + run.pace.read_s
             run.expected_s += run.ready_s - now
@@ -294,7 +294,7 @@ class Fleet:
         self._plan_end(run)
         return run
 
-    def _plan_end(self, run: Run) -> None:
+    def _plan_end(self, run: RunningJob) -> None:
         """The event of its end, from its rate on."""
         if run.rate <= 0.0:
             run.end = None
@@ -302,7 +302,7 @@ class Fleet:
         left_s = self.lives[run.job.number].left * run.work_s
         run.end = self._at(max(run.since_s, self.env.now) + left_s / run.rate, lambda event: self._done(run, event))
 
-    def set_speed(self, run: Run, why: str, share: float) -> None:
+    def set_speed(self, run: RunningJob, why: str, share: float) -> None:
         """From now on a job works at another share of its speed; what it works slower is lost to ``why``."""
         if share == run.speeds.get(why, 1.0):
             return
@@ -312,7 +312,7 @@ class Fleet:
         if not run.hung:
             self._plan_end(run)
 
-    def _advance(self, run: Run, until_s: float) -> None:
+    def _advance(self, run: RunningJob, until_s: float) -> None:
         """Account for its work until a time."""
         if until_s <= run.since_s:
             return
@@ -329,7 +329,7 @@ class Fleet:
             left_s *= share
         run.since_s = until_s
 
-    def _done(self, run: Run, event: simpy.Event) -> None:
+    def _done(self, run: RunningJob, event: simpy.Event) -> None:
         if run.end is not event or run.hung:
             return
         self._account(self.env.now)
@@ -339,7 +339,7 @@ class Fleet:
         self._finish_of(job)
         self.changed()
 
-    def _leave(self, run: Run, why: str) -> None:
+    def _leave(self, run: RunningJob, why: str) -> None:
         """A job gives its nodes back, and its seconds are told apart."""
         now, job = self.env.now, run.job
         life, pace = self.lives[job.number], run.pace
@@ -373,7 +373,7 @@ class Fleet:
         self.spells.nodes.append(run.nodes)
         self.spells.why.append(why)
 
-    def _roll_back(self, run: Run) -> float:
+    def _roll_back(self, run: RunningJob) -> float:
         """Back to the last checkpoint; the seconds of work, alone, that are lost."""
         life, pace = self.lives[run.job.number], run.pace
         done_s = (1.0 - life.left) * run.work_s
@@ -385,7 +385,7 @@ class Fleet:
         life.lose("redone", lost_s)
         return lost_s
 
-    def hang(self, run: Run, notice_s: float, why: str) -> None:
+    def hang(self, run: RunningJob, notice_s: float, why: str) -> None:
         """A job's work stands; after ``notice_s`` it gives its nodes back and waits again."""
         self._advance(run, self.env.now)
         run.hung_s, run.end = self.env.now, None
@@ -399,7 +399,7 @@ class Fleet:
 
         self._at(self.env.now + notice_s, noticed)
 
-    def state_of(self, job: Job) -> str:
+    def state_of(self, job: FleetJob) -> str:
         """Where a job is, once the fleet has run."""
         if self.lives[job.number].ended_s is not None:
             return "done"
@@ -422,7 +422,7 @@ class Fleet:
 
     def _halt(self, running: Running) -> None:
         """Stop a job for another; it waits again."""
-        assert isinstance(running, Run)
+        assert isinstance(running, RunningJob)
         self._leave(running, "stopped")
         self.desk.queue.add(running.job)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from ..errors import TspsimError
-from .jobs import Job
+from .jobs import FleetJob
 from .nodes import Nodes
 from .waiting import Waiting
 
@@ -17,13 +17,13 @@ class Running:
 
     __slots__ = ("began_s", "expected_s", "job", "nodes")
 
-    def __init__(self, job: Job, nodes: tuple[int, ...], began_s: float, expected_s: float) -> None:
+    def __init__(self, job: FleetJob, nodes: tuple[int, ...], began_s: float, expected_s: float) -> None:
         self.job, self.nodes = job, nodes
         #: When it began, and when it is expected to end.
         self.began_s, self.expected_s = began_s, expected_s
 
 
-class Desk:
+class JobDispatcher:
     """Where a scheduler works: it is called once an instant in which something changed, after all that happened then.
 
     Attributes
@@ -40,7 +40,7 @@ class Desk:
         self,
         nodes: Nodes,
         queue: Waiting,
-        launch: Callable[[Job, int], Running],
+        launch: Callable[[FleetJob, int], Running],
         halt: Callable[[Running], None],
     ) -> None:
         self.now_s = 0.0
@@ -52,7 +52,7 @@ class Desk:
         #: Shared node → number → (expected end, GPUs).
         self._small: dict[int, dict[int, tuple[float, int]]] = {}
         #: What else has to allow a start: power.
-        self.allows: Callable[[Job, int], bool] | None = None
+        self.allows: Callable[[FleetJob, int], bool] | None = None
         #: When a node that is down should be back.
         self.back_s: dict[int, float] = {}
 
@@ -66,7 +66,7 @@ class Desk:
         """All nodes of the cluster, down ones too."""
         return self.nodes.count
 
-    def fits(self, job: Job, size: int = 0) -> bool:
+    def fits(self, job: FleetJob, size: int = 0) -> bool:
         """Whether the job could start now at the ``size``-th of its sizes."""
         if self.allows is not None and not self.allows(job, size):
             return False
@@ -74,7 +74,7 @@ class Desk:
             return self.nodes.empty_count > 0 or self.nodes.tightest(job.gpus) is not None
         return job.sizes[size] <= self.nodes.empty_count
 
-    def start(self, job: Job, size: int = 0) -> None:
+    def start(self, job: FleetJob, size: int = 0) -> None:
         """Start a job that waits and fits, at the ``size``-th of its sizes.
 
         Raises
@@ -103,7 +103,7 @@ class Desk:
             raise TspsimError(f"job {running.job.name} was stopped and may not be: the scheduler is wrong")
         self._halt(running)
 
-    def reservation(self, job: Job) -> tuple[float, int]:
+    def reservation(self, job: FleetJob) -> tuple[float, int]:
         """When the job, at its preferred size, will fit if all that runs ends as expected, and nodes that are left over
         then."""
         if job.gpus:
@@ -132,7 +132,7 @@ class Desk:
         for end_s, _, nodes in self._releases():
             yield max(self.now_s, end_s), nodes
 
-    def _part_reservation(self, job: Job) -> float:
+    def _part_reservation(self, job: FleetJob) -> float:
         if self.fits(job):
             return self.now_s
         soonest = min((end for end, _, _ in self._ends), default=inf)

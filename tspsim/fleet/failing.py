@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from .clock import Fleet, Run
+from .clock import Fleet, RunningJob
 from .failure_keys import Component, FailureKeys, Maintenance
 
 DAY_S = 86_400.0
@@ -109,7 +109,7 @@ class Failing:
             self._reasons[node] = self._reasons.get(node, 0) + 1
             fleet.nodes.fail(node)
         for running in [each for each in fleet.desk.running.values() if not struck.isdisjoint(each.nodes)]:
-            assert isinstance(running, Run)
+            assert isinstance(running, RunningJob)
             if not running.hung:
                 stood += 1
                 fleet.hang(running, notice_s, why)

@@ -9,7 +9,7 @@ from ..result import PlanResult
 
 
 @dataclass(frozen=True)
-class Pace:
+class JobPace:
     """What running at one size is like.
 
     Attributes
@@ -43,11 +43,11 @@ class Pace:
 
 
 #: Of a job whose log says GPUs and a duration alone.
-UNKNOWN = Pace()
+UNKNOWN = JobPace()
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class FleetJob:
     """One job, looked up.
 
     Attributes
@@ -84,7 +84,7 @@ class Job:
     preemptible: bool = False
     deadline_s: float | None = None
     after: int | None = None
-    paces: tuple[Pace, ...] = (UNKNOWN,)
+    paces: tuple[JobPace, ...] = (UNKNOWN,)
 
     @property
     def nodes(self) -> int:

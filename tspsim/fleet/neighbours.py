@@ -27,7 +27,7 @@ from ..question import Question, look_up
 from ..simulation import scheduled
 from .asked import own_scenario
 from .bursts import StepGraph, beside, graph_of
-from .clock import Fleet, Run
+from .clock import Fleet, RunningJob
 from .question import FleetQuestion
 
 #: Steps of a window in which jobs run beside each other, how many of them lie before it, and from how many begins.
@@ -89,7 +89,7 @@ class Neighbours:
 
     def changed(self, fleet: Fleet) -> None:
         """Set the rates of all that runs."""
-        runs = [run for run in fleet.desk.running.values() if isinstance(run, Run) and len(run.nodes) > 1]
+        runs = [run for run in fleet.desk.running.values() if isinstance(run, RunningJob) and len(run.nodes) > 1]
         now = frozenset(id(run) for run in runs if not run.hung)
         if now == self._running:
             return
@@ -109,10 +109,10 @@ class Neighbours:
             if min(speeds) < 1.0:
                 self.met.setdefault(keys, speeds)
 
-    def _key(self, run: Run) -> Key:
+    def _key(self, run: RunningJob) -> Key:
         return run.job.entry, run.size, run.nodes
 
-    def graph_of(self, run: Run) -> StepGraph | None:
+    def graph_of(self, run: RunningJob) -> StepGraph | None:
         """Of a job whose step is known, on its nodes; None of others."""
         key = self._key(run)
         if key not in self._graphs:
@@ -121,7 +121,7 @@ class Neighbours:
             self._graphs[key] = reduced(placed(self.question, key, self.cluster), self.cluster) if steps else None
         return self._graphs[key]
 
-    def speed_on(self, run: Run) -> float:
+    def speed_on(self, run: RunningJob) -> float:
         """How fast a job works alone on its nodes, over its own scenario's nodes; 1 where its step is not known."""
         graph = self.graph_of(run)
         if graph is None:

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 from ..errors import InputError
 from ..hardware import Device
-from .clock import Fleet, Run
-from .jobs import Job
+from .clock import Fleet, RunningJob
+from .jobs import FleetJob
 from .life import Series
 from .power_keys import HOURS, PowerKeys
 
 #: Limits between the lowest and the device's own at which steps are simulated; between them speeds are on a line.
 LEVELS = 4
 #: Of a job at a size, with its GPUs limited to so many watts: its speed over that without a limit.
-SpeedAt = Callable[[Job, int, float], float]
+SpeedAt = Callable[[FleetJob, int, float], float]
 
 
-class Power:
+class FleetPower:
     """The draw of a fleet under way.
 
     Attributes
@@ -69,7 +69,7 @@ class Power:
         """Of a GPU that a job has."""
         return max(self.idle_w, self.busy_w - (self.device.tdp_watts - limit_w))
 
-    def allows(self, job: Job, size: int) -> bool:
+    def allows(self, job: FleetJob, size: int) -> bool:
         """Whether a job may start now; nodes that are down come back idle."""
         if self.keys.cap is None:
             return True
@@ -87,10 +87,10 @@ class Power:
             self.limit_w = min(most_w, max(self.keys.lowest, left_w / held - self.busy_w + most_w))
             self.lowest_w = min(self.lowest_w, self.limit_w)
         for run in fleet.desk.running.values():
-            assert isinstance(run, Run)
+            assert isinstance(run, RunningJob)
             fleet.set_speed(run, "power", self._speed(run))
 
-    def _speed(self, run: Run) -> float:
+    def _speed(self, run: RunningJob) -> float:
         most_w = self.device.tdp_watts
         if self.limit_w >= most_w:
             return 1.0

@@ -15,7 +15,7 @@ from ..scenario import Scenario
 from ..scenario.traffic import Slo, Traffic
 from ..traffic import ARRIVALS
 from .asked import Paces, best_of, own_scenario
-from .jobs import Job, Pace
+from .jobs import FleetJob, JobPace
 from .question import FleetQuestion, JobKeys
 
 #: Times its stated requests with which a service is asked what it serves at most; a queue that makes requests wait for
@@ -25,7 +25,7 @@ TIMES, QUEUES, LESS = (1, 4, 16, 64), 0.05, 0.97
 CLIENTS, MOST_CLIENTS, OF_A_CLIENT = 1.25, 1280, 4
 
 
-class Replica:
+class ServiceReplica:
     """A replica of a service alone on its nodes or GPUs.
 
     Attributes
@@ -100,7 +100,7 @@ class Replica:
         return best_of(answer, self.job, self.nodes)
 
 
-def replicas_of(question: FleetQuestion, paces: Paces) -> Iterator[tuple[JobKeys, Job, float, float]]:
+def replicas_of(question: FleetQuestion, paces: Paces) -> Iterator[tuple[JobKeys, FleetJob, float, float]]:
     """Of every service with an autoscaler: its keys, a replica as a job, seconds that it runs, and requests/s at full
     load; raises InputError where its arrivals state no rate."""
     seeds = np.random.SeedSequence(question.seed).spawn(len(question.jobs))
@@ -109,11 +109,11 @@ def replicas_of(question: FleetQuestion, paces: Paces) -> Iterator[tuple[JobKeys
             continue
         assert keys.hours is not None
         size = (keys.nodes or (1,))[0]
-        replica = Replica(paces, keys, size)
+        replica = ServiceReplica(paces, keys, size)
         hours_s = float(keys.hours.draw(np.random.default_rng(seeds[entry]), 1)[0])
         start_s, rate = keys.replicas.start, replica.peak / keys.replicas.max
-        pace = Pace(plan=replica.at(rate), every_s=1.0, start_s=start_s, read_s=start_s)
-        yield keys, Job(
+        pace = JobPace(plan=replica.at(rate), every_s=1.0, start_s=start_s, read_s=start_s)
+        yield keys, FleetJob(
             0, keys.name, keys.counted_as, keys.user or keys.counted_as, entry, keys.submit, (size,), (2.0 * hours_s,),
             keys.limit or hours_s, keys.gpus or 0, keys.priority, keys.preemptible, keys.deadline, paces=(pace,),
         ), hours_s, replica.peak  # fmt: skip

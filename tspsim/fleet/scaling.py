@@ -13,10 +13,10 @@ import simpy
 from numpy.typing import NDArray
 
 from .backlog import Backlog, Floats, backlog
-from .clock import Fleet, Run
-from .jobs import Job
+from .clock import Fleet, RunningJob
+from .jobs import FleetJob
 from .question import JobKeys
-from .replica import Replica
+from .replica import ServiceReplica
 from .replica_keys import Replicas
 
 #: Rates a replica at which the service is simulated, at most; between them latencies are on a line.
@@ -35,13 +35,13 @@ class Scaling:
         that are there or wait, and that the rule wants.
     """
 
-    def __init__(self, fleet: Fleet, keys: JobKeys, replica: Job, hours_s: float, peak: float) -> None:
+    def __init__(self, fleet: Fleet, keys: JobKeys, replica: FleetJob, hours_s: float, peak: float) -> None:
         assert keys.replicas is not None
         self.fleet, self.keys, self.replica, self.peak = fleet, keys, replica, peak
         self.replicas: Replicas = keys.replicas
         self.hours_s = hours_s
         self.rows: list[tuple[float, float, float, int, int]] = []
-        self._jobs: list[Job] = []
+        self._jobs: list[FleetJob] = []
         self._count = 0
         #: When the rule wanted how many, for as long as that holds replicas.
         self._wanted: deque[tuple[float, int]] = deque()
@@ -88,9 +88,11 @@ class Scaling:
         """Seconds of the last ``for_s`` that replicas served, of all together."""
         running, now = self.fleet.desk.running, self.fleet.env.now
         runs = (running.get(job.number) for job in self._jobs)
-        return sum(min(for_s, max(0.0, now - run.ready_s)) for run in runs if isinstance(run, Run) and not run.hung)
+        return sum(
+            min(for_s, max(0.0, now - run.ready_s)) for run in runs if isinstance(run, RunningJob) and not run.hung
+        )
 
-    def to_json(self, replica: Replica) -> dict[str, Any]:
+    def to_json(self, replica: ServiceReplica) -> dict[str, Any]:
         """The service's entry of ``services``."""
         rows = np.array(self.rows).reshape(-1, 5)
         for_s, rate, serving, there, wanted = rows.T
@@ -114,7 +116,7 @@ class Scaling:
         return told | {"backlog": queued.to_json()} | latencies(queued, replica, capacity < inf)
 
 
-def _capacity(rate: Floats, serving: Floats, replica: Replica) -> float:
+def _capacity(rate: Floats, serving: Floats, replica: ServiceReplica) -> float:
     """Requests/s of a replica at most; infinite where nothing ever queues."""
     served = serving > 0
     high = float((rate[served] / serving[served]).max())
@@ -122,7 +124,7 @@ def _capacity(rate: Floats, serving: Floats, replica: Replica) -> float:
     return replica.most_behind_a_queue if most == inf and rate[~served].any() else most
 
 
-def latencies(queued: Backlog, replica: Replica, queues: bool) -> dict[str, Any]:
+def latencies(queued: Backlog, replica: ServiceReplica, queues: bool) -> dict[str, Any]:
     """Of requests at some rates: medians and 99 % of one replica simulated at a few rates, behind the wait for its
     service to begin; means over the requests and the worst. Where requests wait a token takes what it takes behind a
     queue. A replica with more to do is never quicker: where chance says so the slower holds.
@@ -159,7 +161,7 @@ def latencies(queued: Backlog, replica: Replica, queues: bool) -> dict[str, Any]
     return told | {"bounds": {"share": share, "wanted": wanted, "kept": share >= wanted}}
 
 
-def _late(longest_s: Floats, replica: Replica, queues: bool) -> NDArray[np.bool_]:
+def _late(longest_s: Floats, replica: ServiceReplica, queues: bool) -> NDArray[np.bool_]:
     """Which requests keep no bounds because they wait."""
     slo = replica.slo
     late = np.zeros(len(longest_s), dtype=np.bool_)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .jobs import Job
+from .jobs import FleetJob
 
 #: What a scheduler orders jobs by; smaller comes first.
-Rank = Callable[[Job], tuple[Any, ...]]
+Rank = Callable[[FleetJob], tuple[Any, ...]]
 
 
 class Waiting:
@@ -27,16 +27,16 @@ class Waiting:
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._keys: list[tuple[Any, ...]] = []
-        self.jobs: list[Job] = []
+        self.jobs: list[FleetJob] = []
         self._columns = np.zeros((3, 64))
 
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[FleetJob]:
         return iter(self.jobs)
 
-    def __getitem__(self, position: int) -> Job:
+    def __getitem__(self, position: int) -> FleetJob:
         return self.jobs[position]
 
     @property
@@ -54,7 +54,7 @@ class Waiting:
         """GPUs of every job that takes part of a node, 0 of the others."""
         return self._columns[2, : len(self.jobs)]
 
-    def add(self, job: Job) -> None:
+    def add(self, job: FleetJob) -> None:
         """Enter a job where its rank puts it."""
         key = (*self._rank(job), job.number)
         position, count = bisect_left(self._keys, key), len(self.jobs)
@@ -66,7 +66,7 @@ class Waiting:
             self._columns[:, position + 1 : count + 1] = self._columns[:, position:count]
         self._columns[:, position] = (job.nodes, job.limit_s, job.gpus)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: FleetJob) -> None:
         """Take a job out; raises KeyError where it does not wait."""
         key, count = (*self._rank(job), job.number), len(self.jobs)
         position = bisect_left(self._keys, key)

@@ -17,7 +17,7 @@ from ..bound import Bounds, Floor, PlanBound, plan_bound, served_bound
 from ..errors import InputError
 from ..question import Question
 from ..simulation import scheduled
-from .parts import Parts
+from .parts import LoopParts
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def bounds(question: Question) -> Bounds:
 
 def plan_bounds(question: Question, name: str) -> tuple[PlanBound, float]:
     """The floors of one plan's iteration, and the FLOPs that a token of it takes in all."""
-    parts = Parts(question, name)
+    parts = LoopParts(question, name)
     loop, model = parts.loop, parts.scenario.workload.model
     trained = {role: parts.trained(each) for role, each in {"actor": model, **loop.updates}.items()}
     read = {role: parts.read(each) for role, each in loop.forwards.items()}
@@ -101,7 +101,7 @@ def bound_of(question: Question) -> PlanBound:
     return plan_bound(question, scheduled(question, question.plans[0]))
 
 
-def rollout_floor(parts: Parts) -> tuple[Floor, float]:
+def rollout_floor(parts: LoopParts) -> tuple[Floor, float]:
     """Of all rollouts on the GPUs that generate, and their FLOPs."""
     generated = parts.generated()
     model, work, device = generated.model, generated.work, generated.device

@@ -23,14 +23,14 @@ from ..description import cost_of, too_large
 from ..errors import InputError
 from ..network import KINDS
 from ..parallel import Plan
-from ..parallel.reshard import WAYS, Layout
+from ..parallel.reshard import WAYS, ReshardLayout
 from ..question import Question
 from ..result import Memory, PlanResult, Range
 from ..serving.answer import deployment_of, longest_request
-from ..serving.points import Point, point
+from ..serving.points import LoadedRun, point
 from ..simulation import run_plan as run_step
 from ..units import duration, gib, percent
-from .parts import Parts
+from .parts import LoopParts
 from .reshard import Reshard, fetched, gathered, layout_of
 
 #: Parts of memory that are alive from step to step.
@@ -45,7 +45,7 @@ class _RefusedError(Exception):
 class Iteration:
     """The parts of one plan, each run when it is asked for."""
 
-    parts: Parts
+    parts: LoopParts
     question: Question
     _steps: dict[tuple[str, bool], PlanResult] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class Iteration:
         parts, rollout, keys = self.parts, self.parts.rollout, self.parts.keys
         training, place = parts.cluster.gpus - parts.own, f"plans.{parts.name}.rollout"
         if parts.own:
-            at = Layout(keys.pp, shards, training // (keys.pp * shards), rollout.pp, pieces)
+            at = ReshardLayout(keys.pp, shards, training // (keys.pp * shards), rollout.pp, pieces)
             return fetched(parts.cluster, size, at, parts.own)
         try:
             at = layout_of(training, shards, keys.pp, pieces, rollout.pp)
@@ -130,7 +130,7 @@ class Iteration:
         return _stays(self.actor) + self.others_bytes - min(reused, self.weights.held_bytes)
 
     @once
-    def rolled(self) -> Point:
+    def rolled(self) -> LoadedRun:
         """All rollouts, with caches in what training leaves."""
         asked = self.parts.generated()
         deployment = deployment_of(asked, asked.plans[0])
@@ -246,7 +246,7 @@ def _stays(found: PlanResult) -> float:
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:
     """One plan of a question with a loop: its iteration, or why it cannot run."""
-    parts, model = Parts(question, plan.name), question.scenario.workload.model
+    parts, model = LoopParts(question, plan.name), question.scenario.workload.model
     trained = parts.trained(model)
     actor = run_step(trained, trained.plans[0])
     one = Iteration(parts, question, {(model, True): actor})

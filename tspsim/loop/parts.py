@@ -27,7 +27,7 @@ OF_TRAINING = (
 
 
 @dataclass(frozen=True)
-class Parts:
+class LoopParts:
     """One plan of a question with a loop."""
 
     #: Looked up, of the whole cluster.

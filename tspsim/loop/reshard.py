@@ -17,8 +17,8 @@ from ..engine.core import Engine
 from ..errors import InputError
 from ..mesh import Mesh
 from ..network import Cluster, load_cluster
-from ..network.wires import Message, Place, Wires
-from ..parallel.reshard import AXES, WAYS, Layout
+from ..network.wires import GpuPlace, Message, Wires
+from ..parallel.reshard import AXES, WAYS, ReshardLayout
 from ..program import Collective, Program
 
 __all__ = ["WAYS", "Reshard", "fetched", "gathered", "reshard"]
@@ -92,7 +92,7 @@ def reshard(
     return gathered(where, weight_bytes, layout_of(where.gpus, tp, pp, generate_tp, generate_pp), way)
 
 
-def layout_of(gpus: int, tp: int, pp: int, generate_tp: int, generate_pp: int) -> Layout:
+def layout_of(gpus: int, tp: int, pp: int, generate_tp: int, generate_pp: int) -> ReshardLayout:
     """Of training on so many GPUs, and of generation on the same ones.
 
     Raises
@@ -103,10 +103,10 @@ def layout_of(gpus: int, tp: int, pp: int, generate_tp: int, generate_pp: int) -
     for key, whole, part in (("generate_tp", tp, generate_tp), ("generate_pp", pp, generate_pp)):
         if part < 1 or whole < 1 or whole % part:
             raise InputError(f"{part} is no divisor of {whole}, the degree of training", key=key)
-    return Layout(pp, tp, gpus // (tp * pp), generate_pp, generate_tp)
+    return ReshardLayout(pp, tp, gpus // (tp * pp), generate_pp, generate_tp)
 
 
-def gathered(cluster: Cluster, weight_bytes: float, at: Layout, way: str) -> Reshard:
+def gathered(cluster: Cluster, weight_bytes: float, at: ReshardLayout, way: str) -> Reshard:
     """Weights of so many bytes gathered by a way on all GPUs of a cluster, tensor shards being neighbours."""
     mesh = Mesh(AXES, np.arange(cluster.gpus).reshape(at.sizes))
     chosen = WAYS.get(way)
@@ -120,7 +120,7 @@ def gathered(cluster: Cluster, weight_bytes: float, at: Layout, way: str) -> Res
     return Reshard(held * (ranks - 1) / ranks, held, weight_bytes * chosen.beside(at), seconds)
 
 
-def fetched(cluster: Cluster, weight_bytes: float, at: Layout, generating: int) -> Reshard:
+def fetched(cluster: Cluster, weight_bytes: float, at: ReshardLayout, generating: int) -> Reshard:
     """Weights that go from the first GPUs of a cluster, which train, to its last ``generating`` ones.
 
     Rank j of a replica that generates fetches the j-th of p_g·t_g equal parts, in pieces from the ranks of one replica
@@ -136,6 +136,6 @@ def fetched(cluster: Cluster, weight_bytes: float, at: Layout, generating: int) 
         first = (replica % at.dp) * shards
         for piece in range(part * pieces // parts, (part + 1) * pieces // parts):
             source = first + int(piece * shards // pieces)
-            messages.append(Message(Place(0, source), Place(0, training + rank), weight_bytes / int(pieces)))
+            messages.append(Message(GpuPlace(0, source), GpuPlace(0, training + rank), weight_bytes / int(pieces)))
     way = Wires(simpy.Environment(), [cluster]).way(messages)
     return Reshard(weight_bytes / parts, weight_bytes / parts, 0.0, way.alone_s)

@@ -32,7 +32,7 @@ class Activity(Protocol):
     place: int
 
 
-class Device(Protocol):
+class FluidDevice(Protocol):
     """What moves data and computes: how many transfers it takes part in, and the kernels that it runs."""
 
     moving: int
@@ -139,7 +139,7 @@ class Channel:
     #: Seconds a byte of the busiest link takes at full speed: what makes sharing fair in bytes.
     weight: float
     #: The simulated devices that take part, and whose kernels slow down meanwhile; none where copy engines move data.
-    devices: Sequence[Device]
+    devices: Sequence[FluidDevice]
     #: How the data moves, in words.
     algorithm: str
     #: Arrivals that start a transfer.

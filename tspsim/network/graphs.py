@@ -37,7 +37,7 @@ SYNONYMS = {BANDWIDTH: ("capacity", "bytes/s"), LATENCY: ("latency", "s")}
 INSIDE, BETWEEN = ("gpu", "switch", "nic"), ("router", "leaf", "spine", "core")
 
 
-class Fixed(dict[str, Any]):
+class CompiledAttributes(dict[str, Any]):
     """Attributes of an edge that is compiled: who sets one is told where to."""
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
@@ -47,7 +47,7 @@ class Fixed(dict[str, Any]):
     clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fixed, (dict(self),)
+        return CompiledAttributes, (dict(self),)
 
     def copy(self) -> dict[str, Any]:
         """Attributes that may be changed."""
@@ -61,7 +61,11 @@ def read_only(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     rows: Any = graph
     for source, row in rows._succ.items():
         for target, edge in row.items():
-            fixed = {key: Fixed(each) for key, each in edge.items()} if graph.is_multigraph() else Fixed(edge)
+            fixed = (
+                {key: CompiledAttributes(each) for key, each in edge.items()}
+                if graph.is_multigraph()
+                else CompiledAttributes(edge)
+            )
             row[target] = rows._pred[target][source] = fixed
     frozen: nx.DiGraph[Any] = nx.freeze(graph)
     return frozen

@@ -34,7 +34,7 @@ _NODE = re.compile(r"node(\d+)/(.+)")
 
 
 @dataclass(frozen=True)
-class Reading:
+class GraphReading:
     """A graph taken apart. Vertices inside nodes have the names that they have in every node: GPUs 0 …."""
 
     nodes: int
@@ -85,7 +85,7 @@ def is_whole(graph: nx.Graph[Any]) -> bool:
     return any(kind not in ("gpu", "switch") for kind in kinds_of(graph).values())
 
 
-def read(graph: nx.Graph[Any]) -> Reading:
+def read(graph: nx.Graph[Any]) -> GraphReading:
     """Take a graph apart.
 
     Raises
@@ -128,7 +128,7 @@ def read(graph: nx.Graph[Any]) -> Reading:
     nics = _nics_of(hosts, nodes, per_node) if nodes > 1 or between else ((),)
     rates = tuple([(up, down) for gpu in sorted(hosts) for up, down in list(hosts[gpu].values())[:1]])
     outer = {str(vertex): kind for vertex, kind in kinds.items() if vertex not in local}
-    return Reading(nodes, per_node, tuple(inside), nics, rates, between, outer)
+    return GraphReading(nodes, per_node, tuple(inside), nics, rates, between, outer)
 
 
 def _edge(source: Any, target: Any) -> str:
@@ -277,7 +277,7 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
     return replace(other, factors=every) if every else other
 
 
-def _node(node: NodeSpec, found: Reading) -> tuple[NodeSpec, list[list[float]]]:
+def _node(node: NodeSpec, found: GraphReading) -> tuple[NodeSpec, list[list[float]]]:
     """The node that all are of, and of every node the share that each of its links keeps."""
     union: Rates = {}
     for number, links in enumerate(found.inside):
@@ -326,7 +326,7 @@ def _at(part: Any, bandwidth: float) -> dict[str, Any]:
     return {"bandwidth": stated.model_copy(update={"value": bandwidth, "source": source, "basis": "assumed"})}
 
 
-def _kept(cluster: Cluster, found: Reading) -> dict[int, float] | None:
+def _kept(cluster: Cluster, found: GraphReading) -> dict[int, float] | None:
     """The share that links of NICs and switches keep where the graph only takes from the cluster's own; else None."""
     if (found.nodes, len(found.nics[0])) != (cluster.nodes, cluster.node.nics):
         return None
@@ -348,7 +348,7 @@ def _kept(cluster: Cluster, found: Reading) -> dict[int, float] | None:
     return factors
 
 
-def _ports(found: Reading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+def _ports(found: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
     """The ends of every NIC's link to its switch, and back."""
     beyond: dict[str, set[str]] = {nic: set() for nics in found.nics for nic in nics}
     for source, target in found.between:
@@ -363,7 +363,7 @@ def _ports(found: Reading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
     return [((nic, *switches), (*switches, nic)) for nic, switches in beyond.items()]  # type: ignore[misc]
 
 
-def _fabric(fabric: FabricSpec, found: Reading) -> FabricSpec:
+def _fabric(fabric: FabricSpec, found: GraphReading) -> FabricSpec:
     """The fabric with the graph's switches in the place of its own."""
     ports = _ports(found)
     leaves = list(dict.fromkeys(up[1] for up, _ in ports))

@@ -23,7 +23,7 @@ from .fluid import Calendar, Channel, Fluid, Transfer
 Link = tuple[int, int]
 
 
-class Place(NamedTuple):
+class GpuPlace(NamedTuple):
     """A GPU of one of the clusters."""
 
     cluster: int
@@ -33,13 +33,13 @@ class Place(NamedTuple):
 class Message(NamedTuple):
     """Bytes from one GPU to another."""
 
-    source: Place
-    destination: Place
+    source: GpuPlace
+    destination: GpuPlace
     size_bytes: float
 
 
 @dataclass(frozen=True)
-class Way:
+class MessageWay:
     """Where a bundle of messages goes, and how long it takes alone."""
 
     #: Seconds that it keeps each of its links busy, at the share of their bandwidth that messages reach.
@@ -78,7 +78,7 @@ class Lines:
         self._numbers: dict[Hashable, int] = {}
         self._following = count()
 
-    def send(self, way: Way, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
+    def send(self, way: MessageWay, share: float = 1.0, *, least_s: float = 0.0) -> Transfer:
         """Send ``share`` of the bytes of a way, from now on.
 
         Parameters
@@ -136,7 +136,7 @@ class Wires(Lines):
         super().__init__(env)
         self.clusters = tuple(clusters)
 
-    def way(self, messages: Iterable[Message]) -> Way:
+    def way(self, messages: Iterable[Message]) -> MessageWay:
         """The links that some messages take together."""
         busy_s: dict[Link, float] = {}
         carried: dict[Link, float] = {}
@@ -149,15 +149,15 @@ class Wires(Lines):
             for link in route:
                 busy_s[link] = busy_s.get(link, 0.0) + size_bytes / self._rate(link)
                 carried[link] = carried.get(link, 0.0) + size_bytes
-        return Way(busy_s, carried, latency_s)
+        return MessageWay(busy_s, carried, latency_s)
 
-    def _route(self, source: Place, destination: Place) -> list[Link]:
+    def _route(self, source: GpuPlace, destination: GpuPlace) -> list[Link]:
         if source.cluster == destination.cluster:
             cluster = self.clusters[source.cluster]
             return [(source.cluster, link) for link in cluster.route(source.gpu, destination.gpu)]
         return [*self._outside(source, 0), *self._outside(destination, 1)]
 
-    def _outside(self, place: Place, direction: int) -> list[Link]:
+    def _outside(self, place: GpuPlace, direction: int) -> list[Link]:
         """Between a GPU and its port on the fabric: up (0) or down (1), in the order in which bytes pass."""
         layout = self.clusters[place.cluster].layout
         host = layout.host_start + 2 * place.gpu + direction

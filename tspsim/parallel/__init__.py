@@ -30,7 +30,7 @@ from .registries import (
     scheme_axes,
 )
 from .residual import RESIDUALS
-from .routing import Routing
+from .routing import ExpertRouting
 from .scheme import Received, Scheme, scheme_of
 from .serving_engine import Captured, ServingEngine
 from .sought import SOUGHT, Sought
@@ -58,13 +58,13 @@ __all__ = [
     "Captured",
     "Choice",
     "ContextMethod",
+    "ExpertRouting",
     "Job",
     "Optimizer",
     "Option",
     "Plan",
     "Received",
     "Residency",
-    "Routing",
     "Scheme",
     "ServingEngine",
     "Sought",

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import remembered
-from .routing import Routing
+from .routing import ExpertRouting
 
 #: Layers whose transitions are averaged: a map follows the map before it.
 LAYERS = 8
 
 
-def transitions(routing: Routing, experts: int) -> NDArray[np.float64]:
+def transitions(routing: ExpertRouting, experts: int) -> NDArray[np.float64]:
     """P: shape (experts, experts), rows that add up to one.
 
     As measured, or with ``affinity`` a: a token's next expert is its expert's partner, drawn with the routing's seed,
@@ -60,11 +60,11 @@ def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
 
 
 @remembered(256)
-def stay_rates(routing: Routing, experts: int, ranks: int, nodes: int) -> tuple[float, float]:
+def stay_rates(routing: ExpertRouting, experts: int, ranks: int, nodes: int) -> tuple[float, float]:
     """p and q, experts placed on nodes first: of all tokens and layers, those whose next expert is on their own rank,
     and those whose next is in their own node.
 
-    >>> [round(rate, 3) for rate in stay_rates(Routing(affinity=0.6), 16, 4, 2)]
+    >>> [round(rate, 3) for rate in stay_rates(ExpertRouting(affinity=0.6), 16, 4, 2)]
     [0.7, 0.8]
     """
     follow, where = transitions(routing, experts), np.repeat(np.arange(ranks), experts // ranks)
@@ -80,12 +80,12 @@ def stay_rates(routing: Routing, experts: int, ranks: int, nodes: int) -> tuple[
     return own, near
 
 
-def stay_rate(routing: Routing, experts: int, ranks: int) -> float:
+def stay_rate(routing: ExpertRouting, experts: int, ranks: int) -> float:
     """p, experts placed on ranks at once: as on a single node.
 
-    >>> round(stay_rate(Routing(affinity=0.6), 16, 4), 3)
+    >>> round(stay_rate(ExpertRouting(affinity=0.6), 16, 4), 3)
     0.7
-    >>> round(stay_rate(Routing(), 16, 4), 3)
+    >>> round(stay_rate(ExpertRouting(), 16, 4), 3)
     0.25
     """
     return stay_rates(routing, experts, ranks, 1)[0]

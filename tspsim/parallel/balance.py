@@ -16,7 +16,7 @@ import numpy as np
 from .._memory import remembered
 from ..errors import TspsimError
 from ..registry import Registry
-from .routing import Routing
+from .routing import ExpertRouting
 from .sought import SOUGHT, sought_objects
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ BALANCES.register(
 
 
 @remembered(1024)
-def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
+def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int, assignments: float) -> Balanced:
     """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
     balance = balance if ranks > 1 else BUSIEST
     visits = Visits(shares_of(routing, experts), ranks, assignments)
@@ -156,7 +156,7 @@ def balanced(routing: Routing, balance: Balance, experts: int, ranks: int, assig
     return found
 
 
-def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:
+def shares_of(routing: ExpertRouting, experts: int) -> tuple[float, ...]:
     """Of all assignments, what each expert keeps."""
     if routing.load == "balanced":
         return (min(1.0, routing.capacity_factor or 1.0) / experts,) * experts
@@ -164,7 +164,7 @@ def shares_of(routing: Routing, experts: int) -> tuple[float, ...]:
 
 
 @remembered(4096)
-def touched(routing: Routing, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
+def touched(routing: ExpertRouting, balance: Balance, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
     """Distinct experts that each of ``ranks`` ranks reads of a serving step's ``pairs`` choices under a policy."""
     balance = balance if ranks > 1 else BUSIEST
     policy = BALANCES.get(balance.policy)

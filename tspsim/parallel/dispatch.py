@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..model import Experts
 from ..network import places_reached
 from ..registry import Registry
-from .routing import Routing
+from .routing import ExpertRouting
 from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, spreads_experts, with_experts
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ class ExpertDispatch:
     #: reduce-scatter instead of all-to-alls.
     gathers: bool = False
     #: (routing, experts, ranks) → of the bytes of a random placement, those that still travel, there and back.
-    left: Callable[[Routing, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
+    left: Callable[[ExpertRouting, Experts, int], tuple[float, float]] = lambda routing, experts, ranks: (1.0, 1.0)
     #: (routing, experts, ranks, nodes) → the same where experts are placed on nodes first, and of those bytes the
     #: shares that leave their node, there and back; None: placed on ranks, and they leave as chance has it.
-    by_nodes: Callable[[Routing, Experts, int, int], NodeShares] | None = None
+    by_nodes: Callable[[ExpertRouting, Experts, int, int], NodeShares] | None = None
     #: Every rank keeps the contexts of all sequences of the group, and gets the new keys and values of all.
     everywhere: bool = False
     #: (routing, experts, ranks) → what a reader of such a plan has to know; empty: nothing.
-    note: Callable[[Routing, Experts, int], str] = lambda routing, experts, ranks: ""
+    note: Callable[[ExpertRouting, Experts, int], str] = lambda routing, experts, ranks: ""
     #: (routing, experts, ranks) → what it lacks; None where nothing.
-    check: Callable[[Routing, Experts, int], str | None] = lambda routing, experts, ranks: None
+    check: Callable[[ExpertRouting, Experts, int], str | None] = lambda routing, experts, ranks: None
     #: Why the planner does not try it where nobody names it; empty: it does.
     why_not: str = ""
     #: Whether a backward can take the same ways.

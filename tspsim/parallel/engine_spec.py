@@ -15,8 +15,8 @@ from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
 
 from .paces import ROUTED, Pace
 from .serving_engine import (
+    EngineLimits,
     Graphs,
-    Limits,
     MemoryRule,
     Pages,
     Prior,
@@ -313,11 +313,11 @@ class EngineSpec(Section):
         assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
         return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
 
-    def _limits(self) -> tuple[Limits, ...] | None:
+    def _limits(self) -> tuple[EngineLimits, ...] | None:
         if self.limits is None:
             return None
         ascending = sorted(self.limits.value, key=lambda each: each.memory)
-        return tuple(Limits(each.memory, each.tokens, each.sequences, each.but) for each in ascending)
+        return tuple(EngineLimits(each.memory, each.tokens, each.sequences, each.but) for each in ascending)
 
     def provenance(self, stack: str) -> Iterator[Provenance]:
         """What is stated, with its source."""

@@ -9,7 +9,7 @@ from . import folded_weights
 from .builder import ProgramBuilder
 from .job import Job
 from .recompute import cheap_again
-from .transport import Arrivals, piece_of, transport_of
+from .transport import PieceArrivals, piece_of, transport_of
 
 
 def keeps_mlp(job: Job) -> bool:
@@ -24,7 +24,7 @@ def mlp_overlapped(builder: ProgramBuilder, job: Job, layer: LayerShard, last: i
     kept = builder.recomputing and keeps_mlp(job)
     size = folded_weights.mlp(job, piece).shard_bytes
     needed = [last, *gather_mlp_whole(builder, job, layer, [])]
-    arrivals = Arrivals(builder, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
+    arrivals = PieceArrivals(builder, job, size, pieces, "MLP weights", "MLP weights", kept=kept)
     applied = last
     for number in range(pieces):
         arrivals.set_out(number)
@@ -38,7 +38,7 @@ def mlp_in_turn(builder: ProgramBuilder, job: Job, layer: LayerShard, last: int)
     transport, piece = transport_of(job), piece_of(job, layer)
     pieces = transport.pieces(job)
     waits = [last, *gather_mlp_whole(builder, job, layer, [last])]
-    arrivals = Arrivals(builder, job, folded_weights.mlp(job, piece).shard_bytes, pieces, "MLP weights")
+    arrivals = PieceArrivals(builder, job, folded_weights.mlp(job, piece).shard_bytes, pieces, "MLP weights")
     for number in range(pieces):
         arrivals.bring(number, waits)
         waits = [apply_mlp(builder, job, piece, number, arrivals.of(number) or waits)]
@@ -58,7 +58,7 @@ def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> int:
     whole = [] if job.plan.recomputation == "full" else gather_mlp_whole(builder, job, layer, [])
     # Of a repeated layer that keeps its weights the buffers are those its forward filled.
     pool = "MLP weights" if kept else "MLP weights, backward"
-    arrivals = Arrivals(builder, job, load.shard_bytes, pieces, "MLP weights, backward,", pool, kept=kept)
+    arrivals = PieceArrivals(builder, job, load.shard_bytes, pieces, "MLP weights, backward,", pool, kept=kept)
     applied = -1
     waits: list[int] = []
     for number in range(pieces):

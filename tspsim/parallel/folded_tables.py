@@ -7,7 +7,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .builder import ProgramBuilder
 from .job import Job
-from .transport import Arrivals, transport_of
+from .transport import PieceArrivals, transport_of
 
 
 def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
@@ -56,7 +56,7 @@ def circulate_head(builder: ProgramBuilder, job: Job, layer: LayerShard, name: s
     shards, trained = transport_of(job).head_pieces(job), len(operators) > 1 and job.work.adapters is None
     elements = job.model.hidden * layer.vocab
     overlap, transport = job.plan.overlap is not False, transport_of(job)
-    arrivals = Arrivals(builder, job, elements * job.weight_bytes, shards, "head weights")
+    arrivals = PieceArrivals(builder, job, elements * job.weight_bytes, shards, "head weights")
     waits: list[int] = []
     for piece in range(shards):
         if overlap:

@@ -20,7 +20,7 @@ from .job import Job
 ATTENTION_BUFFERS = 3
 
 
-class Load(NamedTuple):
+class WeightLoad(NamedTuple):
     """One part of a layer: bytes of a rank's shard and of what is gathered whole; elements of them that are trained."""
 
     shard_bytes: float
@@ -29,25 +29,25 @@ class Load(NamedTuple):
     trained_in_whole: float
 
 
-def attention(job: Job, layer: LayerShard) -> Load:
+def attention(job: Job, layer: LayerShard) -> WeightLoad:
     """[Wq, Wk, Wv, Wo] of a head bucket, with the adapters beside them."""
     adapters = job.work.adapters
     beside = adapters.attention(layer) if adapters else None
     return _load(job, layer.attention_weights, layer.down_weights, beside, WeightClass.ATTENTION)
 
 
-def mlp(job: Job, layer: LayerShard) -> Load:
+def mlp(job: Job, layer: LayerShard) -> WeightLoad:
     """[gate, up, down] of a rank's columns, dense or of shared experts; nothing where a layer has neither."""
     adapters = job.work.adapters
     part = WeightClass.SHARED if layer.kind.experts else WeightClass.DENSE
     return _load(job, layer.mlp_weights, 0, adapters.mlp(layer) if adapters else None, part)
 
 
-def _load(job: Job, shard: int, whole: int, beside: Halves | None, part: WeightClass) -> Load:
+def _load(job: Job, shard: int, whole: int, beside: Halves | None, part: WeightClass) -> WeightLoad:
     if beside is None:
         element = job.work.formats.weight_bytes(part) if job.step.serves else job.weight_bytes
-        return Load(shard * element, whole * element, shard, whole)
-    return Load(
+        return WeightLoad(shard * element, whole * element, shard, whole)
+    return WeightLoad(
         shard * job.weight_bytes + beside.split * ELEMENT_BYTES,
         whole * job.weight_bytes + beside.whole * ELEMENT_BYTES,
         beside.split,

@@ -46,7 +46,7 @@ class Residency:
     logit_shards: Callable[[Job], int] = lambda job: 1
 
 
-class Kept(NamedTuple):
+class KeptActivations(NamedTuple):
     """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
     in the host's memory; and of one that is written whether its weights come from there."""
 
@@ -133,19 +133,19 @@ def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[
 OFFLOADING = 2
 
 
-def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[Kept]:
+def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
     """Kinds of layer in some chunks, as far as what they leave goes, and how many of each."""
-    kinds: Counter[Kept] = Counter()
+    kinds: Counter[KeptActivations] = Counter()
     for chunk in chunks:
         if job.plan.recomputed is None and not job.plan.offload_layers:
             for block, count in job.model.kinds(chunk.first_layer, chunk.layers):
-                kinds[Kept(block, job.plan.recomputation)] += count
+                kinds[KeptActivations(block, job.plan.recomputation)] += count
         else:
             blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
             away = spread_over(chunk.layers, job.plan.offload_layers)
-            kinds.update(itertools.starmap(Kept, zip(blocks, job.again(chunk), away, strict=True)))
+            kinds.update(itertools.starmap(KeptActivations, zip(blocks, job.again(chunk), away, strict=True)))
         if chunk.has_head and job.further_layers:
-            kinds[Kept(job.further_block, job.plan.recomputation)] += job.further_layers
+            kinds[KeptActivations(job.further_block, job.plan.recomputation)] += job.further_layers
     return kinds
 
 

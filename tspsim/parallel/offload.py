@@ -12,12 +12,17 @@ from collections.abc import Sequence
 
 from .builder import ProgramBuilder
 from .job import Job
-from .memory import Kept, kept_activations
+from .memory import KeptActivations, kept_activations
 from .sought import SOUGHT, Sought, trains
 
 
 def send(
-    builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, ready: Sequence[int], earlier: int | None
+    builder: ProgramBuilder,
+    job: Job,
+    compute_shards: int,
+    kind: KeptActivations,
+    ready: Sequence[int],
+    earlier: int | None,
 ) -> int:
     """Behind the layer that is being written, which waits for the ``earlier`` copy, an index of the program; returns
     the index of the copy in the layer."""
@@ -26,7 +31,7 @@ def send(
     return _copy(builder, job, compute_shards, kind, "out", "activations to host", ready)
 
 
-def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, gate: int | None) -> int:
+def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: KeptActivations, gate: int | None) -> int:
     """Ahead of the backward that is about to be written, once ``gate``, an index of the program, is over; returns the
     index of the copy in the layer."""
     after = [] if gate is None else [gate - builder.length]
@@ -34,7 +39,13 @@ def bring_back(builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kep
 
 
 def _copy(
-    builder: ProgramBuilder, job: Job, compute_shards: int, kind: Kept, direction: str, name: str, after: Sequence[int]
+    builder: ProgramBuilder,
+    job: Job,
+    compute_shards: int,
+    kind: KeptActivations,
+    direction: str,
+    name: str,
+    after: Sequence[int],
 ) -> int:
     size = kept_activations(job.making(kind.again), compute_shards, kind.block)
     return builder.copy(direction, size, name, after=after)

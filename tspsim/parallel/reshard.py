@@ -26,7 +26,7 @@ AXES = ("dp", "stages", "joined stages", "shards", "joined shards")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ReshardLayout:
     """Degrees of training, and of generation in each of its replicas."""
 
     pp: int
@@ -61,11 +61,11 @@ class Way:
     #: Of :data:`AXES`, along which a group's ranks differ.
     axes: tuple[str, ...]
     #: Layout → of all weights, the share that a rank holds once it has gathered.
-    held: Callable[[Layout], float]
+    held: Callable[[ReshardLayout], float]
     #: Layout → the share that it keeps for training beside those it generates with.
-    beside: Callable[[Layout], float]
+    beside: Callable[[ReshardLayout], float]
 
-    def ranks(self, layout: Layout) -> int:
+    def ranks(self, layout: ReshardLayout) -> int:
         """Of one group."""
         return prod(size for axis, size in zip(AXES, layout.sizes, strict=True) if axis in self.axes)
 

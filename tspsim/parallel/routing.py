@@ -14,7 +14,7 @@ from ..errors import InputError
 
 
 @dataclass(frozen=True)
-class Routing:
+class ExpertRouting:
     """Shares of the experts.
 
     Parameters
@@ -55,9 +55,9 @@ class Routing:
     def dropped(self, experts: int) -> float:
         """Share of the assignments that is over the capacity of their experts, and so no work.
 
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).dropped(4)
+        >>> ExpertRouting("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).dropped(4)
         0.25
-        >>> Routing("zipf", skew=0.5).dropped(64)
+        >>> ExpertRouting("zipf", skew=0.5).dropped(64)
         0.0
         """
         assigned = self.assigned_shares(experts)
@@ -95,7 +95,7 @@ class Routing:
     def distinct(self, experts: int, pairs: float) -> float:
         """Distinct experts that ``pairs`` choices of tokens touch, expected: Σ 1 − (1 − p_i)^pairs over shares p_i.
 
-        >>> Routing("measured", shares=(1.0, 1.0, 2.0)).distinct(3, 2)
+        >>> ExpertRouting("measured", shares=(1.0, 1.0, 2.0)).distinct(3, 2)
         1.625
         """
         return sum(self.distinct_of_ranks(experts, 1, pairs))
@@ -103,7 +103,7 @@ class Routing:
     def distinct_of_ranks(self, experts: int, ranks: int, pairs: float) -> tuple[float, ...]:
         """The same of each of ``ranks`` ranks, with as many neighbouring experts each.
 
-        >>> Routing("measured", shares=(1.0, 1.0, 2.0, 0.0)).distinct_of_ranks(4, 2, 2)
+        >>> ExpertRouting("measured", shares=(1.0, 1.0, 2.0, 0.0)).distinct_of_ranks(4, 2, 2)
         (0.875, 0.75)
         """
         if self.load == "balanced":
@@ -114,9 +114,9 @@ class Routing:
     def rank_loads(self, experts: int, ranks: int) -> tuple[float, ...]:
         """Load of each of ``ranks`` ranks, with as many neighbouring experts each, over the mean without drops.
 
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0)).rank_loads(4, 2)
+        >>> ExpertRouting("measured", shares=(4.0, 1.0, 2.0, 1.0)).rank_loads(4, 2)
         (1.25, 0.75)
-        >>> Routing("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).rank_loads(4, 2)
+        >>> ExpertRouting("measured", shares=(4.0, 1.0, 2.0, 1.0), capacity_factor=1.0).rank_loads(4, 2)
         (0.75, 0.75)
         """
         if self.load == "balanced":
@@ -134,4 +134,4 @@ def distinct_experts(experts: int, pairs: float) -> float:
 
 
 #: Every expert is visited equally often.
-BALANCED = Routing()
+BALANCED = ExpertRouting()

@@ -113,7 +113,7 @@ def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...
 
 
 @dataclass(frozen=True)
-class Limits:
+class EngineLimits:
     """What an engine takes on at once by default on GPUs of ``memory_bytes`` and more: tokens in a pass, sequences."""
 
     memory_bytes: float
@@ -385,7 +385,7 @@ class ServingEngine:
     pages: tuple[Pages, ...] = ()
     states: StateRule | None = None
     context_workspace: int = 0
-    limits: tuple[Limits, ...] = ()
+    limits: tuple[EngineLimits, ...] = ()
     few_tokens: int = 0
     slots: int | None = None
     scheduler: Scheduler = Scheduler()
@@ -513,12 +513,12 @@ class ServingEngine:
 
     # --- memory ---------------------------------------------------------------------------------------------
 
-    def limits_on(self, visible_bytes: float) -> Limits | None:
+    def limits_on(self, visible_bytes: float) -> EngineLimits | None:
         """Passes' tokens and sequences on GPUs of a size; None: it has no limits."""
         fitting = [each for each in self.limits if each.memory_bytes <= visible_bytes]
         return fitting[-1] if fitting else None
 
-    def pass_tokens(self, limits: Limits, replicas: int) -> int:
+    def pass_tokens(self, limits: EngineLimits, replicas: int) -> int:
         """Tokens in the largest pass of one of so many attention replicas that step together."""
         return max(1, limits.tokens // replicas) if self.scheduler.shares_tokens else limits.tokens
 

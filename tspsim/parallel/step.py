@@ -22,14 +22,14 @@ from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
-from .memory import Kept
+from .memory import KeptActivations
 from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
 
 #: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
-WriteLayer = Callable[[LayerShard, Kept], list[int]]
+WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]
 
 
 def axes_of(job: Job) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Writer:
         self.share = data.OwnedParameters(job, scheme.residency.weight_shards(job))
         self.exchanged_gradients: list[int] = []
         self.copied: list[int] = []
-        self.arrivals = weight_arrivals.Arrivals()
+        self.arrivals = weight_arrivals.WeightArrivals()
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
@@ -159,7 +159,7 @@ class Writer:
             pieces.embed(builder, job, self.layer)
             self.wait([builder.length - 1])
 
-        def layer(shard: LayerShard, kind: Kept) -> list[int]:
+        def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             self.bring_weights(kind, task)
             gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
             ready = pieces.layer(builder, self.job, shard, self.position)
@@ -234,7 +234,7 @@ class Writer:
         else:
             assert drafter is not None
 
-            def layer(shard: LayerShard, kind: Kept) -> list[int]:
+            def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
                 return self.pieces.layer(builder, self.job, shard, self.position)
 
             for turn in reversed(range(count)):
@@ -287,7 +287,7 @@ class Writer:
             builder.part = "head backward"
             scheme.head_backward(builder, job, self.layer)
 
-        def layer(shard: LayerShard, kind: Kept) -> list[int]:
+        def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             whole = job
             # A layer inside a repeated group is repeated as one that is repeated alone.
             here = whole.making(FULL if kind.again == INSIDE else kind.again)
@@ -330,7 +330,7 @@ class Writer:
         if not chunk.has_embedding:
             self.send(GRADIENTS, -chunk.way, ready, chunk)
 
-    def bring_weights(self, kind: Kept, task: Task) -> None:
+    def bring_weights(self, kind: KeptActivations, task: Task) -> None:
         """Ahead of a layer whose weights lie in the host's memory."""
         if not kind.fetched:
             return
@@ -340,7 +340,7 @@ class Writer:
         returning = task.kind == BACKWARD and self.job.plan.offload_layers > 0
         self.arrivals.bring(self.builder, size, beside_activations=returning)
 
-    def weights_here(self, kind: Kept) -> None:
+    def weights_here(self, kind: KeptActivations) -> None:
         """Behind such a layer."""
         if kind.fetched:
             self.last_use = self.arrivals.hold(self.builder)
@@ -350,7 +350,7 @@ class Writer:
         builder, write = self.builder, self.scheme.layer_weights
         assert write is not None
 
-        def layer(shard: LayerShard, kind: Kept) -> list[int]:
+        def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             builder.part = "weight gradients"
             write(builder, self.job, shard)
             data.reduce_layer(builder, self.job, self.share.trained_layer(shard.kind), task)
@@ -427,7 +427,7 @@ class Writer:
         self.exchanged_gradients = [start + index for index in builder.exchanged_gradients]
         return [start + index for index in ready]
 
-    def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[Kept]:
+    def kept_kinds(self, chunk: Chunk, blocks: Sequence[Block], task: Task) -> list[KeptActivations]:
         """Kinds of a chunk's layers as far as a task of them goes: what is made again matters to a backward alone."""
         job, plan = self.job, self.job.plan
         again = job.again(chunk) if task.kind == BACKWARD else (plan.recomputation,) * chunk.layers
@@ -438,8 +438,8 @@ class Writer:
         fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
         each = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
         if each.count(each[0]) == len(each):
-            return [Kept(*each[0])] * len(each)
-        return list(itertools.starmap(Kept, each))
+            return [KeptActivations(*each[0])] * len(each)
+        return list(itertools.starmap(KeptActivations, each))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
@@ -450,7 +450,7 @@ class Writer:
             count = len(list(same))
             builder.begin_layers(layer)
             if block not in known:
-                done = write(self.kinds[block], Kept(block, KEPT))
+                done = write(self.kinds[block], KeptActivations(block, KEPT))
                 known[block] = builder.take_layer(), done
             written, ready = known[block]
             start = builder.put_layers(written, layer, count)

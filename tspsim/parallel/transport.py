@@ -220,7 +220,7 @@ def piece_of(job: Job, layer: LayerShard) -> LayerShard:
     return replace(layer, shards=transport_of(job).pieces(job))
 
 
-class Arrivals:
+class PieceArrivals:
     """The pieces of a matrix that come to a rank, each as far ahead of its use as the transport and buffers allow.
 
     Parameters

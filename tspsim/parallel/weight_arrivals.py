@@ -14,7 +14,7 @@ from .weight_offload import BUFFERS
 STREAM = "weights from host"
 
 
-class Arrivals:
+class WeightArrivals:
     """Copies of a stage's layers, each into the room of the one before the last."""
 
     def __init__(self) -> None:

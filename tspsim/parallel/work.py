@@ -11,7 +11,7 @@ from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
 from .adapters import Adapters
 from .lengths import ALIKE, Unequal
-from .routing import BALANCED, Routing
+from .routing import BALANCED, ExpertRouting
 from .stack import IDEAL, Stack
 
 
@@ -59,7 +59,7 @@ class Work:
     optimizer: Optimizer
     runtime_reserve_bytes: float
     causal: bool = True
-    routing: Routing = BALANCED
+    routing: ExpertRouting = BALANCED
     multi_token: bool = False
     document: int | None = None
     adapters: Adapters | None = None

@@ -15,7 +15,7 @@ from ..parallel import scheme_axes
 Floats = NDArray[np.float64]
 
 
-class Groups:
+class RankGroups:
     """The groups of one rank: the first on every axis of its pipeline stage."""
 
     def __init__(self, mesh: Mesh, stage: int, cluster: Cluster) -> None:

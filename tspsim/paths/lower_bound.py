@@ -23,7 +23,7 @@ from ..parallel import Job
 from .effort import ASK_S, BEGIN_S, IN_TURN, INSTRUCTION_S, UNLIKE, Effort
 from .families import FamilyBounds, Shape
 from .kernels import KernelTimes
-from .parts import Parts
+from .parts import TaskParts
 from .replicas import Division
 from .stages import Outline, StageBounds, hides
 from .unequal import UnequalBounds
@@ -60,7 +60,7 @@ class LowerBound:
     ) -> None:
         self.effort = effort or Effort()
         self._kernels = KernelTimes(cluster, cost, peak_flops_per_s, effort=self.effort)
-        parts = Parts(cluster, self._kernels)
+        parts = TaskParts(cluster, self._kernels)
         self._families = FamilyBounds(self._kernels)
         self._stages = StageBounds(self._kernels, parts, slowdown)
         self._unequal = UnequalBounds(self._kernels, parts)

@@ -27,7 +27,7 @@ PROBED, FASTER = 32_768, 1.02
 
 
 @dataclass(frozen=True)
-class Rates:
+class TokenRates:
     """Of one rank, through a whole model: seconds of a token, and of a FLOP of attention."""
 
     token_s: float
@@ -60,7 +60,7 @@ def probe(job: Job) -> Job:
 
 
 def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], float], least: Callable[[Operator], float],
-             cost: Callable[[Operator], float]) -> Rates:  # fmt: skip
+             cost: Callable[[Operator], float]) -> TokenRates:  # fmt: skip
     """Rates of a job's ranks; ``summed`` adds up a micro-batch's kernels by what each takes, ``least`` and ``cost``."""
     one = probe(job)
     others = summed(one, lambda each: 0.0 if each.role is Role.ATTENTION else cost(each))
@@ -70,10 +70,10 @@ def rates_of(job: Job, summed: Callable[[Job, Callable[[Operator], float]], floa
         return least(operator) if operator.role is Role.ATTENTION and operator.at_best else 0.0
 
     attention_s = summed(one, attended) / flops if flops else 0.0
-    return Rates(others / PROBED / FASTER, attention_s)
+    return TokenRates(others / PROBED / FASTER, attention_s)
 
 
-def replicas_s(job: Job, rates: Rates) -> list[float]:
+def replicas_s(job: Job, rates: TokenRates) -> list[float]:
     """Seconds that each replica takes at least, as its sequences are dealt."""
     stages, found = job.plan.pp, []
     for packs in job.dealt.packs:

@@ -17,9 +17,9 @@ from ..parallel.step import GRADIENTS, Writer, write_program
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .effort import TIMED_S, WRITTEN_S
-from .groups import Floats, Groups
+from .groups import Floats, RankGroups
 from .kernels import MIDDLE, KernelTimes, mixed, signature
-from .tasks import Pair, Part, Stage, role_of
+from .tasks import Pair, Stage, TaskPart, role_of
 from .walk import RECEIVE, SEND, Layers, TimedInstruction, TimedTask
 
 
@@ -33,21 +33,21 @@ class _Visits(Job):
         return list(self.visits)
 
 
-class Parts:
+class TaskParts:
     """Tasks of plans, each written and timed once."""
 
     def __init__(self, cluster: Cluster, kernels: KernelTimes) -> None:
         self.cluster, self.kernels = cluster, kernels
         self._moves: dict[Hashable, tuple[float, Floats]] = {}
-        self._parts: dict[Hashable, Part] = {}
+        self._parts: dict[Hashable, TaskPart] = {}
         self._programs: dict[Hashable, Program] = {}
         self._pairs: dict[Hashable, Pair] = {}
 
-    def stage(self, job: Job, groups: Groups, stage: int, whole: bool) -> Stage:
+    def stage(self, job: Job, groups: RankGroups, stage: int, whole: bool) -> Stage:
         """The tasks of one; ``whole``: with what is special about the first and the last one."""
         chunks, final = job.chunks(stage), job.micro_batches - 1
 
-        def middle(kind: str) -> tuple[Part, ...]:
+        def middle(kind: str) -> tuple[TaskPart, ...]:
             every = range(len(chunks))
             return tuple(self.part(job, groups, stage, chunks, Task(kind, MIDDLE, chunk)) for chunk in every)
 
@@ -65,7 +65,7 @@ class Parts:
             last = self._finish(job, groups, stage, Task(WEIGHTS if weights else BACKWARD, final, own))
         return Stage(forward, backward, weights, first, last, own, own)
 
-    def message_s(self, job: Job, groups: Sequence[Groups]) -> float:
+    def message_s(self, job: Job, groups: Sequence[RankGroups]) -> float:
         """Seconds of a message between stages, at least."""
         if job.plan.pp == 1:
             return 0.0
@@ -73,7 +73,7 @@ class Parts:
         ranks = [group.rank for group in groups]
         return min(self._message(a, b, size, groups[0])[0] for a, b in itertools.pairwise(ranks))
 
-    def part(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk], visit: Task) -> Part:
+    def part(self, job: Job, groups: RankGroups, stage: int, chunks: Sequence[Chunk], visit: Task) -> TaskPart:
         """One visit as a task."""
         unlike, chunk = mixed(job), chunks[visit.chunk]
         met = job.plan.zero if visit.micro_batch != MIDDLE or job.plan.zero >= 2 else 0
@@ -101,14 +101,14 @@ class Parts:
             self._parts[key] = known
         return known
 
-    def paired(self, job: Job, groups: Groups, stage: int, known: Stage) -> Stage:
+    def paired(self, job: Job, groups: RankGroups, stage: int, known: Stage) -> Stage:
         """A stage with the tasks that take turns on it: every pair of its chunks that meet."""
         tasks, chunks = job.tasks(stage), job.chunks(stage)
         met = {(task.chunk, tasks[place + 1].chunk) for place, task in enumerate(tasks) if task.beside}
         pairs = {each: self.pair(job, groups, stage, [chunks[index] for index in each]) for each in sorted(met)}
         return replace(known, pairs=pairs)
 
-    def pair(self, job: Job, groups: Groups, stage: int, chunks: Sequence[Chunk]) -> Pair:
+    def pair(self, job: Job, groups: RankGroups, stage: int, chunks: Sequence[Chunk]) -> Pair:
         """The forward of the first chunk and the backward of the second, as a middle of a step interleaves them."""
         parts: list[Hashable] = []
         for chunk in chunks:
@@ -129,13 +129,13 @@ class Parts:
             self._pairs[key] = Pair(TimedTask(tuple(steps)))
         return self._pairs[key]
 
-    def _finish(self, job: Job, groups: Groups, stage: int, visit: Task) -> Part:
+    def _finish(self, job: Job, groups: RankGroups, stage: int, visit: Task) -> TaskPart:
         """The last visit of a step, with what follows it."""
         facts = {name: getattr(job, name) for name in Job.__dataclass_fields__}
         program = write_program(scheme_of(job.plan), _Visits(**facts, visits=(visit,)), {"pp": stage})
         return self.compile(self.kernels.counted(program), groups)
 
-    def compile(self, program: Program, groups: Groups) -> Part:
+    def compile(self, program: Program, groups: RankGroups) -> TaskPart:
         """A program with the times that a rank's groups give it."""
         outside_s, layers_s = np.zeros(groups.near), np.zeros(groups.near)
         items: list[TimedInstruction | Layers] = []
@@ -147,9 +147,9 @@ class Parts:
                 items.append(self._step(item, groups, outside_s, 1))
         timed = sum(len(item.steps) if isinstance(item, Layers) else 1 for item in items)
         self.kernels.effort.add(timed * TIMED_S)
-        return Part(TimedTask(tuple(items)), outside_s, layers_s)
+        return TaskPart(TimedTask(tuple(items)), outside_s, layers_s)
 
-    def occupied_s(self, program: Program, groups: Groups) -> Floats:
+    def occupied_s(self, program: Program, groups: RankGroups) -> Floats:
         """Seconds that the collectives of a program occupy each link near a rank."""
         occupied = np.zeros(groups.near)
         for item in program.items:
@@ -159,7 +159,7 @@ class Parts:
                     occupied += times * self._collective(step, groups)[1]
         return occupied
 
-    def _step(self, instruction: Instruction, groups: Groups, moved_s: Floats, times: int) -> TimedInstruction:
+    def _step(self, instruction: Instruction, groups: RankGroups, moved_s: Floats, times: int) -> TimedInstruction:
         after, stream = instruction.after, instruction.stream
         if isinstance(instruction, Compute):
             return TimedInstruction(stream, self.kernels.kernel_s(instruction), after, True)
@@ -188,7 +188,7 @@ class Parts:
             moved_s += times * occupied
         return TimedInstruction(stream, seconds, after, False)
 
-    def _collective(self, instruction: Collective, groups: Groups) -> tuple[float, Floats]:
+    def _collective(self, instruction: Collective, groups: RankGroups) -> tuple[float, Floats]:
         """Its time alone, and how long it occupies each link near the rank."""
         ranks, tokens = groups.along(instruction.axis), instruction.tokens
         how = instruction.root, instruction.algorithm, tokens, instruction.slices
@@ -207,7 +207,7 @@ class Parts:
         return self._moves[key]
 
     def _message(
-        self, sender: int, receiver: int, size_bytes: int, groups: Groups, axis: str = ""
+        self, sender: int, receiver: int, size_bytes: int, groups: RankGroups, axis: str = ""
     ) -> tuple[float, Floats]:
         key = (sender, receiver, size_bytes, groups.node, axis)
         if key not in self._moves:

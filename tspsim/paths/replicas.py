@@ -19,9 +19,9 @@ from ..parallel import Job, scheme_of
 from ..parallel.builder import ProgramBuilder
 from ..parallel.data import OwnedParameters, gather_weights, reduce_layer
 from ..steps import BACKWARD, FORWARD, Task
-from .groups import Floats, Groups
+from .groups import Floats, RankGroups
 from .kernels import MIDDLE
-from .parts import Parts
+from .parts import TaskParts
 
 
 class Division(NamedTuple):
@@ -32,10 +32,10 @@ class Division(NamedTuple):
     mesh: Mesh
 
 
-class Replicas:
+class ReplicaExchanges:
     """Sums of gradients and gathers of weights, of each division once."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: TaskParts) -> None:
         self.parts = parts
         self._known: dict[Hashable, Floats] = {}
 
@@ -57,10 +57,10 @@ class Replicas:
         key = (alike, zero, group)
         if key not in self._known:
             divided = replace(job, plan=replace(job.plan, zero=zero, shard_group=group))
-            self._known[key] = self._written(divided, Groups(mesh, 0, self.parts.cluster))
+            self._known[key] = self._written(divided, RankGroups(mesh, 0, self.parts.cluster))
         return self._known[key]
 
-    def _written(self, job: Job, groups: Groups) -> Floats:
+    def _written(self, job: Job, groups: RankGroups) -> Floats:
         share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
         final, blocks = job.micro_batches - 1, job.model.blocks
         occupied = np.zeros(groups.near)

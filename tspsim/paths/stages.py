@@ -29,16 +29,16 @@ from ..parallel.pipeline import Chunk
 from ..parallel.step import write_program
 from ..steps import Task
 from .effort import LAYER_S, STAGE_S, TASK_S
-from .groups import Floats, Groups
+from .groups import Floats, RankGroups
 from .kernels import MIDDLE, KernelTimes, kinds_of, mixed
-from .parts import Parts
-from .replicas import Division, Replicas
-from .tasks import ROUNDS, Part, Stage, around_last, longest_path
+from .parts import TaskParts
+from .replicas import Division, ReplicaExchanges
+from .tasks import ROUNDS, Stage, TaskPart, around_last, longest_path
 from .walk import Layers
 
 
 @dataclass(frozen=True)
-class Work:
+class StageWork:
     """What one stage has to do: its kernels, gaps between them that are sure, and seconds that its transfers occupy
     each link near it."""
 
@@ -61,7 +61,7 @@ class Outline:
     """The longest path through a plan's tasks, and the work of some stages with the number of their layers."""
 
     path_s: float
-    works: tuple[tuple[Work, int], ...] = ()
+    works: tuple[tuple[StageWork, int], ...] = ()
 
     def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
         """What a step takes at least; replicas say ``of_a_layer_s`` besides."""
@@ -73,9 +73,9 @@ class Outline:
 class StageBounds:
     """Bounds of plans whose sequences are all as long."""
 
-    def __init__(self, kernels: KernelTimes, parts: Parts, slowdown: float) -> None:
+    def __init__(self, kernels: KernelTimes, parts: TaskParts, slowdown: float) -> None:
         self.cluster, self.kernels, self.parts, self.slowdown = kernels.cluster, kernels, parts, slowdown
-        self.replicas = Replicas(parts)
+        self.replicas = ReplicaExchanges(parts)
 
     def instructions(self, job: Job, mesh: Mesh) -> int:
         """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
@@ -129,7 +129,7 @@ class StageBounds:
             return kernels_s
         every = [_work_of(parts, job.micro_batches * times) for times, parts in self._layers_of_each_kind(job, mesh)]
         moved_s, said = np.sum([work.moved_s for work in every], axis=0) / plan.pp, self._said_s(job, divisions)
-        return Work(kernels_s, 0.0, moved_s).least_s(self.slowdown, None if said is None else said / plan.pp)
+        return StageWork(kernels_s, 0.0, moved_s).least_s(self.slowdown, None if said is None else said / plan.pp)
 
     def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
@@ -208,12 +208,12 @@ class StageBounds:
         said = self._said_s(job, divisions)
         return None if said is None else said / job.model.layers
 
-    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[Part]]], said: Floats | None) -> float:
+    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
         count, pp = job.micro_batches, job.plan.pp
         inside_s = sum(times * sum(part.busy.end_s for part in parts) for times, parts in every)
         outside_s = count * self.kernels.outside_s(job)
         works = [_work_of(parts, count * times) for times, parts in every]
-        whole = Work(
+        whole = StageWork(
             (sum(work.kernels_s for work in works) + outside_s) / pp,
             sum(work.gaps_s for work in works) / pp,
             np.sum([work.moved_s for work in works], axis=0) / pp,
@@ -248,7 +248,7 @@ class StageBounds:
         own_s = chunk * ((count * vpp - met[-1]) * min(least_s) + met[-1] * min(fewest_s))
         return max(even_s, own_s + head_s + (pp - 1) * chunk * min(least_s))
 
-    def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[Part]]]:
+    def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[TaskPart]]]:
         """One layer of each kind between two others, in every kind of task, and how many there are."""
         if not mixed(job):
             yield job.model.layers, self._layer_parts(job, mesh)
@@ -256,16 +256,16 @@ class StageBounds:
         for first, count in kinds_of(job):
             yield count, self._layer_parts(job, mesh, first)
 
-    def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[Part]:
+    def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[TaskPart]:
         """One layer between two others, in every kind of task."""
         self.kernels.effort.add(LAYER_S)
         chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.least_again
-        groups, alone = Groups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
+        groups, alone = RankGroups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
         kinds = job.step.kinds(job.order)
         return [self.parts.part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]
 
     def _longest(self, job: Job, mesh: Mesh, *, whole: bool) -> Outline:
-        groups = [Groups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
+        groups = [RankGroups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
         tasks = job.plan.pp * job.plan.vpp * min(job.micro_batches, (ROUNDS + 1) * job.plan.pp)
         self.kernels.effort.add(job.plan.pp * STAGE_S + len(job.step.kinds(job.order)) * tasks * TASK_S)
         stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
@@ -293,16 +293,16 @@ def hides(job: Job) -> bool:
     return job.training and job.plan.hiding.micro_batches
 
 
-def _work_of(parts: Sequence[Part], times: float) -> Work:
+def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:
     """Some tasks, each so many times."""
-    return Work(
+    return StageWork(
         times * sum(part.busy.compute_s for part in parts),
         times * sum(part.busy.gaps_s for part in parts),
         times * np.sum([part.moved_s for part in parts], axis=0),
     )
 
 
-def _work_of_stage(stage: Stage, count: int, idle_s: float) -> Work:
+def _work_of_stage(stage: Stage, count: int, idle_s: float) -> StageWork:
     """Micro-batches of one stage that waits for another as long; the first task and the last with what is special."""
     work = _work_of((*stage.forward, *stage.backward, *stage.weights), count)
     kernels_s, gaps_s, moved_s = work.kernels_s, work.gaps_s + idle_s, work.moved_s
@@ -313,10 +313,10 @@ def _work_of_stage(stage: Stage, count: int, idle_s: float) -> Work:
         kernels_s += found.compute_s - usual.busy.compute_s
         gaps_s += max(0.0, found.gaps_s - usual.busy.gaps_s)
         moved_s = moved_s + part.moved_s - usual.moved_s
-    return Work(kernels_s, gaps_s, moved_s)
+    return StageWork(kernels_s, gaps_s, moved_s)
 
 
-def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Work:
+def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> StageWork:
     """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in
     which nothing has come to it and that in which others are at what it sent."""
     parts = (*stage.forward, *stage.backward, *stage.weights)
@@ -330,10 +330,10 @@ def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Wor
         (stage.last, (stage.weights or stage.backward or stage.forward)[stage.last_own]),
     ):
         moved_s = moved_s + part.moved_s - usual.moved_s
-    return Work(kernels_s, work.gaps_s + lead_s + tail_s, moved_s)
+    return StageWork(kernels_s, work.gaps_s + lead_s + tail_s, moved_s)
 
 
-def _work_beside(stage: Stage, count: int) -> Work:
+def _work_beside(stage: Stage, count: int) -> StageWork:
     """The same where transfers may run beside kernels of another task, but for those that its own pieces wait for."""
     parts = (*stage.forward, *stage.backward, *stage.weights)
     gaps_s = count * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)

@@ -23,7 +23,7 @@ ROUNDS = 6
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskPart:
     """A task with its walks, and the seconds that its layers, and the rest of it, occupy each link near the rank."""
 
     task: TimedTask
@@ -54,9 +54,9 @@ class Part:
     def moved_s(self) -> Floats:
         return self.outside_s + self.layers_s
 
-    def with_layers(self, layers: int) -> Part:
+    def with_layers(self, layers: int) -> TaskPart:
         """The task of as many layers as this one has of one."""
-        return Part(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
+        return TaskPart(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
 
 
 def role_of(role: str, kind: str) -> str:
@@ -95,16 +95,16 @@ class Stage:
     """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``,
     ``pairs`` for those of two chunks that take turns."""
 
-    forward: tuple[Part, ...]
-    backward: tuple[Part, ...]
-    weights: tuple[Part, ...]
-    first: Part
-    last: Part
+    forward: tuple[TaskPart, ...]
+    backward: tuple[TaskPart, ...]
+    weights: tuple[TaskPart, ...]
+    first: TaskPart
+    last: TaskPart
     own: int = 0
     last_own: int = 0
     pairs: Mapping[tuple[int, int], Pair] = field(default_factory=dict)
 
-    def part(self, task: Task) -> Part:
+    def part(self, task: Task) -> TaskPart:
         """A task in the middle of a step."""
         kinds = {FORWARD: self.forward, BACKWARD: self.backward}
         return kinds.get(task.kind, self.weights)[task.chunk]

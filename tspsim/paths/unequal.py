@@ -11,18 +11,18 @@ from ..parallel import Job, scheme_of
 from ..parallel.step import write_program
 from ..program import Compute
 from .effort import SUM_S
-from .groups import Groups
+from .groups import RankGroups
 from .kernels import KernelTimes, bodies
-from .packs import Rates, rates_of, replicas_s
-from .parts import Parts
+from .packs import TokenRates, rates_of, replicas_s
+from .parts import TaskParts
 
 
 class UnequalBounds:
     """Bounds of plans whose sequences are of unequal length."""
 
-    def __init__(self, kernels: KernelTimes, parts: Parts) -> None:
+    def __init__(self, kernels: KernelTimes, parts: TaskParts) -> None:
         self.cluster, self.kernels, self.parts = kernels.cluster, kernels, parts
-        self._of_lengths: dict[Hashable, Rates] = {}
+        self._of_lengths: dict[Hashable, TokenRates] = {}
 
     def flops_s(self, family: Job) -> float:
         """The model's FLOPs at the device's peak on all GPUs: however sequences are dealt."""
@@ -34,7 +34,7 @@ class UnequalBounds:
         self.kernels.effort.add(SUM_S)
         return max(self.flops_s(family), max(replicas_s(family, self._rates_of(family))))
 
-    def _rates_of(self, family: Job) -> Rates:
+    def _rates_of(self, family: Job) -> TokenRates:
         """Seconds of a token and of attention's FLOPs on a rank of a family."""
         plan, kernels = family.plan, self.kernels
         key = (plan.scheme, plan.tp, plan.recomputation, plan.activation_store, plan.sequence_regions)
@@ -59,5 +59,5 @@ class UnequalBounds:
         path_s = sum(times * self.kernels.kernel_s(step) for step, times in computes)
         near = self.cluster.gpus_per_node
         if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):
-            path_s = max(path_s, self.parts.compile(program, Groups(mesh, 0, self.cluster)).first.last_s)
+            path_s = max(path_s, self.parts.compile(program, RankGroups(mesh, 0, self.cluster)).first.last_s)
         return max(self.dealt_s(job), path_s)

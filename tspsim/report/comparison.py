@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One plan of scenario ``number``, and its rate over that of the first plan that ran (None: refused)."""
 
     number: int
@@ -38,12 +38,12 @@ class Row:
         return f"{self.gpus:,} {self.device}"
 
 
-def rows(results: Iterable[Result]) -> list[Row]:
+def rows(results: Iterable[Result]) -> list[ComparisonRow]:
     """Every plan in order of scenarios, then of plans."""
     every = [(number, result, plan) for number, result in enumerate(results) for plan in result.plans]
     first = next((plan.tokens_per_s for _, _, plan in every if plan.ran), None)
     return [
-        Row(
+        ComparisonRow(
             number,
             _one_line(result.scenario["name"]),
             result.cluster["gpus"],
@@ -55,7 +55,7 @@ def rows(results: Iterable[Result]) -> list[Row]:
     ]
 
 
-def dollars(row: Row, offer: OfferRow | None) -> dict[str, float]:
+def dollars(row: ComparisonRow, offer: OfferRow | None) -> dict[str, float]:
     """Dollars per million tokens by price basis: on the offer's terms, else as the result has them."""
     if offer is None or not row.plan.tokens_per_s_per_gpu:
         return dollars_per_million_tokens(row.plan)
@@ -95,7 +95,7 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
 SEEN = {"time_to_first_token_s": "first token", "time_per_output_token_s": "output token"}
 
 
-def _cells(row: Row, told: Mapping[str, str], usd: str) -> list[str]:
+def _cells(row: ComparisonRow, told: Mapping[str, str], usd: str) -> list[str]:
     plan = row.plan
     memory = f"{plan.memory.peak_bytes / GIB:.1f}"
     if row.ratio is None:

@@ -10,7 +10,7 @@ from tspsim.studies.front import front_of
 from tspsim.units import compact, digits, percent
 
 from .figures import ACCENT, ALARM, LEGEND, QUIET, bars, category_axis, value_axis
-from .fronts import Line, Marks, front_figure
+from .fronts import FrontLine, Marks, front_figure
 from .numbers import label
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
         ]
         groups.append(Marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
     front = sorted(front_of([(usd, rate) for _, _, usd, rate in points], lambda point: (-point[0], point[1])))
-    line = Line("nobody is cheaper and faster", front, "hv")
+    line = FrontLine("nobody is cheaper and faster", front, "hv")
     x_axis = value_axis(f"$/M tokens, {price}", rangemode="normal")
     return front_figure(groups, line, x_axis, "tokens/s/GPU")
 

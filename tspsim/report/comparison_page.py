@@ -15,7 +15,7 @@ from tspsim.units import chance, compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from . import requests
-from .comparison import Row, dollars, rows, slug
+from .comparison import ComparisonRow, dollars, rows, slug
 from .comparison_requests import page_of_requests
 from .comparison_terms import SIDES, TABLE, UNCERTAINTY, project, scaling, sides, uncertainty
 from .differences import differences, in_words
@@ -180,7 +180,7 @@ def page(
     )
 
 
-def headline(every: Sequence[Row], decision: Decision | None, title: str, description: str) -> dict[str, Any]:
+def headline(every: Sequence[ComparisonRow], decision: Decision | None, title: str, description: str) -> dict[str, Any]:
     """The answer in a sentence, and what it hangs on."""
     ran = [row for row in every if row.plan.ran]
     values: dict[str, Any] = {"title": title, "description": description, "spread": "", "sentences": [], "tiles": []}
@@ -261,7 +261,7 @@ def seen_by_users(plan: PlanResult) -> list[str]:
 
 
 def ranking(
-    every: Sequence[Row], offers: Mapping[int, OfferRow], links: Mapping[int, str], by: str = "rate"
+    every: Sequence[ComparisonRow], offers: Mapping[int, OfferRow], links: Mapping[int, str], by: str = "rate"
 ) -> dict[str, Any]:
     """Rows with the values that the page sorts and filters by, at first by the measure ``by``: of several scenarios the
     best plan of each."""
@@ -305,7 +305,7 @@ def ranking(
     }
 
 
-def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
+def measured(row: ComparisonRow, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
     """The measures a plan has: value, and as text."""
     plan = row.plan
     each = plan.tokens_per_s_per_gpu
@@ -332,7 +332,9 @@ def measured(row: Row, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
     return found
 
 
-def priced(every: Sequence[Row], offers: Mapping[int, OfferRow]) -> dict[str, list[tuple[str, str, float, float]]]:
+def priced(
+    every: Sequence[ComparisonRow], offers: Mapping[int, OfferRow]
+) -> dict[str, list[tuple[str, str, float, float]]]:
     """Points of the figure of cost and speed by price basis, the basis that ranks first; a price that an offer states
     stands beside the others' on every basis."""
     usd = [(row, dollars(row, offers.get(row.number))) for row in every if row.plan.ran]

@@ -21,7 +21,7 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Line:
+class FrontLine:
     """The front from left to right; ``shape`` says where its steps are: ``hv`` first along, ``vh`` first up or down."""
 
     name: str
@@ -41,7 +41,7 @@ class Line:
         }
 
 
-def front_figure(groups: Sequence[Marks], line: Line, x_axis: dict[str, Any], y_title: str) -> dict[str, Any]:
+def front_figure(groups: Sequence[Marks], line: FrontLine, x_axis: dict[str, Any], y_title: str) -> dict[str, Any]:
     """Marks and line in one figure."""
     traces: list[dict[str, Any]] = [
         {

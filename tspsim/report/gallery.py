@@ -67,7 +67,7 @@ BUNDLE = "plotly.min.js"
 
 
 @dataclass(frozen=True)
-class Entry:
+class GalleryEntry:
     """One scenario in the gallery; ``rates`` are the lengths of its thumbnail's bars, the best first."""
 
     name: str
@@ -81,7 +81,7 @@ class Entry:
 
 def write_gallery(
     folder: Path, names: Sequence[str] = SHOWN, planned: Sequence[str] = (), fleets: Sequence[str] = ()
-) -> list[Entry]:
+) -> list[GalleryEntry]:
     """Render scenarios, the planner's answers to some, and fleets, into a folder.
 
     Raises
@@ -99,7 +99,7 @@ def write_gallery(
     return entries
 
 
-def schemes(folder: Path) -> list[Entry]:
+def schemes(folder: Path) -> list[GalleryEntry]:
     """The page of what schemes are worth (:mod:`.worth`), where the folder has it."""
     gains = worth.gains_in(folder)
     if not gains:
@@ -109,10 +109,10 @@ def schemes(folder: Path) -> list[Entry]:
     answer = f"{first.scheme}: {first.best:g} times the best plan without it on {first.device}"
     bars = "rate over the best plan without, a bar a scheme"
     rates = _longest([gain.best for gain in most])
-    return [Entry(worth.NAME, worth.DESCRIPTION, f"pages/{worth.NAME}.html", answer, rates, bars)]
+    return [GalleryEntry(worth.NAME, worth.DESCRIPTION, f"pages/{worth.NAME}.html", answer, rates, bars)]
 
 
-def _write(scenario: Scenario, folder: Path) -> Entry:
+def _write(scenario: Scenario, folder: Path) -> GalleryEntry:
     from .pages import render
 
     found = with_best(expand(scenario))
@@ -126,7 +126,7 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
             shown = replace(shown, plans=tuple(replace(plan, timeline=None) for plan in shown.plans))
         atomic_write(folder / file, render(shown, f"../{BUNDLE}"))
         rates = [plan.tokens_per_s for plan in shown.plans if plan.ran]
-        return Entry(scenario.name, scenario.description, file, _answer(shown), _longest(rates))
+        return GalleryEntry(scenario.name, scenario.description, file, _answer(shown), _longest(rates))
     searched = [each for _, each in found]
     decision = decide(questions, results, curves=scenario.project is not None, searched=searched)
     links: dict[int, str] = {}
@@ -143,10 +143,10 @@ def _write(scenario: Scenario, folder: Path) -> Entry:
     rate = compact(best.measure("tokens_per_usd") or 0.0)
     answer = f"{best.name} with {best.best.name if best.best else 'no plan'}: {rate} tokens a dollar"
     bars = "tokens a dollar, a bar an offer"
-    return Entry(scenario.name, scenario.description, file, answer, _longest(rates), bars)
+    return GalleryEntry(scenario.name, scenario.description, file, answer, _longest(rates), bars)
 
 
-def _plan(name: str, folder: Path) -> Entry:
+def _plan(name: str, folder: Path) -> GalleryEntry:
     """The planner's page of a scenario, and its numbers."""
     from . import plan_page
     from .plan import rows_of
@@ -165,10 +165,10 @@ def _plan(name: str, folder: Path) -> Entry:
     beaten = [each.result.tokens_per_s for each in answer.stated if each.result is not None and each.result.ran]
     told = f"{found[0][0]}: {compact(rates[0])} tokens/s"
     told += f", {rates[0] / max(beaten):.2f} times the best plan stated" if beaten else ""
-    return Entry(name, question.description, file, told, _longest(rates))
+    return GalleryEntry(name, question.description, file, told, _longest(rates))
 
 
-def _fleet(name: str, folder: Path) -> Entry:
+def _fleet(name: str, folder: Path) -> GalleryEntry:
     """The page of a fleet, and a row a class of its jobs."""
     from .pages import render
 
@@ -182,7 +182,9 @@ def _fleet(name: str, folder: Path) -> Entry:
     atomic_write(folder / file, render(result, f"../{BUNDLE}"))
     answer = f"{percent(facts.allocated)} of all GPU-hours have a job, {percent(facts.productive)} do work that lasts"
     rates = _longest([row["gpu_hours"] for row in facts.classes()])
-    return Entry(name, str(result.scenario["description"]), file, answer, rates, "GPU-hours, a bar a class of jobs")
+    return GalleryEntry(
+        name, str(result.scenario["description"]), file, answer, rates, "GPU-hours, a bar a class of jobs"
+    )
 
 
 def _answer(result: Result) -> str:
@@ -233,7 +235,7 @@ def _numbers(cluster: Mapping[str, Any], plan: PlanResult) -> dict[str, Cell]:
     return numbers_of({**named, "plan": plan.to_json()})
 
 
-def index(entries: Sequence[Entry]) -> str:
+def index(entries: Sequence[GalleryEntry]) -> str:
     """The page that leads to the others."""
     from markupsafe import Markup
 

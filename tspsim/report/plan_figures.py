@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.units import GIB, compact
 
 from .figures import ACCENT, ALARM, bars, bars_layout, value_axis
-from .fronts import Line, Marks, front_figure
+from .fronts import FrontLine, Marks, front_figure
 from .numbers import label, seconds
 from .plan import verdict
 
@@ -55,7 +55,7 @@ def front(planned: Planned) -> dict[str, Any]:
         if plans
     ]
     joined = sorted((f.headroom_bytes / GIB, f.result.tokens_per_s) for f in planned.front)
-    line = Line("front of the plans searched", joined, "vh")
+    line = FrontLine("front of the plans searched", joined, "vh")
     return front_figure(marks, line, value_axis("memory left per GPU, GiB"), "tokens/s")
 
 

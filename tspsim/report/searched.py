@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchedView:
     """A search's answer in words.
 
     ``rows`` are cells of ``columns``, the first ``best`` of them the best plans. The terminal leaves out the columns
@@ -47,7 +47,7 @@ class Searched:
         return [self.columns[index] for index in kept], [[row[index] for index in kept] for row in self.rows]
 
 
-def summary(searched: Searched) -> list[RenderableType]:
+def summary(searched: SearchedView) -> list[RenderableType]:
     """For the terminal."""
     from rich.padding import Padding
     from rich.text import Text
@@ -68,7 +68,7 @@ def summary(searched: Searched) -> list[RenderableType]:
     return [*parts, *(Text(text, style="yellow") for text in refused)]
 
 
-def page(searched: Searched, plotly_js: str = "inline") -> str:
+def page(searched: SearchedView, plotly_js: str = "inline") -> str:
     """The whole page."""
     scenario = searched.scenario
     columns, rows = searched.shown()

@@ -17,7 +17,7 @@ FIRST, TOKEN = "time_to_first_token_s", "time_per_output_token_s"
 
 
 @dataclass(frozen=True)
-class Column:
+class PlanColumn:
     """``long`` and ``short`` headings; ``cell`` is a plan's value and what stands small beside it."""
 
     long: str
@@ -27,29 +27,29 @@ class Column:
     wide: bool = False
 
 
-def columns(view: View) -> tuple[Column, ...]:
+def columns(view: View) -> tuple[PlanColumn, ...]:
     """Those that the step of ``view`` has an answer for."""
     keys = {key for plan in view.ran for key in plan.inference}
     load = view.load
     assert load is not None
     shown = [
-        Column(view.rate_words, "tok/s", rate),
-        Column(f"{view.rate_words} per GPU", "per GPU", lambda plan: each_gpu(view, plan)),
+        PlanColumn(view.rate_words, "tok/s", rate),
+        PlanColumn(f"{view.rate_words} per GPU", "per GPU", lambda plan: each_gpu(view, plan)),
     ]
     if FIRST in keys:
-        shown.append(Column("First token", "first", lambda plan: (timed(plan, FIRST), "")))
+        shown.append(PlanColumn("First token", "first", lambda plan: (timed(plan, FIRST), "")))
     if TOKEN in keys:
-        shown.append(Column("Output token", "token", lambda plan: (timed(plan, TOKEN), "")))
-        shown.append(Column("Tokens/s per user", "per user", user))
+        shown.append(PlanColumn("Output token", "token", lambda plan: (timed(plan, TOKEN), "")))
+        shown.append(PlanColumn("Tokens/s per user", "per user", user))
     if load.speculation or (load.prompts and load.batch):
-        shown.append(Column("Step", "step", lambda plan: (seconds(plan.step_time_s), ""), wide=True))
+        shown.append(PlanColumn("Step", "step", lambda plan: (seconds(plan.step_time_s), ""), wide=True))
     if load.prompts:
-        shown.append(Column("MFU", "MFU", lambda plan: (percent(plan.mfu), ""), wide=True))
+        shown.append(PlanColumn("MFU", "MFU", lambda plan: (percent(plan.mfu), ""), wide=True))
     return (
         *shown,
-        Column("Exposed communication", "exp.", exposed, wide=True),
-        Column("Sessions", "sess.", sessions),
-        Column("Memory per GPU", "GiB", memory),
+        PlanColumn("Exposed communication", "exp.", exposed, wide=True),
+        PlanColumn("Sessions", "sess.", sessions),
+        PlanColumn("Memory per GPU", "GiB", memory),
     )
 
 

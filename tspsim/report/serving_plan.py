@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from tspsim.units import GIB, compact, gib
 
 from .figures import ACCENT, value_axis
-from .fronts import Line, Marks, front_figure
+from .fronts import FrontLine, Marks, front_figure
 from .numbers import label, seconds
-from .searched import Searched
+from .searched import SearchedView
 from .served import sessions, user
 from .view import price_range
 
 if TYPE_CHECKING:
     from tspsim.studies.planner import ServingPlanned
     from tspsim.studies.planner.limit import Limit
-    from tspsim.studies.planner.serving import Served
+    from tspsim.studies.planner.serving import ServedStep
 
 COLUMNS = (
     "Plan", "Batch a replica", "Tokens/s", "Per GPU", "First token", "Output token", "Per user", "Sessions",
@@ -29,12 +29,12 @@ LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "s
            "memory_free": "memory free per GPU"}  # fmt: skip
 
 
-def told(planned: ServingPlanned) -> Searched:
+def told(planned: ServingPlanned) -> SearchedView:
     """The answer in words."""
     from tspsim.studies.planner.written import keys_text
 
     best = planned.best[0]
-    return Searched(
+    return SearchedView(
         scenario=planned.scenario,
         kicker=headline(planned),
         headline=f"{best.name}: {best.result.in_a_line().rpartition(', ')[0]}",
@@ -58,7 +58,7 @@ def rows(planned: ServingPlanned) -> list[tuple[str, ...]]:
     return [*(cells(each) for each in shown), *(cells(each, " (stated)") for each in others)]
 
 
-def cells(served: Served, mark: str = "") -> tuple[str, ...]:
+def cells(served: ServedStep, mark: str = "") -> tuple[str, ...]:
     result, seen = served.result, served.result.inference
     free = (result.memory.capacity_bytes - result.memory.peak_bytes) / GIB
     first, token = seen.get("time_to_first_token_s"), seen.get("time_per_output_token_s")
@@ -117,7 +117,7 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     key = "tokens_per_s_per_user" if decodes else "time_to_first_token_s"
     title = "tokens/s per user" if decodes else "time to the first token, s"
 
-    def marks(name: str, colour: str, chosen: Sequence[Served]) -> Marks:
+    def marks(name: str, colour: str, chosen: Sequence[ServedStep]) -> Marks:
         rates = [each.result.tokens_per_s_per_gpu for each in chosen]
         said = [f"{compact(rate)} tokens/s per GPU" for rate in rates]
         texts = [f"<b>{label(each.name, 60)}</b><br>{rate}" for each, rate in zip(chosen, said, strict=True)]
@@ -126,4 +126,6 @@ def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
     others = [each for each in planned.known if each not in planned.best]
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
-    return front_figure(groups, Line("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s per GPU")
+    return front_figure(
+        groups, FrontLine("front", joined, "vh"), value_axis(title, rangemode="normal"), "tokens/s per GPU"
+    )

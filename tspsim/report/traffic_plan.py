@@ -9,9 +9,9 @@ from tspsim.serving.steady import figures, interval, tied
 from tspsim.units import compact, digits, several, share_beside
 
 from .figures import ACCENT, value_axis
-from .fronts import Line, Marks, front_figure
+from .fronts import FrontLine, Marks, front_figure
 from .numbers import label, seconds
-from .searched import Searched
+from .searched import SearchedView
 
 if TYPE_CHECKING:
     from tspsim.studies.planner import TrafficPlanned
@@ -65,14 +65,14 @@ def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
     return [*best, *(cells(each, " (best there)") for each in offers), *(cells(each, " (stated)") for each in stated)]
 
 
-def told(planned: TrafficPlanned) -> Searched:
+def told(planned: TrafficPlanned) -> SearchedView:
     """The answer in words."""
     from tspsim.studies.planner.written import keys_text
 
     best = planned.best[0]
     every = rows(planned)
     alone = len({row[1] for row in every}) == 1
-    return Searched(
+    return SearchedView(
         scenario=planned.scenario,
         kicker=headline(planned),
         headline=_served(best),
@@ -158,7 +158,7 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     joined = sorted((_user(each), each.result.tokens_per_s_per_gpu) for each in planned.front if _user(each))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
-    return front_figure(groups, Line("front", upper, "vh"), axis, "output tokens/s per GPU")
+    return front_figure(groups, FrontLine("front", upper, "vh"), axis, "output tokens/s per GPU")
 
 
 def _user(tried: Tried) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.validation import Outcome, Validation
+from tspsim.validation import TableOutcome, Validation
 
 from ..files import atomic_write
 from .figures import LEGEND
@@ -106,7 +106,7 @@ def write_page(validation: Validation, path: Path) -> None:
     atomic_write(Path(path), page)
 
 
-def figure(outcome: Outcome) -> dict[str, Any]:
+def figure(outcome: TableOutcome) -> dict[str, Any]:
     """Predicted over measured against measured, one colour a value of the table's first grouping column."""
     where = np.flatnonzero(_scored(outcome))
     where = where[:: -(-len(where) // MOST_POINTS)]
@@ -147,7 +147,7 @@ def figure(outcome: Outcome) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def worst(outcome: Outcome, count: int = WORST_ROWS) -> list[int]:
+def worst(outcome: TableOutcome, count: int = WORST_ROWS) -> list[int]:
     """Positions of the rows whose prediction is off by the largest factor, the worst first."""
     scored = _scored(outcome)
     off = np.full(len(scored), -1.0)
@@ -156,7 +156,7 @@ def worst(outcome: Outcome, count: int = WORST_ROWS) -> list[int]:
     return [int(row) for row in order[:count] if scored[row]]
 
 
-def _scored(outcome: Outcome) -> NDArray[np.bool_]:
+def _scored(outcome: TableOutcome) -> NDArray[np.bool_]:
     measured = outcome.measured
     return np.isfinite(measured) & (measured > 0.0) & outcome.predicted
 
@@ -181,7 +181,7 @@ def _summary(validation: Validation) -> dict[str, Any]:
     }
 
 
-def _section(outcome: Outcome, key: str) -> dict[str, Any]:
+def _section(outcome: TableOutcome, key: str) -> dict[str, Any]:
     summary = outcome.summary()
     by: Mapping[str, Any] = summary["by"]
     grouped = list(by)[-1] if by else ""
@@ -211,7 +211,7 @@ def _line(cells: Sequence[str]) -> list[str]:
     return [" ".join(str(cell).split())[:60] for cell in cells]
 
 
-def _error(outcome: Outcome, row: int) -> list[str]:
+def _error(outcome: TableOutcome, row: int) -> list[str]:
     predicted, measured = outcome.answers.predicted[row], outcome.measured[row]
     return [f"{predicted:.5g}", f"{100 * (predicted / measured - 1):+.0f} %"]
 

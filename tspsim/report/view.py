@@ -15,7 +15,7 @@ from .._memory import once
 
 
 @dataclass(frozen=True)
-class Shape:
+class LayerShape:
     """The sizes the volumes of a layer depend on: hidden size, attention width, group and FFN width."""
 
     hidden: float
@@ -96,7 +96,7 @@ class View:
         return _mapping(self.result.cluster.get("device"))
 
     @property
-    def shape(self) -> Shape | None:
+    def shape(self) -> LayerShape | None:
         """The model's shape, or None when the scenario doesn't carry its architecture, or where the volumes of its
         layers are not a dense one's (experts, latent attention)."""
         model = self.model
@@ -104,7 +104,7 @@ class View:
             return None
         try:
             heads = float(model["heads"])
-            return Shape(
+            return LayerShape(
                 hidden=float(model["hidden"]),
                 attention_width=heads * float(model["head_dim"]),
                 group=heads / float(model["kv_heads"]),

@@ -35,7 +35,7 @@ class Gain(NamedTuple):
     rival: str
 
 
-class Worth(NamedTuple):
+class WorthTable(NamedTuple):
     """The table: titles of its columns, and its rows."""
 
     titles: tuple[str, ...]
@@ -53,7 +53,7 @@ class Worth(NamedTuple):
         return tuple(found)
 
 
-def read(markdown: str) -> Worth:
+def read(markdown: str) -> WorthTable:
     """The table from its Markdown, links and emphasis left out.
 
     >>> read("| scheme | H100 |\\n| --- | ---: |\\n| **A** | 2.0 · 1.5 (B) |").gains
@@ -61,14 +61,14 @@ def read(markdown: str) -> Worth:
     """
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     cells = [tuple(plain(cell) for cell in line.strip().strip("|").split("|")) for line in lines]
-    return Worth(cells[0], tuple(cells[2:]))
+    return WorthTable(cells[0], tuple(cells[2:]))
 
 
 def plain(cell: str) -> str:
     return LINK.sub(r"\1", cell.strip()).replace("**", "")
 
 
-def write(markdown: str, folder: Path) -> Worth:
+def write(markdown: str, folder: Path) -> WorthTable:
     """The page and its numbers into a gallery's folder."""
     import pandas as pd
     from markupsafe import Markup

@@ -5,18 +5,18 @@ from .policies import POLICIES, Policy
 from .replay import replay
 from .replica import Replica
 from .requests import Request
-from .work import AffineCost, CalledCost, Chunk, StepCost, Work
+from .work import AffineCost, CalledCost, PromptChunk, StepCost, StepWork
 
 __all__ = [
     "POLICIES",
     "AffineCost",
     "CalledCost",
-    "Chunk",
     "Engine",
     "Policy",
+    "PromptChunk",
     "Replica",
     "Request",
     "StepCost",
-    "Work",
+    "StepWork",
     "replay",
 ]

@@ -15,8 +15,8 @@ from ..statements import announced_in_words, notes_of, of_experts_types, served_
 from ..traffic import sizes
 from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
-from .highest import Found, highest_rate, most_served
-from .points import Point, point
+from .highest import HighestRate, highest_rate, most_served
+from .points import LoadedRun, point
 from .pooled import pooled_deployment
 from .spread import BASIS
 
@@ -120,14 +120,14 @@ def serve_plan(
     error = deployment.refusal(longest)
     if error is not None:
         return refused(error + deployment.advice(longest))
-    found: Found | None = None
+    found: HighestRate | None = None
     points = list(traffic.points())
     if traffic.arrivals.searches:
         found = highest_rate(deployment, traffic, progress=progress)
         if found.rate is None:
             return refused(f"keeps the bounds at no rate: even of requests that are alone {found.missed}")
         points = [traffic.model_copy(update={"requests": found.requests}).at_rate(found.rate)]
-    done: list[Point] = []
+    done: list[LoadedRun] = []
     programs = deployment.costs.programs
     notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
     notes += idle_clients(points)
@@ -163,7 +163,7 @@ def serve_plan(
 
 
 def result_of(
-    deployment: Deployment, best: Point, done: Sequence[Point], found: Found | None, notes: Sequence[str]
+    deployment: Deployment, best: LoadedRun, done: Sequence[LoadedRun], found: HighestRate | None, notes: Sequence[str]
 ) -> PlanResult:
     """The plan's entry: its best point, and the curve."""
     run = best.run
@@ -246,7 +246,7 @@ def bottleneck(serving: dict[str, Any]) -> str:
     return f"{told}; a step that decodes {step['sequences']} sequences of {step['context']:,} tokens is {largest}"
 
 
-def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: Point) -> Iterator[str]:
+def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: LoadedRun) -> Iterator[str]:
     """What a reader of this plan should know of its points."""
     if len(metrics) > 1:
         units = {"concurrency": "clients", "rate": "requests/s"}

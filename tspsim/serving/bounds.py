@@ -17,7 +17,7 @@ import numpy as np
 from ..traffic.kind import Floats
 from ..units import duration, share_beside
 from .steady import Steady
-from .streams import Stream
+from .streams import ValueStream
 from .waits import Waits, kept_share
 
 
@@ -91,7 +91,7 @@ def misses_in_words(waits: Waits, bounds: Mapping[str, float], wanted: float) ->
     missed, asked = [], share_beside(wanted, 0.0)
     for name, bound in bounds.items():
         if kept_share(waits, {name: bound}, apart=False) < wanted:
-            (at,) = Stream(partial(_wait, waits, name)).percentiles([100.0 * wanted])
+            (at,) = ValueStream(partial(_wait, waits, name)).percentiles([100.0 * wanted])
             missed.append(f"{name.upper()} is {duration(at)} at {asked}, over {duration(bound)}")
     if missed:
         return ", ".join(missed)

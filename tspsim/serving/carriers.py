@@ -14,7 +14,7 @@ Rows2 = tuple[tuple[int, int], ...]
 MOST_KINDS = 3
 
 
-class Field(NamedTuple):
+class OperatorField(NamedTuple):
     """Fields of an operator, what they are of rows, and whether prompts alone are asked for it."""
 
     names: tuple[str, ...]
@@ -29,11 +29,11 @@ class Field(NamedTuple):
         return tuple(getattr(what, name) for name in self.names)
 
 
-class Carrier(NamedTuple):
+class RowConsumer(NamedTuple):
     """An operator that takes rows of its pass itself, and how."""
 
     thing: Thing
-    field: Field
+    field: OperatorField
 
     def with_rows(self, rows: tuple[Any, ...]) -> Thing:
         """The same over other rows, as its field gives them."""
@@ -80,23 +80,23 @@ def behind_caches(number: int) -> Callable[[Rows], tuple[int, Rows2]]:
 
 
 #: Of operators that take all rows of a pass, or all of its prompts.
-WHOLE: tuple[Field, ...] = (
-    Field(("segments",), segments_of, prompts=True),
-    Field(("rows",), whole),
-    Field(("rows",), lengths_of, prompts=True),
+WHOLE: tuple[OperatorField, ...] = (
+    OperatorField(("segments",), segments_of, prompts=True),
+    OperatorField(("rows",), whole),
+    OperatorField(("rows",), lengths_of, prompts=True),
 )
 #: And of those that take a kind of rows.
-LISTED: tuple[Field, ...] = (
+LISTED: tuple[OperatorField, ...] = (
     *WHOLE,
-    *(Field(("queries", "rows"), behind_caches(number)) for number in range(MOST_KINDS)),
+    *(OperatorField(("queries", "rows"), behind_caches(number)) for number in range(MOST_KINDS)),
 )
 #: Of a product whose rows are what prompts' contexts are made of.
-COUNTED = Field(("m",), unpacked, prompts=True)
+COUNTED = OperatorField(("m",), unpacked, prompts=True)
 
 
-def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> Carrier | None:
+def carrier_of(passes: Sequence[Rows], things: Sequence[Thing]) -> RowConsumer | None:
     """The field in which operators take whole rows of their passes; None where there is none."""
     for field in WHOLE:
         if all(field.are_of(thing.what, rows) for rows, thing in zip(passes, things, strict=True)):
-            return Carrier(things[0], field)
+            return RowConsumer(things[0], field)
     return None

@@ -15,7 +15,7 @@ from math import prod
 
 from .._memory import once
 from ..model.attention import CacheUse
-from ..network.wires import Link, Message, Place, Way, Wires
+from ..network.wires import GpuPlace, Link, Message, MessageWay, Wires
 from ..parallel import Job, build_mesh, served
 from ..parallel.decode import ContextShare
 
@@ -28,7 +28,7 @@ class Holders:
     """The ranks of one attention replica, and how they divide a request's cache."""
 
     #: By stage, in the order of the plan's mesh.
-    places: tuple[tuple[Place, ...], ...]
+    places: tuple[tuple[GpuPlace, ...], ...]
     #: Layers of each stage by what they keep.
     uses: tuple[Mapping[CacheUse, int], ...]
     share: ContextShare
@@ -71,7 +71,7 @@ def holders_of(job: Job, gpus: int, gpus_per_node: int, cluster: int, first: int
     places, uses = [], []
     for stage in range(job.plan.pp):
         members = sorted(mine[positions["pp"][mine] == stage].tolist())
-        places.append(tuple(Place(cluster, first + rank) for rank in members))
+        places.append(tuple(GpuPlace(cluster, first + rank) for rank in members))
         uses.append(served.cache_uses(job, job.chunks(stage)))
     share = job.scheme.context(job.plan)
     return Holders(tuple(places), tuple(uses), share, share.axis in job.plan.groups)
@@ -95,9 +95,9 @@ def messages(giver: Holders, taker: Holders, heads: int, size_bytes: float = 1.0
                         yield Message(having[turn % len(having)], destination, amount * size_bytes)
 
 
-def grouped(giver: Holders, places: Sequence[Place], heads: int) -> dict[tuple[Interval, Interval], list[Place]]:
+def grouped(giver: Holders, places: Sequence[GpuPlace], heads: int) -> dict[tuple[Interval, Interval], list[GpuPlace]]:
     """The ranks of a stage by the heads and the tokens that they hold."""
-    found: dict[tuple[Interval, Interval], list[Place]] = {}
+    found: dict[tuple[Interval, Interval], list[GpuPlace]] = {}
     for position, place in enumerate(places):
         found.setdefault((giver.heads(position, heads), giver.tokens(position)), []).append(place)
     return found
@@ -113,13 +113,13 @@ class Carrier:
     def __init__(self, wires: Wires, giver: Holders, taker: Holders) -> None:
         self.wires = wires
         self._uses = tuple(giver.all_uses.items())
-        self._one: dict[int, Way] = {}
+        self._one: dict[int, MessageWay] = {}
         self._holders = giver, taker
         #: Bytes that arrive, of one byte that so many heads divide: copies count.
         self._arriving: dict[int, float] = {}
         self.layers = sum(giver.all_uses.values())
 
-    def of(self, first: int, last: int, *, ends: bool = True) -> tuple[Way, float]:
+    def of(self, first: int, last: int, *, ends: bool = True) -> tuple[MessageWay, float]:
         """The way of the tokens from ``first`` up to ``last`` of a sequence, with its states where those end its
         prompt; and the bytes that arrive."""
         sizes: dict[int, float] = {}
@@ -131,7 +131,7 @@ class Carrier:
                 sizes[use.state_heads] = sizes.get(use.state_heads, 0.0) + layers * use.sequence_bytes
         return self._bundle({heads: size for heads, size in sizes.items() if size > 0.0})
 
-    def _bundle(self, sizes: Mapping[int, float]) -> tuple[Way, float]:
+    def _bundle(self, sizes: Mapping[int, float]) -> tuple[MessageWay, float]:
         busy_s: dict[Link, float] = {}
         latency_s, arriving = 0.0, 0.0
         carried: dict[Link, float] = {}
@@ -143,9 +143,9 @@ class Carrier:
                 busy_s[link] = busy_s.get(link, 0.0) + busy * size
             for link, each in one.carried.items():
                 carried[link] = carried.get(link, 0.0) + each * size
-        return Way(busy_s, carried, latency_s), arriving
+        return MessageWay(busy_s, carried, latency_s), arriving
 
-    def _of_one(self, heads: int) -> Way:
+    def _of_one(self, heads: int) -> MessageWay:
         if heads not in self._one:
             sent = list(messages(*self._holders, heads))
             self._one[heads] = self.wires.way(sent)

@@ -6,13 +6,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from ..parallel.serving_engine import Captured
-from .work import Chunk, Work
+from .work import PromptChunk, StepWork
 
 #: Tokens before the first piece of a prompt, and of the second piece; sequences that decode, their contexts.
 BEHIND, SECOND, BATCH, CONTEXT = 64, 160, 40, 4096
 
 
-class Part(Enum):
+class InstructionPart(Enum):
     """What an instruction's time depends on."""
 
     NOTHING = "nothing"
@@ -27,7 +27,7 @@ class Part(Enum):
     CARRIED = "rows that it carries itself"
 
 
-class Change(Enum):
+class CompositionChange(Enum):
     """In what a composition differs from the first."""
 
     PROMPT_CONTEXT = "further tokens before a piece of a prompt"
@@ -41,28 +41,43 @@ class Change(Enum):
 
 
 #: A part's instructions change where all of the first do, and nowhere but in those and the second.
-PARTS: dict[Part, tuple[set[Change], set[Change]]] = {
-    Part.NOTHING: (set(), set()),
-    Part.TOKENS: ({Change.MORE_TOKENS, Change.SAME_LENGTH}, {Change.FEWER}),
-    Part.OUTPUTS: ({Change.MORE_OUTPUTS}, {Change.FEWER, Change.SAME_TOKENS}),
-    Part.DECODING: ({Change.FEWER, Change.SAME_TOKENS}, {Change.DECODE_CONTEXT}),
-    Part.READ: ({Change.MORE_TOKENS, Change.SAME_TOKENS, Change.SAME_LENGTH}, set()),
-    Part.CACHED: ({Change.PROMPT_CONTEXT, Change.SAME_LENGTH}, set()),
-    Part.LENGTHS: ({Change.PROMPT_CONTEXT, Change.MORE_TOKENS}, {Change.SAME_TOKENS}),
-    Part.PROMPTS: ({Change.MORE_TOKENS, Change.SPLIT}, {Change.PROMPT_CONTEXT, Change.SAME_TOKENS, Change.SAME_LENGTH}),
+PARTS: dict[InstructionPart, tuple[set[CompositionChange], set[CompositionChange]]] = {
+    InstructionPart.NOTHING: (set(), set()),
+    InstructionPart.TOKENS: ({CompositionChange.MORE_TOKENS, CompositionChange.SAME_LENGTH}, {CompositionChange.FEWER}),
+    InstructionPart.OUTPUTS: (
+        {CompositionChange.MORE_OUTPUTS},
+        {CompositionChange.FEWER, CompositionChange.SAME_TOKENS},
+    ),
+    InstructionPart.DECODING: (
+        {CompositionChange.FEWER, CompositionChange.SAME_TOKENS},
+        {CompositionChange.DECODE_CONTEXT},
+    ),
+    InstructionPart.READ: (
+        {CompositionChange.MORE_TOKENS, CompositionChange.SAME_TOKENS, CompositionChange.SAME_LENGTH},
+        set(),
+    ),
+    InstructionPart.CACHED: ({CompositionChange.PROMPT_CONTEXT, CompositionChange.SAME_LENGTH}, set()),
+    InstructionPart.LENGTHS: (
+        {CompositionChange.PROMPT_CONTEXT, CompositionChange.MORE_TOKENS},
+        {CompositionChange.SAME_TOKENS},
+    ),
+    InstructionPart.PROMPTS: (
+        {CompositionChange.MORE_TOKENS, CompositionChange.SPLIT},
+        {CompositionChange.PROMPT_CONTEXT, CompositionChange.SAME_TOKENS, CompositionChange.SAME_LENGTH},
+    ),
 }
 
 
-def part_by(changed: set[Change], looked_at: set[Change]) -> Part | None:
+def part_by(changed: set[CompositionChange], looked_at: set[CompositionChange]) -> InstructionPart | None:
     """The part whose instructions change so, of what was looked at; None where there is none. Where two do, the first:
     they depend on the same then."""
     for part, (surely, perhaps) in PARTS.items():
-        if surely & looked_at <= changed <= surely | perhaps and (changed or part is Part.NOTHING):
+        if surely & looked_at <= changed <= surely | perhaps and (changed or part is InstructionPart.NOTHING):
             return part
     return None
 
 
-class Kind(NamedTuple):
+class StepComposition(NamedTuple):
     """Steps whose programs have the same instructions."""
 
     decodes: bool
@@ -71,33 +86,35 @@ class Kind(NamedTuple):
     captured: Captured
 
 
-def compositions(kind: Kind, queries: int, more: int, tokens: int) -> dict[Change | None, Work]:
+def compositions(
+    kind: StepComposition, queries: int, more: int, tokens: int
+) -> dict[CompositionChange | None, StepWork]:
     """The first, of ``tokens`` tokens, and those that differ from it in one thing, by ``more`` tokens of prompts where
     it is that."""
 
     def work(
         *, add: int = 0, before: int = 0, less: int = 0, fewer: int = 0, context: int = CONTEXT, end: int = 0
-    ) -> Work:
+    ) -> StepWork:
         batch = BATCH - fewer if kind.decodes else 0
         first = tokens - SECOND - (BATCH * queries if kind.decodes else 0) + add
         # Without any that decodes one piece ends at least.
         ends = 0 if not kind.outputs else end + (not kind.decodes)
         behind = BEHIND + before if kind.cached else 0
-        pieces = [Chunk(first, behind, ends > 0), Chunk(SECOND - less, 0, ends > 1)]
-        return Work(pieces, (context,) * batch, queries)
+        pieces = [PromptChunk(first, behind, ends > 0), PromptChunk(SECOND - less, 0, ends > 1)]
+        return StepWork(pieces, (context,) * batch, queries)
 
-    found: dict[Change | None, Work] = {
+    found: dict[CompositionChange | None, StepWork] = {
         None: work(),
-        Change.MORE_TOKENS: work(add=more),
-        Change.SPLIT: work(add=more, less=more),
+        CompositionChange.MORE_TOKENS: work(add=more),
+        CompositionChange.SPLIT: work(add=more, less=more),
     }
     if kind.cached:
-        found[Change.PROMPT_CONTEXT] = work(before=more)
-        found[Change.SAME_LENGTH] = work(add=more, before=-more)
+        found[CompositionChange.PROMPT_CONTEXT] = work(before=more)
+        found[CompositionChange.SAME_LENGTH] = work(add=more, before=-more)
     if kind.outputs:
-        found[Change.MORE_OUTPUTS] = work(end=1)
+        found[CompositionChange.MORE_OUTPUTS] = work(end=1)
     if kind.decodes:
-        found[Change.DECODE_CONTEXT] = work(context=2 * CONTEXT)
-        found[Change.SAME_TOKENS] = work(add=queries, fewer=1)
-        found[Change.FEWER] = work(fewer=-(-more // queries))
+        found[CompositionChange.DECODE_CONTEXT] = work(context=2 * CONTEXT)
+        found[CompositionChange.SAME_TOKENS] = work(add=queries, fewer=1)
+        found[CompositionChange.FEWER] = work(fewer=-(-more // queries))
     return found

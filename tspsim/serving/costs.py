@@ -24,15 +24,15 @@ from ..parallel.draft import DRAFTS
 from ..parallel.serving_engine import Graphs, MemoryRule
 from ..question import Question
 from ..steps import Speculation
-from .compositions import Kind
+from .compositions import StepComposition
 from .decodes import Decodes, evened
 from .grid import Cells
 from .mixed import Mixed, Shape, around
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
-from .tables import Curve, Floats
-from .work import Chunk, Work
+from .tables import Floats, KnotCurve
+from .work import PromptChunk, StepWork
 
 #: Steps with prompts whose seconds are kept, and plans on one cluster whose tables are.
 MOST_KEPT, MOST_PLANS = 4096, 64
@@ -44,9 +44,9 @@ class Known:
     """What is tabulated of a plan's steps whatever its engine captures: curves of decoding, shapes of steps with
     prompts, taken as they run and one after the other."""
 
-    curves: dict[Hashable, Curve] = field(default_factory=dict)
-    shapes: dict[Kind, Shape | None] = field(default_factory=dict)
-    serial: dict[Kind, Shape | None] = field(default_factory=dict)
+    curves: dict[Hashable, KnotCurve] = field(default_factory=dict)
+    shapes: dict[StepComposition, Shape | None] = field(default_factory=dict)
+    serial: dict[StepComposition, Shape | None] = field(default_factory=dict)
 
 
 class ProgramCosts:
@@ -90,25 +90,25 @@ class ProgramCosts:
 
     # --- steps ------------------------------------------------------------------------------------------------
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[StepWork]) -> float:
         """Of one step. Of several attention replicas that step together all wait for the busiest; experts see the
         tokens of all."""
         self._seen.add(works)
         return self._together(works)
 
-    def _together(self, works: Sequence[Work]) -> float:
+    def _together(self, works: Sequence[StepWork]) -> float:
         if len(works) == 1:
             return self._seconds(works[0], None)
         experts = self._mean_tokens(works)
         return max(self._seconds(work, experts) for work in works if work.tokens)
 
-    def _mean_tokens(self, works: Sequence[Work]) -> int | None:
+    def _mean_tokens(self, works: Sequence[StepWork]) -> int | None:
         """Tokens of attention replicas that share experts, in the mean, padded as each of them is; None where all have
         as many."""
         tokens = [self._padded(work) for work in works]
         return None if len(set(tokens)) == 1 else -(-sum(tokens) // len(tokens))
 
-    def _padded(self, work: Work) -> int:
+    def _padded(self, work: StepWork) -> int:
         if not work.chunks:
             return self._decodes.padded(work.sequences) * work.queries if work.sequences else 0
         rows = [(tokens, context, 1) for tokens, context, _ in work.chunks]
@@ -117,11 +117,11 @@ class ProgramCosts:
         filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.queries)
         return sum(queries * count for queries, _, count in filled)
 
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """Ends of the next ``steps`` steps of decoding, from now on: shape (steps,)."""
         return self.decode_each_s(works, steps).cumsum()
 
-    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """What each of them takes: shape (steps,)."""
         self._seen.add(works, steps)
         experts = self._mean_tokens(works)
@@ -129,16 +129,18 @@ class ProgramCosts:
         taken: Floats = each[0] if len(each) == 1 else np.max(each, axis=0)
         return taken
 
-    def _seconds(self, work: Work, expert_tokens: int | None) -> float:
+    def _seconds(self, work: StepWork, expert_tokens: int | None) -> float:
         if not work.chunks:
             return self._decodes.step_s(work, expert_tokens)
         whole_s = self._whole_s(work, expert_tokens)
         if work.sequences or not self.programs.divides_prompts:
             return whole_s
-        alone_s = [min(self._piece(*chunk[:2]), self._whole_s(Work((chunk,)), expert_tokens)) for chunk in work.chunks]
+        alone_s = [
+            min(self._piece(*chunk[:2]), self._whole_s(StepWork((chunk,)), expert_tokens)) for chunk in work.chunks
+        ]
         return min(whole_s, sum(alone_s))
 
-    def _whole_s(self, work: Work, expert_tokens: int | None) -> float:
+    def _whole_s(self, work: StepWork, expert_tokens: int | None) -> float:
         """Of a step with prompts that is one pass."""
         for way in (self._mixed, self._overlapped):
             found = way.seconds(work, expert_tokens)
@@ -149,7 +151,7 @@ class ProgramCosts:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
             self._kept[key] = self.programs.seconds(
-                self.programs.together(Work(work.chunks, contexts, work.queries), share)
+                self.programs.together(StepWork(work.chunks, contexts, work.queries), share)
             )
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
@@ -167,16 +169,16 @@ class ProgramCosts:
         if cached not in self._alone:
 
             def value(tokens: int) -> Floats:
-                return np.array([self.programs.seconds(self.programs.divided(Chunk(tokens, cached)))])
+                return np.array([self.programs.seconds(self.programs.divided(PromptChunk(tokens, cached)))])
 
             self._alone[cached] = Cells(value, 0.0)
         return self._alone[cached]
 
-    def exact(self, work: Work) -> Priced:
+    def exact(self, work: StepWork) -> Priced:
         """A step as its program says, not interpolated; of prompts that ranks divide the last piece."""
         return self.programs.price(self.programs.of(work)[-1])
 
-    def breakdown(self, work: Work) -> dict[str, float]:
+    def breakdown(self, work: StepWork) -> dict[str, float]:
         """Seconds of a step by what they are for: attention, experts, products, other kernels, collectives by their
         kind, host and idle."""
         parts: dict[str, float] = {}
@@ -185,7 +187,7 @@ class ProgramCosts:
                 parts[name] = parts.get(name, 0.0) + seconds
         return parts
 
-    def range_of(self, work: Work) -> tuple[float, float]:
+    def range_of(self, work: StepWork) -> tuple[float, float]:
         """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
         one for the stack and one for the engine's host, independent (:meth:`tspsim.costs.Costs.range_of`).
 

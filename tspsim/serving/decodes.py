@@ -5,7 +5,7 @@ At B sequences with contexts of the mean s a step takes
     f(B, s) = (1 − x)·f(B₀, s) + x·f(B₁, s),      x = (B − B₀) / (B₁ − B₀)
 
 where B₀ … B₁ is a *cell*: batches that run as the same captured graph, padded to B₁, or where nothing is captured so
-few that no tile of a product ends between them. Each f(B₀, ·) is a :class:`~tspsim.serving.tables.Curve`.
+few that no tile of a product ends between them. Each f(B₀, ·) is a :class:`~tspsim.serving.tables.KnotCurve`.
 
 Kernels take sequences of unequal contexts as as many of their mean, for bytes decide, and at least as long as for the
 longest of them alone: where one has most of the tokens, a step takes no less than f(1, longest). Two things are
@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 from .._memory import once
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from .flat import Layout, things_of
-from .grid import TILE, Quarters, Tokens
+from .flat import InstructionLayout, things_of
+from .grid import TILE, Quarters, TokenVectors
 from .programs import TYPICAL_CONTEXT, StepPrograms
-from .tables import Curve, Floats
-from .work import Work
+from .tables import Floats, KnotCurve
+from .work import StepWork
 
 #: Sequences up to which every batch that is not captured has a curve of its own: every expert more is felt.
 FEW = 64
@@ -58,7 +58,7 @@ class Decodes:
         Curves found already, of all engines that differ in their graphs alone.
     """
 
-    def __init__(self, programs: StepPrograms, known: dict[Hashable, Curve]) -> None:
+    def __init__(self, programs: StepPrograms, known: dict[Hashable, KnotCurve]) -> None:
         self.programs, self._curves = programs, known
         engine = programs.question.work.stack.engine
         self.queries, self._stages = programs.queries, programs.plan.pp
@@ -67,14 +67,14 @@ class Decodes:
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
-        self._layouts: dict[tuple[Captured, bool], Layout | None] = {}
+        self._layouts: dict[tuple[Captured, bool], InstructionLayout | None] = {}
         #: Of a batch: the curves at the ends of its cell (of one, where they are the same), and how far it is from the
         #: first to the second.
-        self._ends: dict[int, tuple[Curve, Curve | None, float]] = {}
+        self._ends: dict[int, tuple[KnotCurve, KnotCurve | None, float]] = {}
         #: Over tokens of experts, what those take in passes of which so much is captured.
-        self._experts: dict[Captured, Tokens] = {}
+        self._experts: dict[Captured, TokenVectors] = {}
         #: Of a batch: that, its own tokens, and what is hidden of it.
-        self._of_all: dict[int, tuple[Tokens, int, Quarters | None]] = {}
+        self._of_all: dict[int, tuple[TokenVectors, int, Quarters | None]] = {}
 
     def cell(self, batch: int) -> tuple[int, int, bool]:
         """The smallest and the largest batch (of one stage's part) that a batch stands between, and whether all of them
@@ -95,7 +95,7 @@ class Decodes:
         _, high, padded = self.cell(batch)
         return high if padded else batch
 
-    def step_s(self, work: Work, expert_tokens: int | None = None) -> float:
+    def step_s(self, work: StepWork, expert_tokens: int | None = None) -> float:
         """Seconds of the next step, bit for bit the first of :meth:`steps_s`."""
         if expert_tokens is not None:
             return self.step_s(work) + self._shared(work.sequences, expert_tokens)
@@ -110,14 +110,14 @@ class Decodes:
             return found
         return max(found, self._once(1, float(work.longest)))
 
-    def steps_s(self, work: Work, steps: int, expert_tokens: int | None = None) -> Floats:
+    def steps_s(self, work: StepWork, steps: int, expert_tokens: int | None = None) -> Floats:
         """Seconds of each of the next steps, where every context grows by one a step: shape (steps,).
         ``expert_tokens``: those of a replica, in the mean of all that share experts with it; None: as many as its own.
         """
         found = self._own_steps_s(work, steps)
         return found if expert_tokens is None else found + self._shared(work.sequences, expert_tokens)
 
-    def _own_steps_s(self, work: Work, steps: int) -> Floats:
+    def _own_steps_s(self, work: StepWork, steps: int) -> Floats:
         batch, tokens = work.sequences, work.context_tokens
         later = np.arange(steps, dtype=np.float64)
         # Whole tokens over sequences, as a step by itself has them, and not its first mean and what has been added.
@@ -153,7 +153,7 @@ class Decodes:
             found = found + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
         return self._not_below_the_longest(found, work, later)
 
-    def _not_below_the_longest(self, found: Floats, work: Work, later: Floats) -> Floats:
+    def _not_below_the_longest(self, found: Floats, work: StepWork, later: Floats) -> Floats:
         """A step takes no less than for its longest sequence alone, which is looked at where that has most tokens."""
         if work.sequences == 1 or MOST * work.longest < work.context_tokens:
             return found
@@ -176,7 +176,7 @@ class Decodes:
         found = start.at(at)
         return found if end is None else (1.0 - share) * found + share * end.at(at)
 
-    def _ends_of(self, batch: int) -> tuple[Curve, Curve | None, float]:
+    def _ends_of(self, batch: int) -> tuple[KnotCurve, KnotCurve | None, float]:
         found = self._ends.get(batch)
         if found is None:
             low, high, padded = self.cell(batch)
@@ -233,12 +233,12 @@ class Decodes:
         plain = float(experts_s(tokens)[0]) - float(experts_s(own)[0])
         return plain + hidden_s(tokens) if hidden_s is not None else plain
 
-    def _experts_in(self, captured: Captured) -> Tokens:
+    def _experts_in(self, captured: Captured) -> TokenVectors:
         if captured not in self._experts:
-            self._experts[captured] = Tokens(lambda n: np.array([self.programs.experts_s(n, captured)]))
+            self._experts[captured] = TokenVectors(lambda n: np.array([self.programs.experts_s(n, captured)]))
         return self._experts[captured]
 
-    def _hidden_in(self, batch: int, own: int, experts_s: Tokens) -> Callable[[int], float]:
+    def _hidden_in(self, batch: int, own: int, experts_s: TokenVectors) -> Callable[[int], float]:
         contexts = (self._typical,) * batch
         beside_s = self._seconds(contexts) - float(experts_s(own)[0])
         return lambda tokens: self._seconds(contexts, tokens / own) - float(experts_s(tokens)[0]) - beside_s
@@ -247,11 +247,11 @@ class Decodes:
     def _typical(self) -> int:
         return min(TYPICAL_CONTEXT, (self.programs.question.model.max_context or TYPICAL_CONTEXT) // 2)
 
-    def _curve(self, batch: int, padded: int) -> Curve:
+    def _curve(self, batch: int, padded: int) -> KnotCurve:
         """Over equal contexts of a batch; ``padded``: to what."""
         key = "equal", batch, padded
         if key not in self._curves:
-            self._curves[key] = Curve(lambda context: self._seconds((context,) * batch), self.bends)
+            self._curves[key] = KnotCurve(lambda context: self._seconds((context,) * batch), self.bends)
         return self._curves[key]
 
     @once
@@ -266,7 +266,7 @@ class Decodes:
         before, first, beyond = (float(curve(bend + more)) for more in (-1, 0, 1))
         return max(0.0, (first - before) - (beyond - first))
 
-    def _longer(self, batch: int, padded: int) -> Curve:
+    def _longer(self, batch: int, padded: int) -> KnotCurve:
         """Seconds of a token more of the longest context, where all others are so much shorter that the mean stays."""
         key = "longest", batch, padded
         if key not in self._curves:
@@ -278,7 +278,7 @@ class Decodes:
                     return 0.0
                 return max(0.0, self._seconds((context + more, *others)) - self._seconds((context,) * batch)) / more
 
-            self._curves[key] = Curve(value, self.bends, epsilon=0.2)
+            self._curves[key] = KnotCurve(value, self.bends, epsilon=0.2)
         return self._curves[key]
 
     def _seconds(self, contexts: tuple[int, ...], expert_share: float = 1.0) -> float:
@@ -300,7 +300,7 @@ class Decodes:
         (batch,) = passes
         return makespan_s + programs.host_s(batch.sequences, makespan_s)
 
-    def _layout(self, job: Job) -> Layout | None:
+    def _layout(self, job: Job) -> InstructionLayout | None:
         """Of passes of so many sequences; None where their programs are no chain of one stage."""
         programs, batch = self.programs, job.work.load.batch
         if self._stages > 1 or job.micro_batches > 1 or programs.walked(job) is None:
@@ -310,7 +310,7 @@ class Decodes:
         written = [programs.written_of(each) for each in jobs]
         whole = [things_of(each) for each in written]
         alike = [tuple(thing.does for thing in both) for both in zip(*whole, strict=True)]
-        return Layout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
+        return InstructionLayout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
 
 
 def weighed(weights: Floats, values: NDArray[Any]) -> Floats:

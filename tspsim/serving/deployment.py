@@ -23,13 +23,13 @@ from .costs import ProgramCosts, costs_of
 from .engine import Engine
 from .metrics import Bill, Cache
 from .policies import POLICIES, Policy
-from .replicas import Members, Pool
+from .replicas import Members, ReplicaPool
 from .routers import ROUTERS
-from .service import Desk
+from .service import Dispatcher
 from .speculation import Speculation as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
-from .work import Floats, StepwiseCost, Work
+from .work import Floats, StepwiseCost, StepWork
 
 #: Keys of ``engine`` that are no option of a scheduler: which one, and blocks or tokens of cache instead of the rule's.
 POLICY, BLOCKS, TOKENS = "policy", "num_gpu_blocks", "kv_tokens"
@@ -296,17 +296,17 @@ class Deployment:
         most = sessions if states is None or states.running is None else float(states.running)
         return Cache(tokens * caches, min(sessions, most) * caches)
 
-    def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> Pool:
+    def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> ReplicaPool:
         """So many of its engines behind their router, with steps that take ``factor`` times as long."""
         cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
         members = [Members(self.engine, cost, count, self.lanes)]
         if self.tiers is None:
-            return Pool(members, self.router, name)
+            return ReplicaPool(members, self.router, name)
         specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.lanes)
         layers, overlap = self.question.model.layers, self.tiers.overlap
         return TieredPool(members, self.router, name, tiers=specs, layers=layers, overlap=overlap)
 
-    def desk(self, factor: float = 1.0) -> Desk:
+    def desk(self, factor: float = 1.0) -> Dispatcher:
         """Its replicas behind their router, with steps that take ``factor`` times as long."""
         return self.pool(self.replicas, factor)
 
@@ -318,13 +318,13 @@ class Scaled:
     cost: StepwiseCost
     factor: float
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[StepWork]) -> float:
         return self.factor * self.cost.seconds(works)
 
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         return self.decode_each_s(works, steps).cumsum()
 
-    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         return self.factor * self.cost.decode_each_s(works, steps)
 
 

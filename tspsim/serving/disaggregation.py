@@ -24,9 +24,9 @@ import simpy
 from ..network.wires import Wires
 from .carry import Carrier, Holders
 from .clock import after
-from .replicas import Notice, Pool, Serves
+from .replicas import Notice, ReplicaPool, Serves
 from .requests import Request
-from .transfers import Transfer
+from .transfers import CacheTransfer
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Disaggregated:
     """Two pools as one desk."""
 
     #: Those who read, and those who write.
-    prefill: Pool
-    decode: Pool
+    prefill: ReplicaPool
+    decode: ReplicaPool
     #: Of both, by replica, which ranks hold which part of a cache; a replica of several attention replicas has one
     #: entry for each of them.
     holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
@@ -76,7 +76,7 @@ class Disaggregated:
     #: How caches go.
     handover: Handover = Handover()
     #: All caches that have come from the first to the second, in order.
-    moved: list[Transfer] = field(default_factory=list)
+    moved: list[CacheTransfer] = field(default_factory=list)
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put both pools on a clock."""
@@ -89,7 +89,7 @@ class Disaggregated:
         self.decode.open(env, self._has_been_written, every_step=every_step)
 
     @property
-    def transfers(self) -> Sequence[Transfer]:
+    def transfers(self) -> Sequence[CacheTransfer]:
         """Those, and what pools loaded from tiers of theirs."""
         return [*self.moved, *self.prefill.transfers, *self.decode.transfers]
 
@@ -180,7 +180,7 @@ class Disaggregated:
         source, destination = self.prefill.name_of(journey.giver), self.decode.name_of(journey.taker)
         exposed_s = now_s - journey.read_s
         self.moved.append(
-            Transfer(request.number, journey.start_s, now_s, source, destination, journey.size_bytes, exposed_s)
+            CacheTransfer(request.number, journey.start_s, now_s, source, destination, journey.size_bytes, exposed_s)
         )
         written.arrival_s = now_s
         self.decode.give(journey.taker, written, computed=request.prompt_tokens)

@@ -52,7 +52,7 @@ def things_of(stages: Sequence[Program]) -> list[Thing]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class InstructionLayout:
     """Where in programs that are written alike equal things stand, and what follows each place."""
 
     #: For each different thing, the index of the first that is like it in :func:`things_of`.
@@ -67,7 +67,7 @@ class Layout:
     starts: tuple[int, ...]
 
     @classmethod
-    def of(cls, stages: Sequence[Program], alike: Sequence[Hashable]) -> Layout:
+    def of(cls, stages: Sequence[Program], alike: Sequence[Hashable]) -> InstructionLayout:
         """Of stages whose programs are a chain, where things that are equal in ``alike`` are the same."""
         numbers: dict[Hashable, int] = {}
         where: list[int] = []
@@ -112,7 +112,7 @@ class Layout:
             issued += [issued_s for issued_s, _ in places]
         return cls(tuple(where), np.concatenate(follows), np.array(issued), tuple(starts))
 
-    def found_in(self, whole: Sequence[Thing], few: Sequence[Thing]) -> Layout | None:
+    def found_in(self, whole: Sequence[Thing], few: Sequence[Thing]) -> InstructionLayout | None:
         """The same with ``where`` counted in the things of a program with fewer layers: what stands before the first
         that is left out, and behind the last (counted from the end); None where some of it is in neither."""
         pairs = enumerate(zip(whole, few, strict=False))

@@ -23,9 +23,9 @@ from ..parallel import Job
 from ..parallel.expert_serving import mean_tokens
 from ..parallel.step import axes_of
 from ..program import Program
-from .carriers import COUNTED, LISTED, Carrier, lists_rows, unpacked
+from .carriers import COUNTED, LISTED, RowConsumer, lists_rows, unpacked
 from .flat import Thing, things_of
-from .order import Order, order_of
+from .order import InstructionOrder, order_of
 
 #: Programs that a form keeps, those from which it learns, and fewer than which say nothing about others.
 MOST_WRITTEN, LEARNT_FROM, LEAST = 512, 64, 3
@@ -72,7 +72,7 @@ class Carried:
     """An instruction that may carry the rows of pass ``number``: how often it did, and where it did not, by the lengths
     that its rows pass."""
 
-    def __init__(self, number: int, carrier: Carrier) -> None:
+    def __init__(self, number: int, carrier: RowConsumer) -> None:
         self.number, self.carrier = number, carrier
         self._held: Counter[Reach] = Counter()
         self._refuted: set[Reach] = set()
@@ -106,7 +106,7 @@ class Carried:
             self._refuted.add(self._reach(passes))
 
 
-class Form:
+class ProgramTemplate:
     """Steps whose programs have the same instructions: ``things`` take time in the first, whose passes are given."""
 
     def __init__(self, things: list[Thing], passes: Passes) -> None:
@@ -118,7 +118,7 @@ class Form:
         self._least = self._most = passes.counts
         self._carried = [
             [
-                Carried(number, Carrier(thing, field))
+                Carried(number, RowConsumer(thing, field))
                 for number, rows in enumerate(passes.rows)
                 for field in (LISTED if lists_rows(thing.what) else (COUNTED,))
                 if field.are_of(thing.what, rows)
@@ -202,7 +202,7 @@ class Form:
         return self._arrange() if changed else self._enter(numbers, things)
 
 
-class Forms:
+class ProgramTemplates:
     """Forms of one plan's steps.
 
     Parameters
@@ -218,14 +218,14 @@ class Forms:
         self, whole: Callable[[Job], list[Program]], few: Callable[[Job], list[Program]], bends: Sequence[int]
     ) -> None:
         self._whole, self._few, self._bends = whole, few, bends
-        self._forms: dict[Hashable, Form | None] = {}
-        self._orders: dict[Form, Order | None] = {}
+        self._forms: dict[Hashable, ProgramTemplate | None] = {}
+        self._orders: dict[ProgramTemplate, InstructionOrder | None] = {}
 
     def things_of(self, job: Job) -> list[Thing]:
         """What takes time in the few layers of a step's program."""
         return self._found(job)[0]
 
-    def ordered(self, job: Job) -> tuple[list[Thing], Order | None]:
+    def ordered(self, job: Job) -> tuple[list[Thing], InstructionOrder | None]:
         """The same, and the order of all layers; None where they have none, or too few were written yet."""
         things, form = self._found(job)
         if form is None or len(form.jobs) < LEAST:
@@ -235,7 +235,7 @@ class Forms:
             self._orders[form] = order_of(whole, few, job.model.layers)
         return things, self._orders[form]
 
-    def _found(self, job: Job) -> tuple[list[Thing], Form | None]:
+    def _found(self, job: Job) -> tuple[list[Thing], ProgramTemplate | None]:
         if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
             return things_of(self._few(job)), None
         passes = Passes(job, self._bends)
@@ -244,7 +244,7 @@ class Forms:
         if found is None:
             found = things_of(self._few(job))
             if not known:
-                form = Form(found, passes)
+                form = ProgramTemplate(found, passes)
             if form is not None and not form.learn(passes, found):
                 form = None
             self._forms[passes.kind] = form

@@ -117,7 +117,7 @@ class Cells:
         return self._known[n]
 
 
-class Tokens:
+class TokenVectors:
     """A vector over n = 1, 2, …: of few the value itself, as experts bend between any two of them, of more in cells."""
 
     def __init__(self, value: Vector, least: float = 0.0) -> None:
@@ -149,9 +149,9 @@ class Quarters:
         return start if n == low else start + (self._value(high) - start) * ((n - low) / (high - low))
 
 
-class Line:
+class KnotLine:
     """A vector over x ≥ 0, straight between knots: 0, powers of two, and middles as of
-    :class:`~tspsim.serving.tables.Curve`."""
+    :class:`~tspsim.serving.tables.KnotCurve`."""
 
     def __init__(self, value: Vector, least: float, bends: tuple[int, ...] = ()) -> None:
         self._value, self._least, self._bends = value, least, bends

@@ -32,7 +32,7 @@ ALONE, BEYOND = 64, 10
 
 
 @dataclass(frozen=True)
-class Found:
+class HighestRate:
     """What a search for the highest rate has found."""
 
     #: None where no rate keeps the bounds.
@@ -55,7 +55,7 @@ def highest_rate(
     rough: bool = False,
     start: float | None = None,
     progress: Progress | None = None,
-) -> Found:
+) -> HighestRate:
     """The highest rate at which the wanted share of requests keeps the bounds, by bisection.
 
     The same requests come at every rate, closer together or farther apart. How many there are does not depend on how
@@ -73,19 +73,19 @@ def highest_rate(
     alone = search.alone()
     if kept_share(alone, search.bounds, traffic.protocol.apart) < traffic.share:
         missed = misses_in_words(alone, search.bounds, traffic.share)
-        return Found(None, ALONE_RATE, len(alone), 1, search.sent, missed)
+        return HighestRate(None, ALONE_RATE, len(alone), 1, search.sent, missed)
     first = start or 1.0 / float(alone.e2e_s.mean())
     e2e_s = float(alone.e2e_s.mean())
     low, high = search.closer(*search.around(first, WIDE, lambda rate: search.roughly(rate, e2e_s)), NEAR)
     if rough:
-        return Found(low, high, search.used[low], search.runs, search.sent)
+        return HighestRate(low, high, search.used[low], search.runs, search.sent)
     low, high = search.closer(*search.around(low, STEP, search.kept_at), CLOSE)
     trace = traffic.arrivals.trace()
     stated = min(search.most, traffic.requests or (len(trace) if trace is not None else 0))
     while stated > search.used[low] and not search.kept_at(low, stated):
         low, high = four_digits(low / (1.0 + CLOSE)), low
         search.used.setdefault(low, 0)
-    return Found(low, high, max(search.used[low], stated), search.runs, search.sent)
+    return HighestRate(low, high, max(search.used[low], stated), search.runs, search.sent)
 
 
 class _Search:

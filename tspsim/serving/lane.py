@@ -13,7 +13,7 @@ from .log import StepLog
 from .requests import Request
 from .sequence import Sequence
 from .settings import Settings
-from .work import Chunk, Work
+from .work import PromptChunk, StepWork
 
 #: Of a run, so that what is priced ahead stays small.
 MOST_STEPS = 4096
@@ -325,25 +325,25 @@ class Lane:
 
     # --- a step ---------------------------------------------------------------------------------------------
 
-    def work(self, plan: StepPlan) -> Work:
+    def work(self, plan: StepPlan) -> StepWork:
         """The work of a plan's step; its contexts can be listed until the lane moves on."""
         self._edition += 1
         decoders, extra = self.decoders, self.padded() if plan.decodes else []
         listed = partial(self._contexts, plan, extra, self._edition, decoders.counter)
-        chunks: tuple[Chunk, ...] = ()
+        chunks: tuple[PromptChunk, ...] = ()
         if plan.chunks:
-            chunks = tuple([Chunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
+            chunks = tuple([PromptChunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
             going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
             if going_on:
                 # One query behind a cache that came from elsewhere is what a sequence that decodes has.
                 rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
                 others = tuple([chunks[index].context_tokens for index in going_on])
-                return Work(rest, listed() + others, self.queries)
+                return StepWork(rest, listed() + others, self.queries)
         if not plan.decodes:
-            return Work(chunks, (), self.queries)
+            return StepWork(chunks, (), self.queries)
         if plan.stalled or extra:
-            return Work(chunks, listed(), self.queries)
-        return Work.counted(chunks, self.queries, decoders.count, decoders.context_tokens, decoders.longest, listed)
+            return StepWork(chunks, listed(), self.queries)
+        return StepWork.counted(chunks, self.queries, decoders.count, decoders.context_tokens, decoders.longest, listed)
 
     def padded(self) -> list[Sequence]:
         """Sequences that have ended and are computed all the same, beside those that decode."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Kind(IntEnum):
+class StepKind(IntEnum):
     """What a step computes."""
 
     DECODE = 0
@@ -48,7 +48,7 @@ class StepLog:
     ============== =======================================================================
     start_s, end_s of the run, on the clock of the simulation
     steps          in it, alike but for their contexts
-    kind           :class:`Kind`
+    kind           :class:`StepKind`
     sequences      that decode, over all attention replicas
     chunk_tokens   of prompts, computed in it
     waiting        requests that were not admitted when it began
@@ -77,7 +77,7 @@ class StepLog:
         start_s: float,
         end_s: float,
         steps: int,
-        kind: Kind,
+        kind: StepKind,
         sequences: int,
         chunk_tokens: int,
         waiting: int,
@@ -87,7 +87,7 @@ class StepLog:
         """A run; decode steps that go on like those before them are one run with them. ``staying`` None: all that
         decode stay, and nobody else."""
         run = self._run
-        if kind is Kind.DECODE and chunk_tokens == 0:
+        if kind is StepKind.DECODE and chunk_tokens == 0:
             if self._last == (start_s, sequences, waiting):
                 assert run is not None
                 start_s, steps = run[0], run[2] + steps

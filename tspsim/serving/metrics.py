@@ -28,17 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
-from .log import Kind, StepLog
-from .streams import ONCE, Stream, reached
+from .log import StepKind, StepLog
+from .streams import ONCE, ValueStream, reached
 from .waits import Waits, tpot_s
 
 __all__ = ["Bill", "Cache", "Waits", "gaps", "itl", "measure", "spread", "tpot_s", "weighted_percentiles"]
 PERCENTILES = (50, 90, 99)
 
 
-def spread(values: Floats | Stream) -> dict[str, float] | None:
+def spread(values: Floats | ValueStream) -> dict[str, float] | None:
     """Mean and percentiles of those that are numbers; None of nothing."""
-    if isinstance(values, Stream):
+    if isinstance(values, ValueStream):
         if not values.count():
             return None
         told = zip(PERCENTILES, values.percentiles(PERCENTILES), strict=True)
@@ -68,7 +68,7 @@ def gaps(logs: Iterable[StepLog], from_s: float, to_s: float) -> Iterator[tuple[
         kept, told = np.empty(0, dtype=log.TYPE), 0
         for piece in log.pieces():
             rows = np.concatenate([kept, piece])
-            decoding = (rows["sequences"] > 0) & (rows["kind"] != Kind.PREFILL)
+            decoding = (rows["sequences"] > 0) & (rows["kind"] != StepKind.PREFILL)
             decodes = np.flatnonzero(decoding)
             if len(decodes) > told:
                 yield from _gaps_of(rows, decoding, decodes[told:], from_s, to_s)

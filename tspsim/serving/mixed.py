@@ -29,13 +29,13 @@ from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
 from ..program import Program
-from .carriers import Carrier, carrier_of
-from .compositions import BATCH, SECOND, Change, Kind, Part, compositions, part_by
-from .flat import Layout, Thing, things_of
-from .grid import TILE, Cells, Line, Tokens
+from .carriers import RowConsumer, carrier_of
+from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
+from .flat import InstructionLayout, Thing, things_of
+from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
-from .work import Chunk, Work
+from .work import PromptChunk, StepWork
 
 #: Tokens of compositions that are compared, and to what their sums must meet the walk's.
 COMPARED, SURE = 2048, 1e-9
@@ -68,18 +68,18 @@ class Mixed:
         self,
         programs: StepPrograms,
         plain: StepPrograms,
-        shapes: dict[Kind, Shape | None],
+        shapes: dict[StepComposition, Shape | None],
         bends: tuple[int, ...],
         *,
         serial: bool = False,
     ) -> None:
         self.programs, self.plain, self.bends, self.serial = programs, plain, bends, serial
         self._plain_shapes = shapes
-        self._shapes: dict[Kind, Shape | None] = {}
+        self._shapes: dict[StepComposition, Shape | None] = {}
         engine = programs.question.work.stack.engine
         self.sizes = engine.graphs.tokens(1, engine.slots) if engine.graphs.pieces and engine.graphs.pads else ()
 
-    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+    def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Of one step; None where it cannot be put together from parts. ``expert_tokens``: those of a replica, in the
         mean of all that share experts with it; None: as many as its own."""
         cached = False
@@ -89,7 +89,7 @@ class Mixed:
             cached = cached or before > 0
         pieces = bool(self.sizes) and work.tokens <= self.sizes[-1]
         captured = Captured.PIECES if pieces else Captured.NOTHING
-        kind = Kind(work.sequences > 0, work.outputs > 0, cached, captured)
+        kind = StepComposition(work.sequences > 0, work.outputs > 0, cached, captured)
         shapes = self._shapes if pieces else self._plain_shapes
         if kind not in shapes:
             shapes[kind] = shape_of(self, kind)
@@ -97,7 +97,7 @@ class Mixed:
         return None if shape is None else shape.seconds(work, expert_tokens)
 
 
-def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
+def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     """What steps of a kind are made of; None where their programs are no chain of one stage, or their parts cannot be
     told from each other."""
     pieces = kind.captured is Captured.PIECES
@@ -105,7 +105,7 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
     if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
         return None
-    written: dict[Change | None, tuple[Job, list[Thing]]] = {}
+    written: dict[CompositionChange | None, tuple[Job, list[Thing]]] = {}
     stages: list[Program] = []
     for change, work in compositions(kind, programs.queries, more, tokens).items():
         jobs = programs.together(work)
@@ -117,20 +117,20 @@ def shape_of(mixed: Mixed, kind: Kind) -> Shape | None:
     every = [[thing.does for thing in things] for _, things in written.values()]
     if any(len(each) != len(every[0]) for each in every):
         return None
-    layout = Layout.of(stages, list(zip(*every, strict=True)))
-    parts: list[Part] = []
-    carriers: list[Carrier] = []
+    layout = InstructionLayout.of(stages, list(zip(*every, strict=True)))
+    parts: list[InstructionPart] = []
+    carriers: list[RowConsumer] = []
     job, first = written[None]
     for index in layout.where:
         same = first[index].does
         changed = {change for change, (_, its) in written.items() if its[index].does != same and change}
         part = part_by(changed, {change for change in written if change})
-        if part is Part.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
-            part = Part.EXPERTS
-        if part in (None, Part.PROMPTS):
+        if part is InstructionPart.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
+            part = InstructionPart.EXPERTS
+        if part in (None, InstructionPart.PROMPTS):
             carrier = carrier_of([job.rows for job, _ in written.values()], [its[index] for _, its in written.values()])
             if carrier is not None:
-                part = Part.CARRIED
+                part = InstructionPart.CARRIED
                 carriers.append(carrier)
         if part is None:
             return None
@@ -156,16 +156,16 @@ class Shape:
         programs: StepPrograms,
         sizes: tuple[int, ...],
         bends: tuple[int, ...],
-        layout: Layout,
+        layout: InstructionLayout,
         things: list[Thing],
-        parts: tuple[Part, ...],
-        carriers: Sequence[Carrier],
-        kind: Kind,
+        parts: tuple[InstructionPart, ...],
+        carriers: Sequence[RowConsumer],
+        kind: StepComposition,
     ) -> None:
         self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
-        index = {part: [i for i, each in enumerate(parts) if each is part] for part in Part}
-        self._where = {part: [layout.where[i] for i in index[part]] for part in Part}
-        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in Part}
+        index = {part: [i for i, each in enumerate(parts) if each is part] for part in InstructionPart}
+        self._where = {part: [layout.where[i] for i in index[part]] for part in InstructionPart}
+        self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in InstructionPart}
         self._times = programs.times(kind.captured)
         self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
@@ -174,62 +174,71 @@ class Shape:
         self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
         #: Tokens of a prompt's piece that stands beside what is looked at.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
-        self._last: dict[Work, list[Thing]] = {}
-        self._constant = layout.issued_s + self._sums(things, Part.NOTHING)
+        self._last: dict[StepWork, list[Thing]] = {}
+        self._constant = layout.issued_s + self._sums(things, InstructionPart.NOTHING)
         smallest = self._written(self._work(MOST_DECODED + 1 if not sizes else sizes[0] + MOST_DECODED))
-        least = self._least = sum(float(self._sums(smallest, part)[0]) for part in Part)
+        least = self._least = sum(float(self._sums(smallest, part)[0]) for part in InstructionPart)
         first = self._beside + MOST_DECODED + 1
 
-        def over_tokens(part: Part) -> Cells:
+        def over_tokens(part: InstructionPart) -> Cells:
             return Cells(lambda n: self._part(part, self._work(n - self._beside)), least, first=first, ends=sizes)
 
-        self._tokens, self._experts = over_tokens(Part.TOKENS), over_tokens(Part.EXPERTS)
-        self._of_all = Tokens(self._of_experts, least)
-        self._outputs = Cells(lambda n: self._part(Part.OUTPUTS, self._sampling(n)), least, coarse=64)
-        self._read_tokens = Cells(lambda n: self._part(Part.READ, self._work(n)), least, first=MOST_DECODED + 1)
-        self._cached = Cells(lambda n: self._part(Part.CACHED, self._work(self._piece, n)), least)
-        self._lengths = Cells(lambda n: self._part(Part.LENGTHS, self._long(n)), least)
+        self._tokens, self._experts = over_tokens(InstructionPart.TOKENS), over_tokens(InstructionPart.EXPERTS)
+        self._of_all = TokenVectors(self._of_experts, least)
+        self._outputs = Cells(lambda n: self._part(InstructionPart.OUTPUTS, self._sampling(n)), least, coarse=64)
+        self._read_tokens = Cells(
+            lambda n: self._part(InstructionPart.READ, self._work(n)), least, first=MOST_DECODED + 1
+        )
+        self._cached = Cells(lambda n: self._part(InstructionPart.CACHED, self._work(self._piece, n)), least)
+        self._lengths = Cells(lambda n: self._part(InstructionPart.LENGTHS, self._long(n)), least)
         self._prompts: dict[int, Cells] = {}
-        self._decoding: dict[int, Line] = {}
+        self._decoding: dict[int, KnotLine] = {}
         # What a window leaves of several prompts costs what one prompt of all their tokens does.
         half = self._piece // 2 if sizes else COMPARED // 2
-        apart = self._part(Part.PROMPTS, self._step((Chunk(half + 32, 0), Chunk(half - 32, 0))))
-        together = self._part(Part.PROMPTS, self._step((Chunk(2 * half, 0),)))
+        apart = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(half + 32, 0), PromptChunk(half - 32, 0))))
+        together = self._part(InstructionPart.PROMPTS, self._step((PromptChunk(2 * half, 0),)))
         self._joins = bool(abs(apart - together).max() <= EPSILON / 2 * least)
         self._shares_experts, self._reads, self._caches, self._spans, self._prompted = (
-            bool(self._where[part]) for part in (Part.EXPERTS, Part.READ, Part.CACHED, Part.LENGTHS, Part.PROMPTS)
+            bool(self._where[part])
+            for part in (
+                InstructionPart.EXPERTS,
+                InstructionPart.READ,
+                InstructionPart.CACHED,
+                InstructionPart.LENGTHS,
+                InstructionPart.PROMPTS,
+            )
         )
-        self._carries = self._follows[Part.CARRIED]
+        self._carries = self._follows[InstructionPart.CARRIED]
 
     # --- what is looked at ------------------------------------------------------------------------------------
 
-    def _work(self, tokens: int, cached: int = 0) -> Work:
+    def _work(self, tokens: int, cached: int = 0) -> StepWork:
         """A piece of a prompt and, where any decodes, one sequence."""
-        return self._step((Chunk(tokens, cached),))
+        return self._step((PromptChunk(tokens, cached),))
 
-    def _step(self, pieces: tuple[Chunk, ...]) -> Work:
+    def _step(self, pieces: tuple[PromptChunk, ...]) -> StepWork:
         """Pieces of prompts and, where any decodes, one sequence; the pieces end where something has to be sampled, and
         one at least has some tokens cached where the kind's have."""
         if self.kind.cached and not any(piece.context_tokens for piece in pieces):
             pieces = (*pieces[:-1], pieces[-1]._replace(context_tokens=1))
         ends = self.kind.outputs and not self.kind.decodes
         contexts = (STANDING,) if self.kind.decodes else ()
-        return Work(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
+        return StepWork(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
 
-    def _long(self, length: int) -> Work:
+    def _long(self, length: int) -> StepWork:
         """A piece of a prompt that has so many tokens then, at least as many as the piece."""
         return self._work(min(length, self._piece), max(0, length - self._piece))
 
-    def _sampling(self, outputs: int) -> Work:
+    def _sampling(self, outputs: int) -> StepWork:
         """A step with so many tokens sampled, or as near as sequences come with all their queries."""
         each = self.programs.queries
         if not self.kind.decodes:
-            return Work(tuple(Chunk(self._piece, self._before) for _ in range(outputs)), (), each)
+            return StepWork(tuple(PromptChunk(self._piece, self._before) for _ in range(outputs)), (), each)
         batch = max(1, outputs // each)
         tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * each)
-        return Work((Chunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
+        return StepWork((PromptChunk(tokens, self._before, outputs > batch * each),), (STANDING,) * batch, each)
 
-    def _written(self, work: Work) -> list[Thing]:
+    def _written(self, work: StepWork) -> list[Thing]:
         if work not in self._last:
             # Parts are asked about one after the other.
             (job,) = self.programs.together(work)
@@ -240,12 +249,12 @@ class Shape:
         """Seconds of what depends on tokens of all that share experts, so many a replica, in a step of few."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
-        return self._sums(self.programs.things_of(job), Part.EXPERTS)
+        return self._sums(self.programs.things_of(job), InstructionPart.EXPERTS)
 
-    def _part(self, part: Part, work: Work) -> Floats:
+    def _part(self, part: InstructionPart, work: StepWork) -> Floats:
         return self._sums(self._written(work), part)
 
-    def _sums(self, things: list[Thing], part: Part) -> Floats:
+    def _sums(self, things: list[Thing], part: InstructionPart) -> Floats:
         """For every place, the seconds of a part's instructions from there on."""
         taken = [self._times(things[i]) for i in self._where[part]]
         sums: Floats = self._follows[part] @ np.array(taken)
@@ -253,7 +262,7 @@ class Shape:
 
     # --- a step -----------------------------------------------------------------------------------------------
 
-    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+    def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Of a step of this shape; None where what it is padded with does not fit into a table."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
@@ -294,11 +303,11 @@ class Shape:
     def _carried_s(self, index: int, rows: Any) -> float:
         return self._once(self._carriers[index].with_rows(rows))
 
-    def _read(self, chunks: tuple[Chunk, ...]) -> Floats:
+    def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of
         several from their program."""
         if len(chunks) > 1 and not self._joins:
-            return self._part(Part.PROMPTS, self._step(chunks))
+            return self._part(InstructionPart.PROMPTS, self._step(chunks))
         tokens, cached = sum([chunk.query_tokens for chunk in chunks]), min([chunk.context_tokens for chunk in chunks])
         low, high = around(cached)
         start = self._behind(low)(tokens)
@@ -310,7 +319,7 @@ class Shape:
         if cached not in self._prompts:
 
             def value(tokens: int) -> Floats:
-                return self._part(Part.PROMPTS, self._work(tokens, cached))
+                return self._part(InstructionPart.PROMPTS, self._work(tokens, cached))
 
             self._prompts[cached] = Cells(value, self._least, first=MOST_DECODED + 1)
         return self._prompts[cached]
@@ -325,15 +334,17 @@ class Shape:
             return start
         return start + (self._decoding_of(high)(mean) - start) * ((batch - low) / (high - low))
 
-    def _decoding_of(self, batch: int) -> Line:
+    def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:
             tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
 
             def value(context: int) -> Floats:
-                work = Work((Chunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries)
-                return self._part(Part.DECODING, work)
+                work = StepWork(
+                    (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries
+                )
+                return self._part(InstructionPart.DECODING, work)
 
-            self._decoding[batch] = Line(value, self._least, self.bends)
+            self._decoding[batch] = KnotLine(value, self._least, self.bends)
         return self._decoding[batch]
 
 
@@ -350,7 +361,7 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: Work, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+def rows_of(work: StepWork, padding: int, bends: tuple[int, ...] = ()) -> Rows:
     """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
     where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]

@@ -16,7 +16,7 @@ from ..question import look_up
 from ..scenario import Scenario, load
 from ..steps import Batch
 from .costs import ProgramCosts, costs_of
-from .work import Chunk, Work
+from .work import PromptChunk, StepWork
 
 #: Batches whose answer is kept.
 MOST_KEPT = 1 << 17
@@ -29,10 +29,10 @@ class Seconds(float):
 
     __slots__ = ("_costs", "_work")
     _costs: ProgramCosts
-    _work: Work
+    _work: StepWork
 
     @classmethod
-    def of(cls, seconds: float, costs: ProgramCosts, work: Work) -> Seconds:
+    def of(cls, seconds: float, costs: ProgramCosts, work: StepWork) -> Seconds:
         found = cls(seconds)
         found._costs, found._work = costs, work
         return found
@@ -91,9 +91,9 @@ class Oracle:
             known = self._kept[rows] = Seconds.of(self._costs.seconds([work]), self._costs, work)  # type: ignore[index]
         return known
 
-    def work(self, rows: Iterable[Sequence[int]]) -> Work:
+    def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
         """The batch as an engine's scheduler hands it out."""
-        chunks: list[Chunk] = []
+        chunks: list[PromptChunk] = []
         contexts: list[int] = []
         for row in rows:
             whole = len(row) == 3 and all(isinstance(value, int) and value >= 0 for value in row)
@@ -104,10 +104,10 @@ class Oracle:
             if queries == self.queries and context:
                 contexts += [context] * count
             else:
-                chunks += [Chunk(queries, context)] * count
+                chunks += [PromptChunk(queries, context)] * count
         if not chunks and not contexts:
             raise InputError("an empty batch takes no step", key="batch")
-        return Work(chunks, contexts, self.queries)
+        return StepWork(chunks, contexts, self.queries)
 
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
         """Seconds of a step by what they are for: attention, experts, products, collectives, host."""

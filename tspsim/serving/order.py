@@ -17,7 +17,7 @@ from .flat import Thing, timed
 Place = tuple[float, tuple[int, ...]]
 
 
-class Order:
+class InstructionOrder:
     """The order in steps whose programs have the same instructions.
 
     Parameters
@@ -44,7 +44,7 @@ class Order:
         return max(end_s, self._issued_s)
 
 
-def order_of(whole: Sequence[Program], few: Sequence[Program], layers: int) -> Order | None:
+def order_of(whole: Sequence[Program], few: Sequence[Program], layers: int) -> InstructionOrder | None:
     """From the programs of some steps of a model with so many layers, and what of each is written for a few of these,
     whose things it counts in; None where they are no such chains, or not alike."""
     few_things, things = alike(few, layers), alike(whole, layers)
@@ -57,7 +57,7 @@ def order_of(whole: Sequence[Program], few: Sequence[Program], layers: int) -> O
     found = [places_of(program, where) for program in whole]
     if found[0] is None or any(each != found[0] for each in found):
         return None
-    return Order(*found[0])
+    return InstructionOrder(*found[0])
 
 
 def alike(programs: Sequence[Program], layers: int) -> list[Hashable]:

@@ -16,7 +16,7 @@ from .grid import Cells
 from .mixed import Mixed
 from .programs import StepPrograms
 from .tables import Floats
-from .work import Chunk, Work
+from .work import PromptChunk, StepWork
 
 #: Numbers of sequences that are looked at, and contexts of theirs.
 SEQUENCES, CONTEXT = (1, 8, 32, 128, 512, 2048), 2048
@@ -39,7 +39,7 @@ class Overlapped:
         self.programs, self._serial = programs, serial
         self._ratios: dict[int, Cells] = {}
 
-    def seconds(self, work: Work, expert_tokens: int | None = None) -> float | None:
+    def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
         """Of one step; None where its parts have no tables."""
         serial_s = self._serial.seconds(work, expert_tokens)
         if serial_s is None:
@@ -57,7 +57,7 @@ class Overlapped:
 
             def value(tokens: int) -> Floats:
                 """Of the fewest tokens, from so many on, that have tables: padding may leave the very first without."""
-                work = Work((Chunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
+                work = StepWork((PromptChunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
                 serial_s = self._serial.seconds(work)
                 if serial_s is None:
                     return value(tokens + 1)

@@ -30,7 +30,7 @@ ENOUGH_TO_GROW = 2000
 
 
 @dataclass(frozen=True)
-class Point:
+class LoadedRun:
     """A run, what its steps were like, and whether somebody interrupted it."""
 
     run: ServingRun
@@ -90,7 +90,7 @@ def point(
     ranges: bool = True,
     steady: bool = True,
     progress: Progress | None = None,
-) -> Point:
+) -> LoadedRun:
     """One point of a curve, with its ranges, and unless it is left out with its steady part."""
     waits, outcome = serve(deployment, traffic, every_step=every_step, progress=progress)
     label = dict(traffic.arrivals.label)
@@ -115,7 +115,7 @@ def point(
         deployment.engine.kv_tokens,
         deployment.costs.front_end_s,
     )
-    return Point(run, typical, outcome.interrupted)
+    return LoadedRun(run, typical, outcome.interrupted)
 
 
 def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Outcome) -> dict[str, Any]:

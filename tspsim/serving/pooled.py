@@ -21,7 +21,7 @@ from .costs import ProgramCosts
 from .deployment import ROUTER, Deployment
 from .disaggregation import Disaggregated, Handover
 from .metrics import Bill, Cache
-from .service import Desk
+from .service import Dispatcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class PooledDeployment(Deployment):
         refused = {name: part.refusal(longest) for name, part in self.parts.items()}
         return next((f"{name}: {words}" for name, words in refused.items() if words is not None), None)
 
-    def desk(self, factor: float = 1.0) -> Desk:
+    def desk(self, factor: float = 1.0) -> Dispatcher:
         pools = {name: part.pool(self.count(name) * part.replicas, factor, name) for name, part in self.parts.items()}
         handover = Handover(
             self.pools.transfer == "push",

@@ -24,8 +24,8 @@ from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
 from .flat import Thing, timed
-from .forms import Forms
-from .work import Chunk, Work
+from .forms import ProgramTemplates
+from .work import PromptChunk, StepWork
 
 #: What hides nothing: of a step that cannot be cut into two.
 ALONE = "none"
@@ -133,7 +133,7 @@ class StepPrograms:
         )
         return self.job(self.decode_step, load)
 
-    def of(self, work: Work, expert_share: float = 1.0) -> list[Job]:
+    def of(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
         """The step of some work: one pass, or where nothing decodes, ranks can divide the tokens of prompts, and that
         takes less, one for every piece of one, divided or not. ``expert_share``: tokens of a replica in the mean of
         all that share experts, over these."""
@@ -142,15 +142,15 @@ class StepPrograms:
             return together
         alone: list[Job] = []
         for chunk in work.chunks:
-            ways = self.divided(chunk, expert_share), self.together(Work((chunk,)), expert_share)
+            ways = self.divided(chunk, expert_share), self.together(StepWork((chunk,)), expert_share)
             alone += min(ways, key=self.seconds)
         return min(alone, together, key=self.seconds)
 
-    def divided(self, chunk: Chunk, expert_share: float = 1.0) -> list[Job]:
+    def divided(self, chunk: PromptChunk, expert_share: float = 1.0) -> list[Job]:
         """A pass of a piece of a prompt whose tokens ranks divide."""
         return [self._alone(Piece(*chunk), expert_share)]
 
-    def together(self, work: Work, expert_share: float = 1.0) -> list[Job]:
+    def together(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
         """One pass of all there is; pieces that decode kernels take run padded where those of prompts take less."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
@@ -161,7 +161,7 @@ class StepPrograms:
             return found
         return min(found, [self._mixed(work, longer, expert_share)], key=self.seconds)
 
-    def _mixed(self, work: Work, pieces: Sequence[Piece], expert_share: float) -> Job:
+    def _mixed(self, work: StepWork, pieces: Sequence[Piece], expert_share: float) -> Job:
         """A pass of pieces of prompts beside what decodes of some work."""
         load = Load(
             prompts=len(pieces),
@@ -199,12 +199,12 @@ class StepPrograms:
         return self._forms.things_of(job)
 
     @once
-    def _forms(self) -> Forms:
+    def _forms(self) -> ProgramTemplates:
         model = self.question.model
         models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
         kinds = [(each, block) for each in models for block in each.distinct]
         bends = {length for each, block in kinds for length in each.attention_of(block).bends(each, block)}
-        return Forms(self.written_of, self._few_of, sorted(bends))
+        return ProgramTemplates(self.written_of, self._few_of, sorted(bends))
 
     def _few_of(self, job: Job) -> list[Program]:
         """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches

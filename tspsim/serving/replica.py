@@ -13,10 +13,10 @@ from simpy.events import EventPriority
 from .clock import happens_by, reach
 from .engine import Engine
 from .lane import Lane, StepPlan
-from .log import Kind, StepLog
+from .log import StepKind, StepLog
 from .requests import Request
 from .sequence import Sequence
-from .work import EachStepCost, Floats, StepCost, StepwiseCost, Work
+from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
 
 #: Behind all that happens at the same time; and behind the ends of all engines' steps: a step sees what arrives when it
 #: begins, also from who was answered elsewhere at that time.
@@ -41,7 +41,7 @@ class Moment(simpy.Event):
 
 
 @dataclass(slots=True)
-class Run:
+class EqualSteps:
     """Steps under way, all alike: their plans, when they began and when each of them ends, and what the log tells of
     them. Steps that are ``logged`` already began before; at the end of step ``noting`` arrivals are noted (0: of none).
     """
@@ -50,7 +50,7 @@ class Run:
     start_s: float
     ends_s: Floats | list[float]
     steps: int
-    kind: Kind
+    kind: StepKind
     sequences: int
     chunk_tokens: int
     waiting: int
@@ -75,7 +75,7 @@ class Replica:
         Seconds of a step.
     lanes
         Attention replicas that step together (attention data parallelism): each has queues and a cache of its own, and
-        a step of all takes as long as ``cost`` says of one :class:`Work` each.
+        a step of all takes as long as ``cost`` says of one :class:`StepWork` each.
     on_first_token, on_end
         Called with the request when its first output is there, and its last.
     on_chunk
@@ -113,7 +113,7 @@ class Replica:
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._stepwise = cost if isinstance(cost, StepwiseCost) else None
-        self._run: Run | None = None
+        self._run: EqualSteps | None = None
         #: Events of an older generation are void.
         self._generation = 0
         self._idle = True
@@ -224,7 +224,7 @@ class Replica:
         if self._notices:
             self._tell()
 
-    def _cut(self, run: Run, lane: Lane, now_s: float) -> None:
+    def _cut(self, run: EqualSteps, lane: Lane, now_s: float) -> None:
         """The run ends where the lane looks for what has arrived."""
         under_way = bisect_left(run.ends_s, now_s, 0, run.steps) + 1
         steps = lane.seen_after(under_way)
@@ -236,7 +236,7 @@ class Replica:
             run.steps = steps
             self._at(float(run.ends_s[steps - 1]), self._settle)
 
-    def _note(self, run: Run) -> None:
+    def _note(self, run: EqualSteps) -> None:
         """A step with arrivals is over and the run goes on: in the log its steps from now on have more that wait."""
         steps, run.noting = run.noting, 0
         used = sum([lane.used_tokens(steps) for lane in self.lanes])
@@ -245,7 +245,7 @@ class Replica:
         for lane in self.lanes:
             lane.note()
 
-    def _log(self, run: Run, steps: int, used: int, staying: int) -> float:
+    def _log(self, run: EqualSteps, steps: int, used: int, staying: int) -> float:
         """The first steps of a run as far as they are not logged, the tokens in use then, and sequences that go on;
         when they are over."""
         end_s, more = float(run.ends_s[steps - 1]), steps - run.logged
@@ -313,16 +313,16 @@ class Replica:
                 wake_s = min([lane.wake_s() for lane in lanes])
                 if wake_s < inf:
                     ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
-            kind = Kind.DECODE
+            kind = StepKind.DECODE
         else:
             ends_s = [start_s + self.cost.seconds(works)]
             read = any(work.chunks for work in works)
-            kind = (Kind.MIXED if sequences else Kind.PREFILL) if read else Kind.DECODE
+            kind = (StepKind.MIXED if sequences else StepKind.PREFILL) if read else StepKind.DECODE
         if self._on_chunk is not None:
             for plan in plans:
                 for entry, tokens in plan.chunks:
                     self._on_chunk(entry.request, entry.computed, entry.computed + tokens, float(ends_s[-1]))
-        self._run = Run(plans, start_s, ends_s, len(ends_s), kind, sequences, chunk_tokens, waiting)
+        self._run = EqualSteps(plans, start_s, ends_s, len(ends_s), kind, sequences, chunk_tokens, waiting)
         return float(ends_s[-1])
 
     def _steps(self, plans: list[StepPlan]) -> int:
@@ -333,7 +333,7 @@ class Replica:
             return self.lanes[0].steady() if plans[0].again else 1
         return min([lane.steady() for lane in self.lanes]) if all(plan.again for plan in plans) else 1
 
-    def _decode_ends(self, start_s: float, works: list[Work], steps: int) -> Floats | list[float]:
+    def _decode_ends(self, start_s: float, works: list[StepWork], steps: int) -> Floats | list[float]:
         """When each of the next decode steps ends."""
         if steps == 1:
             return [start_s + self.cost.seconds(works)]

@@ -14,7 +14,7 @@ from .log import StepLog
 from .replica import ChunkNotice, Replica
 from .requests import Request
 from .routers import ROUTERS, Backend
-from .transfers import Transfer
+from .transfers import CacheTransfer
 from .work import StepCost
 
 #: What is called with a request when something has happened to it.
@@ -62,7 +62,7 @@ class Members:
         )
 
 
-class Sent:
+class RoutedReplica:
     """A replica as its pool's router knows it: with requests that it was chosen for and that are on their way still,
     behind a prompt that is read elsewhere, or a cache over a link."""
 
@@ -114,7 +114,7 @@ class Sent:
         self._replica.watch(notice)
 
 
-class Pool:
+class ReplicaPool:
     """Replicas behind one router, mostly equal ones.
 
     Parameters
@@ -150,7 +150,7 @@ class Pool:
                     env, on_end, every_step=every_step, on_chunk=on_chunk, on_first_token=self.on_first_token
                 )
                 self.replicas.append(made)
-        self._sent = [Sent(replica) for replica in self.replicas]
+        self._sent = [RoutedReplica(replica) for replica in self.replicas]
         self._route = self.router.open(self._sent)
 
     def take(self, request: Request) -> None:
@@ -183,7 +183,7 @@ class Pool:
         self.replicas[number].submit(request, computed=computed, behind=behind)
 
     @property
-    def transfers(self) -> Sequence[Transfer]:
+    def transfers(self) -> Sequence[CacheTransfer]:
         """Nothing goes between its replicas."""
         return ()
 

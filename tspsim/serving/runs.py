@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .log import StepLog
-from .transfers import Transfer
+from .transfers import CacheTransfer
 from .waits import Waits
 
 
@@ -26,7 +26,7 @@ class ServingRun:
     #: Of every replica: what it is called, and its runs of steps.
     names: tuple[str, ...] = ()
     logs: tuple[StepLog, ...] = field(default=(), repr=False)
-    transfers: tuple[Transfer, ...] = field(default=(), repr=False)
+    transfers: tuple[CacheTransfer, ...] = field(default=(), repr=False)
     #: What the cache of one attention replica holds; None: no limit.
     capacity_tokens: int | None = None
     #: That every request takes before an engine sees it.

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .work import Work
+from .work import StepWork
 
 #: Steps that are kept.
 KEPT = 200
@@ -24,7 +24,7 @@ class Deviation:
     mean: float = 0.0
     most: float = 0.0
     #: The step with the largest; None where none was compared.
-    worst: Work | None = None
+    worst: StepWork | None = None
 
     def __str__(self) -> str:
         if not self.steps:
@@ -41,9 +41,9 @@ class Seen:
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
         self._count = 0
-        self._kept: list[tuple[Work, int]] = []
+        self._kept: list[tuple[StepWork, int]] = []
 
-    def add(self, works: Sequence[Work], steps: int = 1) -> None:
+    def add(self, works: Sequence[StepWork], steps: int = 1) -> None:
         """One step of several attention replicas, of which the first that works is looked at, or a run of them."""
         self._count += 1
         place = int(self._random.random() * self._count) if self._count > KEPT else self._count - 1
@@ -56,7 +56,7 @@ class Seen:
         else:
             self._kept[place] = work, later
 
-    def some(self, samples: int, seed: int) -> Iterator[Work]:
+    def some(self, samples: int, seed: int) -> Iterator[StepWork]:
         """Some of them, in an order drawn with ``seed``."""
         chosen = random.Random(seed).sample(self._kept, min(samples, len(self._kept)))
         for work, later in chosen:

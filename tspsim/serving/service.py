@@ -15,7 +15,7 @@ from ..errors import TspsimError
 from .log import StepLog
 from .replicas import Notice, Serves
 from .requests import Request
-from .transfers import Transfer
+from .transfers import CacheTransfer
 
 
 class Source(Protocol):
@@ -32,8 +32,8 @@ class Source(Protocol):
         """A request has been answered: the next of a closed loop comes, or the next turn of a conversation."""
 
 
-class Desk(Protocol):
-    """Who serves requests: one pool (:class:`~tspsim.serving.replicas.Pool`), or several that work together."""
+class Dispatcher(Protocol):
+    """Who serves requests: one pool (:class:`~tspsim.serving.replicas.ReplicaPool`), or several that work together."""
 
     def open(self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False) -> None:
         """Put replicas on a clock; ``on_end`` is told of every request whose last token is out."""
@@ -46,7 +46,7 @@ class Desk(Protocol):
         """All its replicas, with their names."""
 
     @property
-    def transfers(self) -> Sequence[Transfer]:
+    def transfers(self) -> Sequence[CacheTransfer]:
         """What went between them, in the order in which it had come."""
 
 
@@ -59,7 +59,7 @@ class Outcome:
     #: Of every replica: its runs of steps.
     logs: tuple[StepLog, ...]
     #: Caches that went between replicas and tiers.
-    transfers: tuple[Transfer, ...] = ()
+    transfers: tuple[CacheTransfer, ...] = ()
     #: What every replica is called.
     names: tuple[str, ...] = ()
     #: Somebody stopped it: what had ended by then is kept.
@@ -92,7 +92,7 @@ class Service:
     def __init__(
         self,
         source: Source,
-        desk: Desk,
+        desk: Dispatcher,
         *,
         env: simpy.Environment | None = None,
         every_step: bool = False,

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .costs import ProgramCosts
-from .log import Kind, StepLog
+from .log import StepKind, StepLog
 from .streams import total
 from .waits import Waits
-from .work import Chunk, Floats, Work
+from .work import Floats, PromptChunk, StepWork
 
 #: Requests that are served again, at most.
 MOST_AGAIN = 2000
@@ -33,8 +33,8 @@ class Typical:
     """What a run's steps are like."""
 
     #: A step that decodes alone, and one that reads prompts, each of one attention replica; None where a run has none.
-    decode: Work | None
-    reading: Work | None
+    decode: StepWork | None
+    reading: StepWork | None
     #: Of all engines, by kind of step: ``decode``, ``mixed``, ``prefill``.
     seconds: dict[str, float]
 
@@ -46,31 +46,33 @@ class Typical:
             weighed = waits.stream(lambda each: (each.prompt_tokens + each.output_tokens / 2) * each.output_tokens)
             held = int(weighed.total(len(waits)) / waits.total(lambda each: each.output_tokens))
             prompt = max(1, int(waits.total(lambda each: each.prompt_tokens) / len(waits)))
-        counts = dict.fromkeys(Kind, 0)
+        counts = dict.fromkeys(StepKind, 0)
         beside = 0
         for rows in pieces_of(logs):
-            for kind in Kind:
+            for kind in StepKind:
                 counts[kind] += int(np.count_nonzero(rows["kind"] == kind))
-            beside += int(rows["sequences"][rows["kind"] != Kind.DECODE].sum())
+            beside += int(rows["sequences"][rows["kind"] != StepKind.DECODE].sum())
         seconds = {
             kind.name.lower(): total((lasted(rows)[rows["kind"] == kind] for rows in pieces_of(logs)), count)
             for kind, count in counts.items()
         }
         decode = reading = None
-        alone = counts.pop(Kind.DECODE)
+        alone = counts.pop(StepKind.DECODE)
         if alone:
-            weighed_s = ((rows["sequences"] * lasted(rows))[rows["kind"] == Kind.DECODE] for rows in pieces_of(logs))
+            weighed_s = (
+                (rows["sequences"] * lasted(rows))[rows["kind"] == StepKind.DECODE] for rows in pieces_of(logs)
+            )
             batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
-            decode = Work((), (held,) * batch)
+            decode = StepWork((), (held,) * batch)
         read = sum(counts.values())
         if read:
             each_step = (
-                (rows["chunk_tokens"] / rows["steps"])[rows["kind"] != Kind.DECODE] for rows in pieces_of(logs)
+                (rows["chunk_tokens"] / rows["steps"])[rows["kind"] != StepKind.DECODE] for rows in pieces_of(logs)
             )
             tokens = max(1, round(total(each_step, read) / read / lanes))
             whole, rest = divmod(tokens, prompt)
-            pieces = [Chunk(prompt, 0)] * whole + ([Chunk(rest, prompt - rest)] if rest else [])
-            reading = Work(tuple(pieces[:64]), (held,) * round(beside / read / lanes))
+            pieces = [PromptChunk(prompt, 0)] * whole + ([PromptChunk(rest, prompt - rest)] if rest else [])
+            reading = StepWork(tuple(pieces[:64]), (held,) * round(beside / read / lanes))
         return cls(decode, reading, seconds)
 
 

@@ -49,7 +49,7 @@ NORMAL = 1.6448536269514722
 
 
 @dataclass(frozen=True)
-class Estimate:
+class IntervalEstimate:
     """A value, and half the width of its interval, nine times of ten."""
 
     value: float
@@ -75,14 +75,14 @@ class Steady:
     #: nan where every answer is one token.
     tpot_s: float
     e2e_s: float
-    requests_per_s: Estimate
-    output_tokens_per_s: Estimate
-    prompt_tokens_per_s: Estimate
+    requests_per_s: IntervalEstimate
+    output_tokens_per_s: IntervalEstimate
+    prompt_tokens_per_s: IntervalEstimate
     #: Of requests that keep all bounds; None where there are none.
-    goodput_requests_per_s: Estimate | None = None
-    good_share: Estimate | None = None
+    goodput_requests_per_s: IntervalEstimate | None = None
+    good_share: IntervalEstimate | None = None
     #: Of requests that keep the bound that fewest keep, each by itself.
-    apart_share: Estimate | None = None
+    apart_share: IntervalEstimate | None = None
 
     def to_json(self, gpus: int, bill: Bill) -> dict[str, Any]:
         """The entry ``steady`` of ``serving`` (docs/json.md)."""
@@ -90,7 +90,7 @@ class Steady:
         intervals = {
             name: found.to_json()
             for name in ("output_tokens_per_s", "requests_per_s", "goodput_requests_per_s", "good_share")
-            if isinstance(found := getattr(self, name), Estimate)
+            if isinstance(found := getattr(self, name), IntervalEstimate)
         }
         return {
             "run_requests": self.run_requests,
@@ -142,7 +142,7 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
     counts = _Counts.of(waits, np.linspace(from_s, to_s, batches + 1), bounds)
     length_s, sums = to_s - from_s, counts.sums
 
-    def a_second(name: str) -> Estimate:
+    def a_second(name: str) -> IntervalEstimate:
         """Scaled to the known rate, where there is one."""
         if rate is None or not counts.arrivals.any():
             return _mean(sums[name] * (batches / length_s))
@@ -150,7 +150,7 @@ def steady_of(waits: Waits, bounds: Mapping[str, float], rate: float | None = No
         served = rate * float(sums["requests"].sum() / counts.arrivals.sum())
         other = ratio(sums[name], sums["requests"])
         doubts = counts.ends_half / length_s / served, other.half / other.value if other.value else 0.0
-        return Estimate(value, value * hypot(*doubts))
+        return IntervalEstimate(value, value * hypot(*doubts))
 
     good = [ratio(sums[name], sums["requests"]) for name in bounds]
     return Steady(
@@ -260,18 +260,18 @@ def _written(waits: Waits, edges: Floats) -> Floats:
     return done
 
 
-def _mean(values: Floats) -> Estimate:
+def _mean(values: Floats) -> IntervalEstimate:
     """Of batches, with the interval of their mean."""
-    return Estimate(float(values.mean()), _half(values - values.mean()))
+    return IntervalEstimate(float(values.mean()), _half(values - values.mean()))
 
 
-def ratio(over: Floats, under: Floats) -> Estimate:
+def ratio(over: Floats, under: Floats) -> IntervalEstimate:
     """Σ over / Σ under of batches, with the interval that the residuals give."""
     whole = float(under.sum())
     if whole <= 0.0:
-        return Estimate(0.0, 0.0)
+        return IntervalEstimate(0.0, 0.0)
     value = float(over.sum()) / whole
-    return Estimate(value, _half(over - value * under) * len(under) / whole)
+    return IntervalEstimate(value, _half(over - value * under) * len(under) / whole)
 
 
 def _half(residuals: Floats) -> float:

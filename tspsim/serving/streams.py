@@ -28,7 +28,7 @@ Keys = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class Stream:
+class ValueStream:
     """Values that can be read again and again."""
 
     #: Reads them from their beginning, in pieces.

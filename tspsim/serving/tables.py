@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 EPSILON = 0.002
 
 
-class Curve:
+class KnotCurve:
     """A function of a positive whole number, straight between knots.
 
     Knots stand at powers of two and at ``bends``, and between them in the middle of what is left until the middle lies
@@ -35,7 +35,7 @@ class Curve:
     Examples
     --------
     >>> asked = []
-    >>> curve = Curve(lambda x: asked.append(x) or 3.0 * x + 1.0)
+    >>> curve = KnotCurve(lambda x: asked.append(x) or 3.0 * x + 1.0)
     >>> curve(np.array([9.0, 11.5])), asked
     (array([28. , 35.5]), [8, 16, 12])
     """

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field, replace
 
 import simpy
 
-from ..network.wires import Lines, Way
+from ..network.wires import Lines, MessageWay
 from .replica import ChunkNotice, Replica
-from .replicas import Members, Notice, Pool
+from .replicas import Members, Notice, ReplicaPool
 from .requests import Request
-from .transfers import Transfer
-from .work import Chunk, StepCost, Work
+from .transfers import CacheTransfer
+from .work import PromptChunk, StepCost, StepWork
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Hit:
         return self.latency_s + sum(self.seconds.values())
 
 
-class TieredPool(Pool):
+class TieredPool(ReplicaPool):
     """A pool whose replicas have tiers behind their caches.
 
     Parameters
@@ -119,7 +119,7 @@ class TieredPool(Pool):
     ) -> None:
         super().__init__(members, router, name)
         self.tiers, self.layers, self.overlap = tuple(tiers), layers, overlap
-        self.loads: list[Transfer] = []
+        self.loads: list[CacheTransfer] = []
 
     def open(
         self, env: simpy.Environment, on_end: Notice, *, every_step: bool = False, on_chunk: ChunkNotice | None = None
@@ -142,7 +142,7 @@ class TieredPool(Pool):
                 replica.on_forget(self._keeper(number))
 
     @property
-    def transfers(self) -> Sequence[Transfer]:
+    def transfers(self) -> Sequence[CacheTransfer]:
         """Loads from tiers, in the order in which they had come."""
         return self.loads
 
@@ -214,7 +214,7 @@ class TieredPool(Pool):
 
     def _read_s(self, number: int, tokens: int, behind: int) -> float:
         """Seconds of a step that computes so many tokens of a prompt behind others."""
-        return float(self._costs[number].seconds([Work((Chunk(tokens, behind),))]))
+        return float(self._costs[number].seconds([StepWork((PromptChunk(tokens, behind),))]))
 
     # --- loads ----------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class TieredPool(Pool):
         busy = {link: seconds for link, seconds in busy.items() if seconds > 0.0}
         # One after the other: a load keeps its links busy for as long as it takes in all.
         whole_s = sum(busy.values())
-        way = Way(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
+        way = MessageWay(dict.fromkeys(busy, whole_s), dict.fromkeys(busy, whole_s), 0.0)
         start_s = self._env.now
 
         def come(_event: simpy.Event) -> None:
@@ -236,7 +236,9 @@ class TieredPool(Pool):
             )
             names = "+".join(hit.seconds)
             exposed_s = now_s - start_s
-            self.loads.append(Transfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s))
+            self.loads.append(
+                CacheTransfer(request.number, start_s, now_s, names, self.name_of(number), bytes_, exposed_s)
+            )
             if share < 1.0:
                 self._lines.send(way, 1.0 - share)
             super(TieredPool, self).give(number, request, computed=hit.found, behind=hit.behind)

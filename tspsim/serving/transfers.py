@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Transfer:
+class CacheTransfer:
     """Bytes of a request's cache that went from one place to another."""
 
     #: Its number.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
 from .shelf import MOST_PAGES, PAGE
-from .streams import Stream
+from .streams import ValueStream
 from .traffic import Book
 
 
@@ -39,7 +39,7 @@ class Waits:
         """The same in order, some thousand requests at once where they are many."""
         yield self
 
-    def stream(self, values: Callable[[Waits], Floats]) -> Stream:
+    def stream(self, values: Callable[[Waits], Floats]) -> ValueStream:
         """Values of all requests, of those that have one, which can be read again."""
 
         def read() -> Iterator[Floats]:
@@ -47,7 +47,7 @@ class Waits:
                 found = values(piece)
                 yield found[np.isfinite(found)]
 
-        return Stream(read)
+        return ValueStream(read)
 
     def total(self, values: Callable[[Waits], NDArray[Any]]) -> int:
         """Sum of whole numbers, or of what is true, over all requests."""

@@ -14,7 +14,7 @@ from ..steps.batch import Batch
 Floats = NDArray[np.float64]
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """A piece of a prompt: ``query_tokens`` behind ``context_tokens`` in the cache; whether it ``ends`` the prompt, so
     that its last token is sampled from."""
 
@@ -23,7 +23,7 @@ class Chunk(NamedTuple):
     ends: bool = True
 
 
-class Work:
+class StepWork:
     """Chunks of prompts and sequences that decode, in one step.
 
     An engine knows how many sequences decode, their tokens together and the longest one without looking at each;
@@ -47,7 +47,7 @@ class Work:
 
     __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "queries", "sequences")
 
-    def __init__(self, chunks: Iterable[Chunk] = (), contexts: Iterable[int] = (), queries: int = 1) -> None:
+    def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), queries: int = 1) -> None:
         self._contexts: tuple[int, ...] | None = tuple(contexts)
         self._listed: Callable[[], tuple[int, ...]] | None = None
         self.chunks = tuple(chunks)
@@ -59,13 +59,13 @@ class Work:
     @classmethod
     def counted(
         cls,
-        chunks: tuple[Chunk, ...],
+        chunks: tuple[PromptChunk, ...],
         queries: int,
         sequences: int,
         context_tokens: int,
         longest: int,
         contexts: Callable[[], tuple[int, ...]],
-    ) -> Work:
+    ) -> StepWork:
         """The same from sums; ``contexts`` lists them."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
@@ -81,14 +81,14 @@ class Work:
             self._contexts, self._listed = self._listed(), None
         return self._contexts
 
-    def kept(self) -> Work:
+    def kept(self) -> StepWork:
         """The same, good for ever: contexts are listed now."""
         _ = self.contexts
         return self
 
-    def later(self, tokens: int) -> Work:
+    def later(self, tokens: int) -> StepWork:
         """The work of a step when every sequence that decodes has so many more tokens in the cache."""
-        return Work.counted(
+        return StepWork.counted(
             (),
             self.queries,
             self.sequences,
@@ -120,7 +120,7 @@ class Work:
         return Batch((*rows, *next(decode_rows(self, (0,)))), outputs=self.outputs)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Work):
+        if not isinstance(other, StepWork):
             return NotImplemented
         return (self.chunks, self.contexts, self.queries) == (other.chunks, other.contexts, other.queries)
 
@@ -135,7 +135,7 @@ class Work:
 _FEW_STEPS = 8
 
 
-def decode_rows(work: Work, advances: Iterable[int]) -> Iterator[tuple[tuple[int, int, int], ...]]:
+def decode_rows(work: StepWork, advances: Iterable[int]) -> Iterator[tuple[tuple[int, int, int], ...]]:
     """The sequences of a work that decode as rows of a batch, longest first, once for each of ``advances``: tokens by
     which their contexts have grown."""
     grown = advances if isinstance(advances, range) else list(advances)
@@ -171,10 +171,10 @@ StepFunction = Callable[[Batch], float]
 class StepCost(Protocol):
     """What steps of an engine cost. All of an engine's attention replicas step together: one Work each, mostly one."""
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[StepWork]) -> float:
         """Of one step, from its beginning to when the next may begin."""
 
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """Seconds from now to the end of each of the next ``steps`` steps, where every sequence of ``works`` (no chunks
         in them) puts out one token a step and none joins or leaves: entry i is the sum of the first i + 1 steps.
 
@@ -187,7 +187,7 @@ class StepwiseCost(StepCost, Protocol):
     """A cost that knows steps of a run one by one, to the bit those of :meth:`seconds`: a run of them ends when steps
     by themselves would, and what happens at the same time elsewhere does so in both."""
 
-    def decode_each_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_each_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """Seconds of each of the next ``steps`` steps of :meth:`decode_ends_s`."""
 
 
@@ -195,7 +195,7 @@ class StepwiseCost(StepCost, Protocol):
 class EachStepCost(StepCost, Protocol):
     """A cost that is asked for every step, once and in order: nothing is priced ahead of what can still change."""
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Sequence[Iterable[int]]) -> Iterable[float]:
+    def decode_steps_s(self, works: Sequence[StepWork], advances: Sequence[Iterable[int]]) -> Iterable[float]:
         """Seconds of one decode step after another; ``advances`` are, for each of ``works``, the tokens by which its
         contexts have grown, step by step."""
 
@@ -206,10 +206,10 @@ class CalledCost:
     def __init__(self, step_s: StepFunction) -> None:
         self._step_s = step_s
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[StepWork]) -> float:
         return max(float(self._step_s(work.batch)) for work in works if work.tokens)
 
-    def decode_steps_s(self, works: Sequence[Work], advances: Sequence[Iterable[int]]) -> Iterable[float]:
+    def decode_steps_s(self, works: Sequence[StepWork], advances: Sequence[Iterable[int]]) -> Iterable[float]:
         step_s = self._step_s
         batches = [
             map(Batch, decode_rows(work, grown), repeat(True), repeat(work.outputs))
@@ -220,7 +220,7 @@ class CalledCost:
             return map(float, map(step_s, batches[0]))
         return (max([float(step_s(batch)) for batch in each]) for each in zip(*batches, strict=True))
 
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         return np.cumsum(list(self.decode_steps_s(works, [range(steps)] * len(works))))
 
 
@@ -230,21 +230,21 @@ class AffineCost:
 
         t = step + token · tokens + cached · (contexts of decodes + contexts behind chunks)
 
-    >>> AffineCost(step_s=1e-2, token_s=1e-5).seconds([Work(contexts=(100, 200))])
+    >>> AffineCost(step_s=1e-2, token_s=1e-5).seconds([StepWork(contexts=(100, 200))])
     0.01002
     """
 
     def __init__(self, step_s: float, token_s: float = 0.0, cached_s: float = 0.0) -> None:
         self.step_s, self.token_s, self.cached_s = step_s, token_s, cached_s
 
-    def seconds(self, works: Sequence[Work]) -> float:
+    def seconds(self, works: Sequence[StepWork]) -> float:
         return self.step_s + max(map(self._own_s, works))
 
-    def _own_s(self, work: Work) -> float:
+    def _own_s(self, work: StepWork) -> float:
         cached = work.context_tokens + sum([chunk.context_tokens for chunk in work.chunks])
         return self.token_s * work.tokens + self.cached_s * cached
 
-    def decode_ends_s(self, works: Sequence[Work], steps: int) -> Floats:
+    def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         after = np.arange(steps)
         own = [self._own_s(work) + self.cached_s * work.sequences * after for work in works]
         return np.cumsum(self.step_s + np.maximum.reduce(own))

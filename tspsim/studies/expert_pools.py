@@ -29,7 +29,7 @@ from ..errors import InputError
 from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..network import Cluster, collective
-from ..network.wires import Message, Place, Wires
+from ..network.wires import GpuPlace, Message, Wires
 from ..operators import Operator
 from ..parallel import Job, served
 from ..parallel.expert_rows import load_of, routed_shard, touched_experts
@@ -39,7 +39,7 @@ from ..scenario import load
 
 
 @dataclass(frozen=True)
-class Pools:
+class ExpertPoolPair:
     """One decode step; rates count the GPUs of both pools."""
 
     gpus: int
@@ -76,7 +76,7 @@ def expert_pools(
     batch: int,
     micro_batches: int = 1,
     balance: Mapping[str, Any] | str = "busiest",
-) -> Pools:
+) -> ExpertPoolPair:
     """A decode step with the last ``expert_gpus`` of a cluster as experts, the others as attention replicas.
 
     Parameters
@@ -133,7 +133,7 @@ def expert_pools(
         room = whole.device.visible_memory_bytes
         if kept > room:
             raise InputError(f"{name} take {kept / 1e9:.4g} GB of a GPU's {room / 1e9:.4g}", key="expert_gpus")
-    return Pools(
+    return ExpertPoolPair(
         gpus, batch, m, attention_s, experts_s, there_s, back_s, layer_s, step_s, touched, attention_bytes, expert_bytes
     )
 
@@ -153,9 +153,9 @@ def exchange_s(cluster: Cluster, expert_gpus: int, size_bytes: float) -> tuple[f
     for members in nodes.values():
         for source in range(attention):
             relay = members[source % len(members)]
-            messages.append(Message(Place(0, source), Place(0, relay), size_bytes / attention))
+            messages.append(Message(GpuPlace(0, source), GpuPlace(0, relay), size_bytes / attention))
             part = size_bytes / attention / len(members)
-            sums += [Message(Place(0, member), Place(0, source), part) for member in members]
+            sums += [Message(GpuPlace(0, member), GpuPlace(0, source), part) for member in members]
     inside = []
     for kind in ("all_gather", "reduce_scatter"):
         moved = [collective(cluster, members, kind, size_bytes) for members in nodes.values() if len(members) > 1]

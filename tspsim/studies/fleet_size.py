@@ -215,10 +215,10 @@ def fleet_sizes(
 def _sized(question: FleetQuestion, budget_s: float | None, offer: FleetOffer) -> FleetSize:
     """One offer."""
     assert question.needs is not None
-    return _Search(question, question.needs, offer, budget_s).run()
+    return _NodeSearch(question, question.needs, offer, budget_s).run()
 
 
-class _Search:
+class _NodeSearch:
     """The halving of one offer, which remembers what it simulated."""
 
     def __init__(self, question: FleetQuestion, needs: Needs, offer: FleetOffer, budget_s: float | None) -> None:

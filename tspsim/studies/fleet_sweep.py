@@ -14,7 +14,7 @@ from .best_plans import fleet_with_best
 from .executors import Keyed, Work
 from .fleet_worker import FleetQuery, answer, key_of
 from .query import Entry, Library
-from .store import Store
+from .store import AnswerStore
 from .sweeping import Clock, Sweeping
 from .table import Table
 
@@ -88,7 +88,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
                 seen.add(key)
                 yield FleetQuery(key, question)
 
-    def table(self, store: Store, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
+    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
         rows: list[dict[str, Cell]] = []
         for entry in entries:
             told = store.get(entry.key) if entry.key and entry.key not in bugs else None
@@ -106,7 +106,7 @@ class FleetSweep(Sweeping[FleetQuestion]):
         return FleetTable(tuple(axis.path for axis in self.axes), columns, (), units, self.zipped)
 
 
-def _document(text: str, store: Store) -> dict[str, Any]:
+def _document(text: str, store: AnswerStore) -> dict[str, Any]:
     """What an answer says; raises InputError where it was changed since it was kept, or is no fleet's."""
     try:
         document = json.loads(text)

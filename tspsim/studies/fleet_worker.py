@@ -72,7 +72,7 @@ def key_of(question: FleetQuestion, library: Library) -> str:
     return content_of(document)
 
 
-class Steps:
+class JobSteps:
     """Scenarios of jobs, each simulated once."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Steps:
         return self._known[key]
 
 
-_library, _steps = Library(), Steps()
+_library, _steps = Library(), JobSteps()
 
 
 def answer(questions: Sequence[FleetQuery]) -> list[Answer]:

@@ -33,14 +33,14 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Rates:
+class BatchRates:
     """Plan → its rates by batch, ascending; ``complete`` is False where time ran out."""
 
     plans: dict[str, tuple[Rate, ...]]
     complete: bool = True
 
 
-def rates_over_batch(scenario: Scenario, plans: Sequence[PlanResult], limit_s: float = 4.0) -> Rates:
+def rates_over_batch(scenario: Scenario, plans: Sequence[PlanResult], limit_s: float = 4.0) -> BatchRates:
     """Rates of plans of a decoding step at up to eight batches each, to the largest that has room.
 
     Parameters
@@ -72,7 +72,7 @@ def rates_over_batch(scenario: Scenario, plans: Sequence[PlanResult], limit_s: f
         result = run_plan(other, other.plans[0], costs=costs)
         if result.ran:
             known[name][batch] = rate_of(result, batch)
-    return Rates({name: tuple(found[batch] for batch in sorted(found)) for name, found in known.items()}, complete)
+    return BatchRates({name: tuple(found[batch] for batch in sorted(found)) for name, found in known.items()}, complete)
 
 
 def rate_of(result: PlanResult, batch: int) -> Rate:

@@ -19,10 +19,10 @@ from ..scenario import Scenario, load
 from ..serving.answer import deployment_of
 from ..serving.bounds import kept_in_words
 from ..serving.deployment import Deployment
-from ..serving.points import Point, point
+from ..serving.points import LoadedRun, point
 from ..serving.pooled import PooledDeployment
 from ..serving.steady import figures
-from ..traffic.traces import Trace, read_trace
+from ..traffic.traces import RequestTrace, read_trace
 from ..units import digits, parse, share_beside
 from .launch import LAUNCHERS, launch
 from .planner.query import read_budget
@@ -233,7 +233,7 @@ def _number(text: str) -> bool:
     return True
 
 
-def rate_of(text: str | None, trace: Trace) -> float:
+def rate_of(text: str | None, trace: RequestTrace) -> float:
     """Requests/s to size for: the trace's own, or as stated; raises InputError."""
     if text is None:
         return trace.rate
@@ -317,7 +317,7 @@ def _sized(offered: Scenario, rate: float, budget_s: float | None, told: Progres
         return Sized(offered.name, f"keeps the bounds at no rate ({kept_in_words(missed) if missed else best.name})")
     each = float(figures(best.result.serving)["goodput_requests_per_s"] or 0.0)
     machines = max(1, math.ceil(rate / float(best.load.get("rate") or each)))
-    tries: dict[int, tuple[Point, Deployment]] = {}
+    tries: dict[int, tuple[LoadedRun, Deployment]] = {}
 
     def keeps(count: int) -> bool:
         told(f"{offered.name}: {count} machines", 0.8)

@@ -21,7 +21,7 @@ LAYOUT = 1
 PATIENCE_S = 30.0
 
 
-class Store:
+class AnswerStore:
     """Answers by key.
 
     Parameters

@@ -14,7 +14,7 @@ from ..scenario import Scenario, load
 from .axes import Axis, Point, choose
 from .executors import Keyed, Work
 from .query import Entry, Library, ask
-from .store import Store
+from .store import AnswerStore
 from .sweeping import Clock, Sweeping
 from .table import Table, make_columns, numbers_of, plan_result
 from .worker import Answer, answer
@@ -79,7 +79,7 @@ class Sweep(Sweeping[Scenario]):
                     seen.add(question.key)
                     yield question
 
-    def table(self, store: Store, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
+    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
         swept = tuple(axis.path for axis in self.axes)
         rows: list[dict[str, Cell]] = []
         results: dict[int, list[PlanResult]] = {}

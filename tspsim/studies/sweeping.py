@@ -12,7 +12,7 @@ from ..units import duration
 from .axes import Axis, points, read_axis
 from .executors import Keyed, Work, answers, executor_of
 from .query import Entry
-from .store import Store
+from .store import AnswerStore
 from .table import Table
 
 #: Called with what is under way and the share that is done.
@@ -88,7 +88,7 @@ class Sweeping(Generic[Asked]):
         """Questions nobody has answered, each once; ``entries`` grows with every row to come."""
         raise NotImplementedError
 
-    def table(self, store: Store, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
+    def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
         """The rows of what was answered."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class Sweeping(Generic[Asked]):
         SweepInterruptedError
             Ctrl-C.
         """
-        kept = Store(store, resume=resume)
+        kept = AnswerStore(store, resume=resume)
         try:
             return self._run(kept, jobs, scheduler, progress)
         except KeyboardInterrupt as interrupted:
@@ -134,7 +134,7 @@ class Sweeping(Generic[Asked]):
         finally:
             kept.close()
 
-    def _run(self, store: Store, jobs: int | None, scheduler: str | None, progress: Progress | None) -> Table:
+    def _run(self, store: AnswerStore, jobs: int | None, scheduler: str | None, progress: Progress | None) -> Table:
         entries: list[Entry] = []
         bugs: dict[str, str] = {}
         clock = Clock(self.expected, progress)

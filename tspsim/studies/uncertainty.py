@@ -1,6 +1,6 @@
 """How far a verdict can be trusted: what each error could do, and how likely the other side wins.
 
-An :class:`Offer` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
+An :class:`PricedPlan` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
 :class:`Factor`: the kernels of one family on one device, the transfers of one network, the bias of a generation's
 tables, software, a price. A factor is common to all offers that name it: two plans on one device err together, two
 devices apart. To first order, with part ``p`` of
@@ -82,7 +82,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Offer:
+class PricedPlan:
     """A plan on hardware at a price."""
 
     #: How answers call it.
@@ -146,7 +146,7 @@ class Swing:
 
 
 @dataclass(frozen=True)
-class Change:
+class VerdictChange:
     """What would change the verdict: with this factor at ``value`` the offers tie.
 
     ``value`` is the factor of the first offer that has it; it goes that far or farther with ``probability``.
@@ -180,7 +180,7 @@ class Verdict:
     #: What each factor alone does to ``ratio``, the strongest first.
     tornado: tuple[Swing, ...]
     #: What would change the verdict, the most likely first.
-    changes: tuple[Change, ...]
+    changes: tuple[VerdictChange, ...]
     #: Half the interval of ``ratio`` by what was drawn for both; 0 where nothing was.
     drawn: float = 0.0
 
@@ -195,7 +195,9 @@ class Verdict:
         return self.alike or self.probability < LEAST_LEAD
 
 
-def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int = 20_000, seed: int = 0) -> Verdict:
+def compare(
+    a: PricedPlan, b: PricedPlan, measure: Measure = "tokens_per_s", *, draws: int = 20_000, seed: int = 0
+) -> Verdict:
     """Monte Carlo over every factor of both offers; the same seed gives the same bits.
 
     Raises
@@ -229,19 +231,19 @@ def compare(a: Offer, b: Offer, measure: Measure = "tokens_per_s", *, draws: int
     )
 
 
-def _drawn(a: Offer, b: Offer, draws: int, seed: int) -> dict[str, Normal]:
+def _drawn(a: PricedPlan, b: PricedPlan, draws: int, seed: int) -> dict[str, Normal]:
     """Standard normal variables, (draws,) each, for every factor of both."""
     generator = np.random.default_rng(seed)
     return {name: generator.standard_normal(draws) for name in factors_of(a, b)}
 
 
-def ratio(a: Offer, b: Offer, measure: Measure, normals: Mapping[str, Normal] | None = None) -> Normal:
+def ratio(a: PricedPlan, b: PricedPlan, measure: Measure, normals: Mapping[str, Normal] | None = None) -> Normal:
     """Rate of ``a`` over rate of ``b``."""
     given = normals or {}
     return b.per_token(measure, given) / a.per_token(measure, given)
 
 
-def tornado(a: Offer, b: Offer | None = None, measure: Measure = "tokens_per_s") -> tuple[Swing, ...]:
+def tornado(a: PricedPlan, b: PricedPlan | None = None, measure: Measure = "tokens_per_s") -> tuple[Swing, ...]:
     """What each factor does alone to the rate of ``a``, or to its ratio to the rate of ``b``; the strongest first."""
 
     def value(name: str, normal: float) -> float:
@@ -252,18 +254,18 @@ def tornado(a: Offer, b: Offer | None = None, measure: Measure = "tokens_per_s")
     return tuple(sorted(swings, key=lambda swing: (-swing.width, swing.factor)))
 
 
-def changes(a: Offer, b: Offer, measure: Measure = "tokens_per_s") -> tuple[Change, ...]:
+def changes(a: PricedPlan, b: PricedPlan, measure: Measure = "tokens_per_s") -> tuple[VerdictChange, ...]:
     """For each factor that can turn the verdict alone, where it does; the most likely first."""
     found = []
     for name in factors_of(a, b):
         normal = _tie(a, b, measure, name)
         if normal is not None:
             factor = (a if name in a.factors else b).factors[name]
-            found.append(Change(name, float(factor.at(normal)), NormalDist().cdf(-abs(normal))))
+            found.append(VerdictChange(name, float(factor.at(normal)), NormalDist().cdf(-abs(normal))))
     return tuple(sorted(found, key=lambda change: (-change.probability, change.factor)))
 
 
-def _tie(a: Offer, b: Offer, measure: Measure, name: str) -> float | None:
+def _tie(a: PricedPlan, b: PricedPlan, measure: Measure, name: str) -> float | None:
     """The normal variable nearest to 0 at which the offers tie, to 1e-9; None where there is none."""
     grid = np.linspace(-FARTHEST, FARTHEST, 1201)
     ahead = np.broadcast_to(ratio(a, b, measure, {name: grid}) > 1.0, grid.shape)
@@ -285,7 +287,7 @@ def _tie(a: Offer, b: Offer, measure: Measure, name: str) -> float | None:
 FARTHEST = 6.0
 
 
-def factors_of(*offers: Offer) -> list[str]:
+def factors_of(*offers: PricedPlan) -> list[str]:
     """Every name once, in order."""
     return sorted({name for offer in offers for name in offer.factors})
 
@@ -300,7 +302,7 @@ def offer_of(
     basis: str = "neocloud",
     name: str | None = None,
     lookups: simulation.Lookups | None = None,
-) -> Offer:
+) -> PricedPlan:
     """Simulate one plan of a scenario and take its step apart.
 
     Kernel families have the ranges of the device's fits (:meth:`tspsim.costs.Costs.errors`), transfers that of the
@@ -331,7 +333,7 @@ def offer_from(
     *,
     name: str,
     basis: str = "neocloud",
-) -> Offer:
+) -> PricedPlan:
     """A plan that ran, with the ``errors`` of its kernels' families and transfers, as its range has them."""
     device = question.device.name
     parts = {f"{device} {family}": seconds for family, seconds in answer.compute_by_kind_s.items()}
@@ -344,20 +346,20 @@ def offer_from(
     spread = BETWEEN_FRAMEWORKS if stack.spread == (1.0, 1.0) else stack.spread
     for common, width in ((f"{spec.family} tables", BETWEEN_TABLES), (software, spread)):
         parts[common], factors[common] = answer.step_time_s, Factor(*width)
-    return _priced(Offer(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
+    return _priced(PricedPlan(name, answer.tokens_per_step, answer.step_time_s, parts, factors), question, basis)
 
 
-def offer_told(answer: PlanResult) -> Offer | None:
+def offer_told(answer: PlanResult) -> PricedPlan | None:
     """A plan as its answer tells it, to compare with others of the same question; None where it tells no factors."""
     if answer.range is None or not answer.range.factors:
         return None
     exposed = sum(answer.breakdown_s["exposed_communication"].values())
     parts = {**answer.compute_by_kind_s, TRANSFERS: exposed}
     factors = {name: Factor(*answer.range.factors[name]) for name in parts}
-    return Offer(answer.name, answer.tokens_per_step, answer.step_time_s, parts, factors)
+    return PricedPlan(answer.name, answer.tokens_per_step, answer.step_time_s, parts, factors)
 
 
-def likely_ratio(a: Offer, b: Offer) -> tuple[float, float]:
+def likely_ratio(a: PricedPlan, b: PricedPlan) -> tuple[float, float]:
     """Where the rate of ``a`` over that of ``b`` lies nine times of ten, as :func:`compare` draws it."""
     normals = _drawn(a, b, 20_000, 0)
     low, high = np.quantile(np.broadcast_to(ratio(a, b, "tokens_per_s", normals), (20_000,)), TAILS)
@@ -372,7 +374,7 @@ def offer_served(
     spread: tuple[float, float],
     drawn: float,
     basis: str = "neocloud",
-) -> Offer:
+) -> PricedPlan:
     """A plan that served requests at a rate that lasts: all steps faster or slower together.
 
     Parameters
@@ -385,10 +387,10 @@ def offer_served(
     steps = f"{question.device.name} steps"
     low, high = spread
     parts, factors = {steps: 1.0}, {steps: Factor(1.0 / high, 1.0 / low)}
-    return replace(_priced(Offer(name, tokens_per_s, 1.0, parts, factors), question, basis), drawn=drawn)
+    return replace(_priced(PricedPlan(name, tokens_per_s, 1.0, parts, factors), question, basis), drawn=drawn)
 
 
-def _priced(offer: Offer, question: simulation.Question, basis: str) -> Offer:
+def _priced(offer: PricedPlan, question: simulation.Question, basis: str) -> PricedPlan:
     """On its machine, at its price and the doubt of that."""
     usd, spread = _price(question, basis)
     price = f"{question.device.name} price" if spread else None

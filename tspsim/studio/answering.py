@@ -11,10 +11,10 @@ from dash.exceptions import PreventUpdate
 from ..errors import shorten
 from . import values
 from .answers import SORTS, loads
-from .part import WAIT_S, Part, Said, one_by_one
+from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
-class Answers(Part):
+class Answers(StudioPart):
     """What the question's number is answered with."""
 
     def join(self, app: Dash) -> None:

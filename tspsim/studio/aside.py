@@ -9,11 +9,11 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from .answers.parts import heads, region
-from .desks import Job
-from .part import WAIT_S, Part, Said, one_by_one
+from .desks import WorkerTask
+from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
-class Aside(Part):
+class Aside(StudioPart):
     """A search and a purchase."""
 
     def join(self, app: Dash) -> None:
@@ -47,7 +47,9 @@ class Aside(Part):
             running=one_by_one("offers-tick"),
         )(self.offers)
 
-    def _under_way(self, tab: str, question: Said | None, job: str, arguments: tuple[Any, ...]) -> tuple[Job, str]:
+    def _under_way(
+        self, tab: str, question: Said | None, job: str, arguments: tuple[Any, ...]
+    ) -> tuple[WorkerTask, str]:
         """A job that a button begins and another ends, after a moment; and how far it is (nothing: it is over)."""
         desk = self.desks.of(tab)
         if question is None:

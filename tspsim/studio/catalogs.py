@@ -9,11 +9,11 @@ from dash.exceptions import PreventUpdate
 
 from ..errors import InputError
 from . import formed
-from .desks import Desk
-from .part import Part
+from .desks import TabProcesses
+from .part import StudioPart
 
 
-class Choices(Part):
+class Choices(StudioPart):
     """What fields offer while somebody types."""
 
     def join(self, app: Dash) -> None:
@@ -32,7 +32,7 @@ class Choices(Part):
         return [*formed.lists(entries), html.Datalist(scenarios, id="offered-scenarios")]
 
 
-def offered(desk: Desk) -> dict[str, list[tuple[str, str]]]:
+def offered(desk: TabProcesses) -> dict[str, list[tuple[str, str]]]:
     """Entries of catalogs and files of the folder, by kind: each its name and what it is."""
     with desk.listing:
         try:

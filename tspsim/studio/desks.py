@@ -1,10 +1,10 @@
 """A tab's processes: one that answers the question, one that lists files, one that writes them, one that draws
 curves, one that searches.
 
-A :class:`Job` is what was asked of a process, a :class:`Worker` the process, a :class:`Desk` those of a tab, and
-:class:`Desks` all tabs. What a tab asks anew replaces what it asked before: a job that is still under way a moment
-later is killed with its process, and the next begins in a new one. A process is made of another that has everything
-imported, which takes milliseconds.
+A :class:`WorkerTask` is what was asked of a process, a :class:`Worker` the process, a :class:`TabProcesses` those of a
+tab, and :class:`Desks` all tabs. What a tab asks anew replaces what it asked before: a job that is still under way
+a moment later is killed with its process, and the next begins in a new one. A process is made of another that has
+everything imported, which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LANES = {"front": 0, "list": 0, "file": 0, "curve": 3, "back": 3}
 
 
 @dataclass
-class Job:
+class WorkerTask:
     """Something asked of a worker; it is over once ``value`` or ``line`` is there."""
 
     number: int
@@ -87,7 +87,7 @@ class Worker:
         self.process = made.Process(target=work.main, args=(there, str(folder), nice), daemon=True)
         self.process.start()
         there.close()
-        self.job: Job | None = None
+        self.job: WorkerTask | None = None
         self._lock = threading.Lock()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -105,9 +105,9 @@ class Worker:
     def busy(self) -> bool:
         return self.job is not None and not self.job.over
 
-    def ask(self, name: str, arguments: tuple[Any, ...]) -> Job:
+    def ask(self, name: str, arguments: tuple[Any, ...]) -> WorkerTask:
         """A job for this process, which has none."""
-        job = self.job = Job(next(_numbers))
+        job = self.job = WorkerTask(next(_numbers))
         try:
             with self._lock:
                 self.connection.send((job.number, name, arguments))
@@ -154,7 +154,7 @@ class Worker:
         return f"the process that answered was ended from outside{how}; ask again"
 
 
-class Desk:
+class TabProcesses:
     """The processes of one tab; ``catalogs`` gives the entries of all catalogs, which tabs share."""
 
     def __init__(self, folder: Path, catalogs: Callable[[], Entries]) -> None:
@@ -166,19 +166,19 @@ class Desk:
         #: Number of the question that was asked last, what answers it, and the last answer: its JSON, and all of it.
         self.asked = 0
         self._asked = ("", "")
-        self.answering: Job | None = None
+        self.answering: WorkerTask | None = None
         self.document: dict[str, Any] | None = None
         self.value: dict[str, Any] | None = None
         #: What the curve that was asked for last is of, and the jobs beside the answer.
         self.drawn = ""
-        self.drawing: Job | None = None
-        self.aside: dict[str, Job] = {}
-        self.writing: Job | None = None
+        self.drawing: WorkerTask | None = None
+        self.aside: dict[str, WorkerTask] = {}
+        self.writing: WorkerTask | None = None
         #: Files of the folder that can be named, by kind; None: it is to be looked at.
         self.own: dict[str, list[str]] | None = None
         self.listing = threading.Lock()
 
-    def ask(self, lane: str, name: str, *arguments: Any) -> Job:
+    def ask(self, lane: str, name: str, *arguments: Any) -> WorkerTask:
         """A job in place of what the lane does now."""
         with self._lock:
             self.heard_s = time.monotonic()
@@ -189,7 +189,7 @@ class Desk:
                 worker = self.lanes[lane] = Worker(self.folder, LANES[lane])
             return worker.ask(name, arguments)
 
-    def answer(self, number: int, text: str, file: str, again: bool = False) -> Job | None:
+    def answer(self, number: int, text: str, file: str, again: bool = False) -> WorkerTask | None:
         """What answers the question of a number, begun when it is first asked for, or ``again``; None: a later one is
         asked by now."""
         with self._asking:
@@ -235,9 +235,9 @@ class Desks:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._desks: dict[str, Desk] = {}
+        self._desks: dict[str, TabProcesses] = {}
         self._lock = threading.Lock()
-        self._first = Desk(folder, dict)
+        self._first = TabProcesses(folder, dict)
         self._listing = threading.Lock()
         self._entries: Entries | None = None
 
@@ -250,9 +250,9 @@ class Desks:
                 self._first.clear()
             return self._entries
 
-    def of(self, tab: str) -> Desk:
+    def of(self, tab: str) -> TabProcesses:
         """The desk of a tab, laid when it is first asked for; desks of tabs that fell silent are cleared."""
-        cleared: list[Desk] = []
+        cleared: list[TabProcesses] = []
         with self._lock:
             now = time.monotonic()
             desk = self._desks.get(tab)
@@ -261,7 +261,7 @@ class Desks:
                 by_silence = sorted(self._desks, key=lambda name: self._desks[name].heard_s)
                 silent += by_silence[: max(0, len(self._desks) - MOST_DESKS + 1)]
                 cleared = [self._desks.pop(name) for name in dict.fromkeys(silent)]
-                desk = self._desks[tab] = Desk(self.folder, self.catalogs)
+                desk = self._desks[tab] = TabProcesses(self.folder, self.catalogs)
             desk.heard_s = now
         for each in cleared:
             each.clear()

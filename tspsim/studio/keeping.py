@@ -11,11 +11,11 @@ from dash.exceptions import PreventUpdate
 from ..errors import InputError
 from ..interface import mapping_of, sort_of
 from . import kept, numbers
-from .desks import Desk, Job
-from .part import WAIT_S, Part, Said, one_by_one
+from .desks import TabProcesses, WorkerTask
+from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
-class Keep(Part):
+class Keep(StudioPart):
     """What is written, and what may be copied."""
 
     def join(self, app: Dash) -> None:
@@ -114,7 +114,9 @@ class Keep(Part):
             return f"{job.value['exists']} is there already. Replace it?", False, {"what": what}, True
         return f"saved {job.value['saved']}", True, None, True
 
-    def _written(self, desk: Desk, what: str, question: Said, pins: list[Said], replace: bool) -> Job | None:
+    def _written(
+        self, desk: TabProcesses, what: str, question: Said, pins: list[Said], replace: bool
+    ) -> WorkerTask | None:
         """The job that writes; None where there is nothing to write yet."""
         file = PurePosixPath(question["file"])
         if what == "save":

@@ -21,7 +21,7 @@ def one_by_one(tick: str) -> list[tuple[Output, int, int]]:
     return [(Output(tick, "interval"), 3_600_000, TICK_MS)]
 
 
-class Part:
+class StudioPart:
     """Functions behind a part of the page, over the desks of all tabs.
 
     Parameters

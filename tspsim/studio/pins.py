@@ -13,12 +13,12 @@ from dash.exceptions import PreventUpdate
 from ..interface import likely_ratio
 from .answers import SORTS
 from .answers.parts import capital, heads, region
-from .part import Part, Said
+from .part import Said, StudioPart
 
 MOST_PINS = 8
 
 
-class Pins(Part):
+class Pins(StudioPart):
     """What was pinned, side by side; the browser keeps it as long as the tab."""
 
     def join(self, app: Dash) -> None:

@@ -13,8 +13,8 @@ from ..errors import InputError, printable
 from ..interface import mapping_of
 from . import edits, formed, link, values
 from .catalogs import offered
-from .desks import Desk
-from .part import Part, Said
+from .desks import TabProcesses
+from .part import Said, StudioPart
 
 MOST_ROWS = 300
 #: What a new page asks if nobody says otherwise: an answer comes at once, and every part of a question is there.
@@ -29,7 +29,7 @@ plans:
 """
 
 
-class Turns(Part):
+class Turns(StudioPart):
     """The question of every tab."""
 
     def join(self, app: Dash) -> None:
@@ -110,7 +110,7 @@ class Turns(Part):
         return (turned, *self._shown(desk, now, origin, whole, typed))
 
     def _after(
-        self, desk: Desk, happened: Said, before: link.State, found: list[Said], pins: list[Said]
+        self, desk: TabProcesses, happened: Said, before: link.State, found: list[Said], pins: list[Said]
     ) -> tuple[link.State, bool]:
         """The question after something happened, and whether the form looks otherwise."""
         text, file, at, kind = before.text, before.file, before.at, happened["kind"]
@@ -148,7 +148,7 @@ class Turns(Part):
             text, file = pins[happened["pin"]]["text"], pins[happened["pin"]]["file"]
         return link.State(text, file, at), True
 
-    def _begun(self, desk: Desk, start: str | None) -> link.State:
+    def _begun(self, desk: TabProcesses, start: str | None) -> link.State:
         """What a page begins with."""
         if start is None:
             return link.State(FIRST, "first.yaml")
@@ -158,7 +158,9 @@ class Turns(Part):
             return link.State(f"# {printable(str(error))}\n{FIRST}", "first.yaml")
         return link.State(told["text"], told["file"])
 
-    def _shown(self, desk: Desk, now: link.State, question: Said, whole: bool, before: str | None) -> tuple[Any, ...]:
+    def _shown(
+        self, desk: TabProcesses, now: link.State, question: Said, whole: bool, before: str | None
+    ) -> tuple[Any, ...]:
         """The page of a question: its text where it changed, its form where that may look otherwise. What answers it
         has begun."""
         children: Any = no_update

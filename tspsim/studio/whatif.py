@@ -13,11 +13,11 @@ from ..errors import InputError
 from ..interface import mapping_of
 from . import numbers, values
 from .answers.parts import AXIS, LOOKS
-from .desks import Job
-from .part import WAIT_S, Part, Said, one_by_one
+from .desks import WorkerTask
+from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
-class Curves(Part):
+class SliderCurves(StudioPart):
     """A number that slides, and what it changes."""
 
     def join(self, app: Dash) -> None:
@@ -77,7 +77,7 @@ class Curves(Part):
         if desk.drawn != key or desk.drawing is None:
             desk.drawing = desk.ask("curve", "curve", question["text"], question["file"], path, points)
             desk.drawn = key
-        job: Job = desk.drawing
+        job: WorkerTask = desk.drawing
         looks = ctx.triggered_id == "curve-tick"
         over = job.wait(WAIT_S / 4 if looks else 0.05)  # a slider that was moved waits for this
         title = numbers.titled(path, data)

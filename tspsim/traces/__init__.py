@@ -6,20 +6,20 @@
 
 from . import chakra, kineto, logs, nsight, rocprof
 from .names import KERNEL_NAMES, KernelNames, kind_of
-from .reader import TRACE_READERS, Part, TraceReader, read
-from .table import Group, Machine, Mark, Rows, Trace
+from .reader import TRACE_READERS, FilePart, TraceReader, read
+from .table import Mark, Rows, Trace, TracedDevice, TracedGroup
 
 __all__ = [
     "KERNEL_NAMES",
     "TRACE_READERS",
-    "Group",
+    "FilePart",
     "KernelNames",
-    "Machine",
     "Mark",
-    "Part",
     "Rows",
     "Trace",
     "TraceReader",
+    "TracedDevice",
+    "TracedGroup",
     "chakra",
     "kind_of",
     "kineto",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .simulated import Lane, replay
+from .simulated import RankTimeline, replay
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Causes:
 
 
 def causes_of(
-    lane: Lane,
+    lane: RankTimeline,
     kernels: Mapping[int, float],
     transfers: Mapping[int, float],
     *,

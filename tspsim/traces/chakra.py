@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import InputError
 from .pieces import Ending, chunks, opened
-from .reader import TRACE_READERS, Part, TraceReader
+from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows
 
 LARGEST = 1 << 30
@@ -120,7 +120,7 @@ def _text(path: Path) -> bytes:
     return bytes(text)
 
 
-def read_binary(path: Path) -> Part:
+def read_binary(path: Path) -> FilePart:
     """Read ``.et``: whole messages before a cut are kept and the cut is said."""
     nodes: list[dict[str, Any]] = []
     whole, first = True, True
@@ -139,7 +139,7 @@ def read_binary(path: Path) -> Part:
     )
 
 
-def read_json(path: Path) -> Part:
+def read_json(path: Path) -> FilePart:
     """Read the JSON form, ``{"workload_graph": [node, …]}``."""
     try:
         graph = json.loads(_text(path).decode("utf-8", "replace"), strict=False)["workload_graph"]
@@ -158,7 +158,7 @@ def read_json(path: Path) -> Part:
     return _part(path, nodes, [])
 
 
-def _part(path: Path, nodes: list[dict[str, Any]], missing: list[str]) -> Part:
+def _part(path: Path, nodes: list[dict[str, Any]], missing: list[str]) -> FilePart:
     said = re.search(r"\.(\d+)\.(?:et|json)", path.name)
     rank = int(said.group(1)) if said else 0
     if said is None:
@@ -190,7 +190,7 @@ def _part(path: Path, nodes: list[dict[str, Any]], missing: list[str]) -> Part:
             size_bytes=float(size) if isinstance(size, int | float) else 0.0,
             group=str(attributes.get("pg_name", "") or ""),
         )  # fmt: skip
-    return Part(rows, missing=tuple(missing), rank_unknown=said is None)
+    return FilePart(rows, missing=tuple(missing), rank_unknown=said is None)
 
 
 def _takes_binary(path: Path, start: bytes) -> bool:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from .pieces import Ending, events
-from .reader import TRACE_READERS, Part, TraceReader
+from .reader import TRACE_READERS, FilePart, TraceReader
 from .steps import phase_of
-from .table import Group, Machine, Mark, Rows, Words
+from .table import Mark, Rows, TracedDevice, TracedGroup, Words
 
 _DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _OPERATORS = frozenset({"cpu_op", "Operator"})
@@ -172,7 +172,7 @@ def _of_operator(raw: bytes) -> tuple[str, int]:
     return "", external
 
 
-def read_kineto(path: Path) -> Part:
+def read_kineto(path: Path) -> FilePart:
     """Read a file; raises InputError where it has no events."""
     ending, reading = Ending(), _Reading()
     for found in events(path, _parser(), _lenient, ending):
@@ -196,7 +196,7 @@ def read_kineto(path: Path) -> Part:
     rank = rank if isinstance(rank, int) and known else 0
     world = distributed.get("world_size", 0)
     rows, origin = _rows(reading, rank)
-    return Part(
+    return FilePart(
         rows,
         machine_of(about.get("deviceProperties"), rows.numbers["device"][0] if len(rows) else 0),
         world if isinstance(world, int) else 0,
@@ -208,7 +208,7 @@ def read_kineto(path: Path) -> Part:
     )
 
 
-def machine_of(properties: object, device: int) -> Machine:
+def machine_of(properties: object, device: int) -> TracedDevice:
     """The device by its number from Kineto's ``deviceProperties``, which some versions write as Python text."""
     if isinstance(properties, str):
         import ast
@@ -216,17 +216,17 @@ def machine_of(properties: object, device: int) -> Machine:
         try:
             properties = ast.literal_eval(properties[: 1 << 20])
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return Machine()
+            return TracedDevice()
     if not isinstance(properties, list) or not all(isinstance(entry, dict) for entry in properties) or not properties:
-        return Machine()
+        return TracedDevice()
     entry = next((entry for entry in properties if entry.get("id") == device), properties[0])
     units, memory = entry.get("numSms", 0), entry.get("totalGlobalMem", 0)
-    return Machine(
+    return TracedDevice(
         str(entry.get("name", "")), units if isinstance(units, int) else 0, memory if isinstance(memory, int) else 0
     )
 
 
-def _groups(distributed: dict[str, Any]) -> list[Group]:
+def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
     found = []
     for entry in distributed.get("pg_config") or []:
         if isinstance(entry, dict):
@@ -234,7 +234,7 @@ def _groups(distributed: dict[str, Any]) -> list[Group]:
             ranks = tuple(rank for rank in ranks if isinstance(rank, int)) if isinstance(ranks, list) else ()
             name = f"{entry.get('pg_name', '')} {entry.get('pg_desc', '')}".strip()
             size = entry.get("pg_size", len(ranks))
-            found.append(Group(name, size if isinstance(size, int) else len(ranks), ranks))
+            found.append(TracedGroup(name, size if isinstance(size, int) else len(ranks), ranks))
     return found
 
 

@@ -18,8 +18,8 @@ from .causes import Causes, causes_of
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
 from .match import align, stated_sizes, within_padding
 from .names import waits
-from .simulated import Lane, Operation, Simulated, ordered, plan_named
-from .steps import Batch, batch_of, step_marks
+from .simulated import Operation, RankTimeline, Simulated, ordered, plan_named
+from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace, busy_s
 
 #: Version of the JSON.
@@ -32,7 +32,7 @@ WAIT = "wait"
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """An operator of the model (all layers together) or a kind of kernel, measured and simulated."""
 
     name: str
@@ -77,7 +77,7 @@ class Laid:
 
     trace: Trace
     #: Rows of the trace that are the step, in order of start; ``operation`` of each in ``lane``, −1 left over.
-    lane: Lane
+    lane: RankTimeline
     operation: NDArray[np.int64]
     plan: str
     rank: int
@@ -86,17 +86,17 @@ class Laid:
     simulated_s: float
     layer_s: tuple[float, float] | None
     matched_share: float
-    kinds: tuple[Row, ...]
-    operators: tuple[Row, ...]
+    kinds: tuple[LayerRow, ...]
+    operators: tuple[LayerRow, ...]
     causes: Causes
     left_over: tuple[LeftOver, ...]
     gaps: tuple[Gap, ...]
     notes: tuple[str, ...] = ()
-    batch: Batch | None = None
+    batch: TracedBatch | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def worst(self) -> tuple[Row, ...]:
+    def worst(self) -> tuple[LayerRow, ...]:
         """The three operators that lose most time against the simulation."""
         return tuple(row for row in self.operators[:3] if row.lost_s > 0.0)
 
@@ -239,7 +239,7 @@ def _following(trace: Trace, number: int) -> float | None:
     return float(trace.columns["start_s"][rows].min()) if rows.any() else None
 
 
-def _same_batch(simulated: Simulated, batch: Batch | None, trace: Trace) -> None:
+def _same_batch(simulated: Simulated, batch: TracedBatch | None, trace: Trace) -> None:
     """Whether an engine's annotation states the batch that the scenario has."""
     step = simulated.job.step
     if batch is None or not batch.tokens:
@@ -275,7 +275,7 @@ def _attention(measured: Trace, phase: str = "forward") -> NDArray[Any]:
     return longest
 
 
-def _anchors(lane: Lane) -> list[Operation]:
+def _anchors(lane: RankTimeline) -> list[Operation]:
     """Forward attention, the first operator of each instruction that has some."""
     found: dict[int, Operation] = {}
     for operation in lane.operations:
@@ -284,7 +284,7 @@ def _anchors(lane: Lane) -> list[Operation]:
     return ordered(list(found.values()))
 
 
-def _lane(simulated: Simulated, measured: Trace, rank: int) -> tuple[Lane, list[str]]:
+def _lane(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTimeline, list[str]]:
     """The simulated rank, and of many micro-batches the stretch that the trace shows: as many layers forward and back,
     from the middle of the step."""
     own = simulated.stands_for(rank)
@@ -316,7 +316,7 @@ def _lane(simulated: Simulated, measured: Trace, rank: int) -> tuple[Lane, list[
 
 
 def _window(
-    lane: Lane, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int]
+    lane: RankTimeline, layers: int, pattern: NDArray[Any], backward: int, transfers: Mapping[str, int]
 ) -> tuple[int, float, float] | None:
     """The stretch of so many layers forward whose backward ones lie between them most as ``pattern`` has it, nearest to
     the middle: how many are elsewhere, begin, end."""
@@ -344,7 +344,7 @@ def _window(
     return (best[0], best[2], best[3]) if best is not None else None
 
 
-def _begin(lane: Lane, anchor: Operation) -> float:
+def _begin(lane: RankTimeline, anchor: Operation) -> float:
     """When the layer's forward pass begins: its instructions up to attention follow each other on one stream."""
     place = anchor.instruction
     while place > 0:
@@ -361,7 +361,7 @@ def _begin(lane: Lane, anchor: Operation) -> float:
 _TELLING = ("all_reduce", "all_gather", "reduce_scatter", "dispatch", "combine", "all_to_all")
 
 
-def same_plan(lane: Lane, measured: Trace, trace: Trace) -> None:
+def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     """Refuse a trace of another plan or model before any number: other counts of layers or of transfers.
 
     Raises
@@ -399,7 +399,7 @@ def same_plan(lane: Lane, measured: Trace, trace: Trace) -> None:
             raise InputError(f"expected {wanted} {words}, found {there}: it is of another plan than stated", file=file)
 
 
-def _same_rows(lane: Lane, measured: Trace, trace: Trace) -> None:
+def _same_rows(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
     """Refuse a trace whose products have other rows (tokens of a pass) than the plan's, where it states them.
 
     Raises
@@ -466,7 +466,7 @@ def _lanes(named: set[str], of_transfers: bool) -> list[tuple[str, ...]]:
 
 
 def _measured_of(
-    lane: Lane, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
+    lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
 ) -> tuple[dict[int, float], dict[int, float]]:
     """Measured seconds of the instructions: kernels that were left over count to the operator before them on their
     stream, and an operator without a kernel takes none."""
@@ -494,7 +494,7 @@ def _measured_of(
     return kernels, transfers
 
 
-def _layers(lane: Lane, measured: Trace, operation: NDArray[np.int64]) -> tuple[float, float] | None:
+def _layers(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[float, float] | None:
     """Period of a layer, measured and simulated: from the attention of one layer to that of the next."""
     first: dict[int, float] = {}
     for row, index in enumerate(operation.tolist()):
@@ -509,7 +509,9 @@ def _layers(lane: Lane, measured: Trace, operation: NDArray[np.int64]) -> tuple[
     return measured_s, float(np.median(np.diff([anchor.start_s for anchor in anchors])))
 
 
-def _kinds(lane: Lane, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]) -> tuple[Row, ...]:
+def _kinds(
+    lane: RankTimeline, measured: Trace, operation: NDArray[np.int64], waiting: NDArray[np.bool_]
+) -> tuple[LayerRow, ...]:
     """Time by kind, each as a union: a product or transfer counts to the kind of the operator that took it, and so does
     a small kernel of a kind that the simulated step has none of, where a small operator took it."""
     words = measured.word("kind").tolist()
@@ -530,13 +532,13 @@ def _kinds(lane: Lane, measured: Trace, operation: NDArray[np.int64], waiting: N
         spans[item.kind].append((item.start_s, item.end_s))
     here = {kind: busy_s(*np.array(own).T) for kind, own in spans.items()}
     found = [
-        Row(kind, kind, len(rows.get(kind, ())), there.get(kind, 0.0), here.get(kind, 0.0))
+        LayerRow(kind, kind, len(rows.get(kind, ())), there.get(kind, 0.0), here.get(kind, 0.0))
         for kind in {**here, **there}
     ]
     return tuple(sorted(found, key=lambda row: (-row.measured_s, -row.simulated_s, row.kind)))
 
 
-def _operators(lane: Lane, measured: Trace, operation: NDArray[np.int64]) -> tuple[Row, ...]:
+def _operators(lane: RankTimeline, measured: Trace, operation: NDArray[np.int64]) -> tuple[LayerRow, ...]:
     """Time by operator over all layers, what is lost most first; helpers count to the operator that took them."""
     spans: dict[int, list[int]] = defaultdict(list)
     for row, index in enumerate(operation.tolist()):
@@ -550,7 +552,7 @@ def _operators(lane: Lane, measured: Trace, operation: NDArray[np.int64]) -> tup
         entry[0] += 1
         entry[1] += busy_s(starts[own], ends[own]) if own else 0.0
         entry[2] += item.seconds
-    found = [Row(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()]
+    found = [LayerRow(name, kind, int(n), there, here, phase) for (name, kind, phase), (n, there, here) in sums.items()]
     return tuple(sorted(found, key=lambda row: (-row.lost_s, row.name, row.phase)))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from ..errors import InputError
 from .kinds import MEASURE, STEP
 from .pieces import Ending, chunks, opened
-from .reader import TRACE_READERS, Part, TraceReader
+from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows
 
 #: Bytes of a log that are read.
@@ -82,7 +82,7 @@ class _Steps:
         self.clock += seconds
 
 
-def read_log(path: Path) -> Part:
+def read_log(path: Path) -> FilePart:
     """Read the step lines of a log, of whichever framework wrote them.
 
     Raises
@@ -133,7 +133,7 @@ def read_log(path: Path) -> Part:
         missing.append(
             "the device's share: vLLM's iteration time ends when the host has launched, with asynchronous scheduling"
         )
-    return Part(steps.rows, missing=tuple(missing), facts={"written_by": written})
+    return FilePart(steps.rows, missing=tuple(missing), facts={"written_by": written})
 
 
 def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missing: list[str]) -> None:
@@ -153,7 +153,7 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "us": 1e-6, "milliseconds": 1e-3}
 
 
-def read_bench(path: Path) -> Part:
+def read_bench(path: Path) -> FilePart:
     """Read the result of ``vllm bench serve`` or of SGLang's bench_serving (JSON, or the last of JSON lines)."""
     document = _document(path)
     rows = Rows()
@@ -162,10 +162,10 @@ def read_bench(path: Path) -> Part:
             seconds = value * 1e-3 if name.endswith("_ms") else float(value) if name == "duration" else 0.0
             rows.add(rank=0, start_s=0.0, duration_s=max(seconds, 0.0), name=name, kind=MEASURE, value=float(value))
     facts = {key: str(document[key]) for key in ("backend", "model_id", "endpoint_type") if document.get(key)}
-    return Part(rows, missing=("kernels: a benchmark says what requests took",), facts=facts)
+    return FilePart(rows, missing=("kernels: a benchmark says what requests took",), facts=facts)
 
 
-def read_aiperf(path: Path) -> Part:
+def read_aiperf(path: Path) -> FilePart:
     """Read AIPerf's ``profile_export_aiperf.json``: a row a metric and statistic."""
     rows = Rows()
     for name, entry in _document(path).items():
@@ -178,7 +178,7 @@ def read_aiperf(path: Path) -> Part:
                     rank=0, start_s=0.0, duration_s=max(value * scale, 0.0), name=f"{name}.{statistic}", kind=MEASURE,
                     value=float(value), shapes=str(entry["unit"]),
                 )  # fmt: skip
-    return Part(rows, missing=("kernels: a benchmark says what requests took",))
+    return FilePart(rows, missing=("kernels: a benchmark says what requests took",))
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -7,18 +7,18 @@ import re
 from .. import catalog
 from ..errors import InputError
 from ..units import parse
-from .table import Machine
+from .table import TracedDevice
 
 #: Memory that a driver shows may differ so much from the data sheet's.
 _MEMORY = 0.12
 
 
-def device_of(machine: Machine) -> str:
+def device_of(machine: TracedDevice) -> str:
     """Name in the catalog: by the device's name, else by its compute units and memory; empty where none fits.
 
-    >>> device_of(Machine("NVIDIA H100 80GB HBM3", 132, 85_000_000_000))
+    >>> device_of(TracedDevice("NVIDIA H100 80GB HBM3", 132, 85_000_000_000))
     'h100'
-    >>> device_of(Machine("", 304, 206_141_652_992))
+    >>> device_of(TracedDevice("", 304, 206_141_652_992))
     'mi300x'
     """
     names = catalog.names("devices")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .reader import TRACE_READERS, Part, TraceReader
-from .table import Machine, Mark, Rows
+from .reader import TRACE_READERS, FilePart, TraceReader
+from .table import Mark, Rows, TracedDevice
 
 _MAGIC = b"SQLite format 3\x00"
 #: NVTX push/pop and start/end ranges.
@@ -27,7 +27,7 @@ _OPERATOR = re.compile(r"^(?P<name>[\w:]+(?:::[\w]+)*)(?:, (?:op_id|seq) = \d+.*
 _SHAPES = re.compile(r"sizes = (\[.*?\])(?:, input_op_ids|$)")
 
 
-def read_nsight(path: Path) -> Part:
+def read_nsight(path: Path) -> FilePart:
     """Read a file; raises InputError where it is damaged or no export of Nsight Systems."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as base:
@@ -36,11 +36,11 @@ def read_nsight(path: Path) -> Part:
         raise InputError(f"cannot be read as an export of Nsight Systems: {error}", file=str(path)) from None
 
 
-def _read(base: sqlite3.Connection) -> Part:
+def _read(base: sqlite3.Connection) -> FilePart:
     tables = {name for (name,) in base.execute("select name from sqlite_master where type = 'table'")}
     rows, missing = Rows(), []
     if "CUPTI_ACTIVITY_KIND_KERNEL" not in tables:
-        return Part(rows, missing=("it has no table CUPTI_ACTIVITY_KIND_KERNEL; trace with --trace=cuda,nvtx",))
+        return FilePart(rows, missing=("it has no table CUPTI_ACTIVITY_KIND_KERNEL; trace with --trace=cuda,nvtx",))
     strings = dict(base.execute("select id, value from StringIds")) if "StringIds" in tables else {}
     (first,) = base.execute("select min(start) from CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
     first = first or 0
@@ -80,7 +80,7 @@ def _read(base: sqlite3.Connection) -> Part:
                     )  # fmt: skip
     if negative:
         missing.append(f"{negative} kernels whose length is negative; they are left out")
-    machine = Machine()
+    machine = TracedDevice()
     if "TARGET_INFO_GPU" in tables:
         machine = _machine(base)
     devices = sorted(set(rows.numbers["rank"]))
@@ -88,7 +88,7 @@ def _read(base: sqlite3.Connection) -> Part:
     if not ranges:
         missing.append("NVTX ranges (--trace=cuda,nvtx)")
     missing.append("the rank; devices are taken for ranks")
-    return Part(rows, machine, len(devices), marks=marks, missing=tuple(missing), rank_unknown=len(devices) == 1)
+    return FilePart(rows, machine, len(devices), marks=marks, missing=tuple(missing), rank_unknown=len(devices) == 1)
 
 
 #: By host thread: starts, and (start, end, text).
@@ -141,12 +141,12 @@ def _marks(ranges: _Ranges, first: int, devices: list[int]) -> Iterator[Mark]:
                     yield Mark(device, text, (start - first) / 1e9, (end - first) / 1e9, str(thread))
 
 
-def _machine(base: sqlite3.Connection) -> Machine:
+def _machine(base: sqlite3.Connection) -> TracedDevice:
     columns = [name for _, name, *_ in base.execute("pragma table_info(TARGET_INFO_GPU)")]
     row = base.execute("select * from TARGET_INFO_GPU limit 1").fetchone()
     entry: dict[str, Any] = dict(zip(columns, row, strict=True)) if row else {}
     units, memory = entry.get("smCount"), entry.get("totalMemory")
-    return Machine(
+    return TracedDevice(
         str(entry.get("name") or ""), units if isinstance(units, int) else 0, memory if isinstance(memory, int) else 0
     )
 

@@ -21,20 +21,20 @@ from .machines import device_of
 from .names import kind_of
 from .pieces import first_bytes
 from .steps import BACKWARD, numbered, step_marks
-from .table import NO_MACHINE, Group, Machine, Mark, Rows, Trace, joined
+from .table import NO_MACHINE, Mark, Rows, Trace, TracedDevice, TracedGroup, joined
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """What one file holds: rows without kinds, and what it says beside them.
 
     ``missing``: what the file does not say, in sentences; ``ranks_of_files``: the rank stands in the file itself.
     """
 
     rows: Rows
-    machine: Machine = NO_MACHINE
+    machine: TracedDevice = NO_MACHINE
     world_size: int = 0
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TracedGroup, ...] = ()
     marks: tuple[Mark, ...] = ()
     missing: tuple[str, ...] = ()
     facts: Mapping[str, Any] | None = None
@@ -59,7 +59,7 @@ class TraceReader:
     name: str
     summary: str
     takes: Callable[[Path, bytes], bool]
-    read: Callable[[Path], Part]
+    read: Callable[[Path], FilePart]
 
 
 #: Bytes of several files from which on they are read by processes side by side.
@@ -92,7 +92,7 @@ def read(files: Sequence[Path | str]) -> Trace:
     columns, words = joined(part.rows.columns() for part in parts)
     columns, words = _with_kinds(columns, words)
     order = np.lexsort((columns["start_s"], columns["rank"]))
-    machine = next((part.machine for part in parts if part.machine != Machine()), Machine())
+    machine = next((part.machine for part in parts if part.machine != TracedDevice()), TracedDevice())
     facts: dict[str, Any] = {}
     for part in parts:
         for name, fact in (part.facts or {}).items():
@@ -114,7 +114,7 @@ def read(files: Sequence[Path | str]) -> Trace:
     return replace(trace, missing=(*dict.fromkeys(word for part in parts for word in part.missing), *_missing(trace)))
 
 
-def _parts(paths: Sequence[Path]) -> list[Part]:
+def _parts(paths: Sequence[Path]) -> list[FilePart]:
     """Every file read, side by side where they are many and large."""
     processes = min(
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, len(paths)
@@ -125,7 +125,7 @@ def _parts(paths: Sequence[Path]) -> list[Part]:
         return list(pool.map(_part, paths))
 
 
-def _part(path: Path) -> Part:
+def _part(path: Path) -> FilePart:
     return reader_of(path).read(path)
 
 
@@ -151,14 +151,14 @@ def reader_of(path: Path) -> TraceReader:
     raise InputError(f"is of no format that is known ({', '.join(TRACE_READERS)})", file=str(path))
 
 
-def _nothing(part: Part) -> str:
+def _nothing(part: FilePart) -> str:
     if part.facts and "written_by" in part.facts:
         return "holds no step line of Megatron, torchtitan, NeMo, vLLM (--enable-logging-iteration-details) or SGLang"
     said = f" (missing: {part.missing[0]})" if part.missing else ""
     return f"has no kernels: nothing ran on a device{said}; profile with activities that include the device"
 
 
-def _numbered(paths: Sequence[Path], parts: list[Part]) -> list[Part]:
+def _numbered(paths: Sequence[Path], parts: list[FilePart]) -> list[FilePart]:
     """Parts whose file did not state its rank get it from the file's name, else from the order of files."""
     stated = [int(part.rows.numbers["rank"][0]) if not part.rank_unknown else None for part in parts]
     if len(parts) > 1:

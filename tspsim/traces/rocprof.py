@@ -13,15 +13,15 @@ from typing import Any
 
 from ..errors import InputError
 from .pieces import Ending, chunks, opened
-from .reader import TRACE_READERS, Part, TraceReader
-from .table import Machine, Mark, Rows
+from .reader import TRACE_READERS, FilePart, TraceReader
+from .table import Mark, Rows, TracedDevice
 
 #: The largest file that is read, unpacked.
 LARGEST = 1 << 30
 KEY = "rocprofiler-sdk-tool"
 
 
-def read_rocprof(path: Path) -> Part:
+def read_rocprof(path: Path) -> FilePart:
     """Read a file; raises InputError where it is cut or not what rocprofv3 writes."""
     ending = Ending()
     with opened(path) as file:
@@ -39,7 +39,7 @@ def read_rocprof(path: Path) -> Part:
         raise InputError(
             "is cut off or no JSON of rocprofv3 (rocprofv3 --kernel-trace --output-format json)", file=str(path)
         ) from None
-    rows, marks, machine, refused = Rows(), [], Machine(), 0
+    rows, marks, machine, refused = Rows(), [], TracedDevice(), 0
     first = min((_time(record) for process in processes for record in _records(process, "kernel_dispatch")), default=0)
     ranks: dict[int, int] = {}
     for process in processes:
@@ -82,7 +82,7 @@ def read_rocprof(path: Path) -> Part:
     missing = ["shapes (rocprofv3 does not record them)", "the rank; agents are counted from 0"]
     if refused:
         missing.append(f"{refused} dispatches without agent or times; they are left out")
-    return Part(rows, machine, marks=tuple(marks), missing=tuple(missing), rank_unknown=len(ranks) == 1)
+    return FilePart(rows, machine, marks=tuple(marks), missing=tuple(missing), rank_unknown=len(ranks) == 1)
 
 
 def _records(process: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -100,13 +100,13 @@ def _handle(value: object) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _machine(agent: dict[str, Any]) -> Machine:
+def _machine(agent: dict[str, Any]) -> TracedDevice:
     units, banks = agent.get("cu_count"), agent.get("mem_banks")
     sizes = (
         [bank.get("size_in_bytes", 0) for bank in banks if isinstance(bank, dict)] if isinstance(banks, list) else []
     )
     memory = max((size for size in sizes if isinstance(size, int)), default=0)
-    return Machine(
+    return TracedDevice(
         str(agent.get("product_name") or agent.get("name") or ""), units if isinstance(units, int) else 0, memory
     )
 

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..model import load_model
 from .kinds import MEASURE, STEP
 from .match import stated_sizes
-from .steps import Batch, batch_of, step_marks
+from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace
 
 #: An engine's own kernels and annotations.
@@ -65,7 +65,7 @@ class Guess:
     layers: int
     hidden: int
     models: tuple[str, ...]
-    batch: Batch | None
+    batch: TracedBatch | None
     trains: bool
     sequences: Sequences = Sequences()
     recomputes: bool = False

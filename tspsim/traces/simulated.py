@@ -58,7 +58,7 @@ def kind_of_operator(operator: Operator) -> str:
 class Operation:
     """One operator of one instruction, or a transfer."""
 
-    #: Place of its instruction among those of :class:`Lane`.
+    #: Place of its instruction among those of :class:`RankTimeline`.
     instruction: int
     kind: str
     name: str
@@ -103,7 +103,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Lane:
+class RankTimeline:
     """What one rank did in a simulated step, or in a stretch of one.
 
     ``makespan_s`` from the first instruction to the last, ``between_s`` what passes before the next step begins.
@@ -123,7 +123,7 @@ class Lane:
     def layers(self) -> int:
         return len({operation.layer for operation in self.operations if operation.layer >= 0})
 
-    def window(self, start_s: float, end_s: float) -> Lane:
+    def window(self, start_s: float, end_s: float) -> RankTimeline:
         """The part of it whose instructions begin in a stretch of time."""
         kept = [index for index, step in enumerate(self.steps) if start_s <= step.start_s < end_s]
         number = {old: new for new, old in enumerate(kept)}
@@ -147,7 +147,7 @@ class Lane:
         return replace(self, operations=operations, steps=steps, makespan_s=end, between_s=0.0)
 
 
-def replay(lane: Lane, seconds: Mapping[int, float]) -> tuple[float, float]:
+def replay(lane: RankTimeline, seconds: Mapping[int, float]) -> tuple[float, float]:
     """When the last instruction ends, and how long any works, where some instructions take other ``seconds``.
 
     With none it is the makespan of the lane.
@@ -232,7 +232,7 @@ class Simulated:
             found = self._seconds[operator] = max(float(self._cost(operator)), 0.0)
         return found
 
-    def lane(self, rank: int) -> Lane:
+    def lane(self, rank: int) -> RankTimeline:
         """What one simulated rank did."""
         submission = self.run.submission
         timeline = submission.timeline
@@ -271,7 +271,7 @@ class Simulated:
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):
                 raise TypeError(type(instruction).__name__)
-        return Lane(
+        return RankTimeline(
             rank, tuple(operations), tuple(steps), submission.makespan_s, self.run.between_s, self.job, self.question,
             self.run.makespan_s,
         )  # fmt: skip

@@ -39,7 +39,7 @@ _SGLANG = re.compile(r"^step\[(?P<mode>\w+) bs=(?P<rows>\d+)(?: toks=(?P<tokens>
 
 
 @dataclass(frozen=True)
-class Batch:
+class TracedBatch:
     """What a serving step computed, as its annotation counts: prompts with their query tokens and tokens of context
     behind them, and sequences that decode with theirs; −1: not stated."""
 
@@ -71,7 +71,7 @@ class Batch:
         return " and ".join(parts) or "nothing"
 
 
-def batch_of(name: str) -> Batch | None:
+def batch_of(name: str) -> TracedBatch | None:
     """The batch that an annotation of vLLM or SGLang states; None where it states none.
 
     >>> batch_of("execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32sk32785sqsq32sqsk32785)").in_words
@@ -83,7 +83,7 @@ def batch_of(name: str) -> Batch | None:
     if match is not None:
         part = {key: int(value) for key, value in match.groupdict().items() if value is not None}
         rows = part["rows"]
-        return Batch(
+        return TracedBatch(
             part["prompts"], part.get("pq", part.get("pt", 0)), part.get("pk", -1),
             rows, part.get("dq", part.get("dt", rows)), part.get("dk", -1),
         )  # fmt: skip
@@ -92,8 +92,8 @@ def batch_of(name: str) -> Batch | None:
         return None
     rows, tokens = int(match["rows"]), int(match["tokens"] or match["rows"])
     if match["mode"].upper() in ("DECODE", "TARGET_VERIFY", "IDLE"):
-        return Batch(rows=rows, row_tokens=tokens)
-    return Batch(prompts=rows, prompt_tokens=tokens)
+        return TracedBatch(rows=rows, row_tokens=tokens)
+    return TracedBatch(prompts=rows, prompt_tokens=tokens)
 
 
 def phase_of(name: str) -> str:

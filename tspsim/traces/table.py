@@ -48,7 +48,7 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Machine:
+class TracedDevice:
     """The device of a trace as its file says it; ``name`` is blank where the file has none."""
 
     name: str = ""
@@ -56,11 +56,11 @@ class Machine:
     memory_bytes: int = 0
 
 
-NO_MACHINE = Machine()
+NO_MACHINE = TracedDevice()
 
 
 @dataclass(frozen=True)
-class Group:
+class TracedGroup:
     """Ranks that communicate with each other."""
 
     name: str
@@ -182,10 +182,10 @@ class Trace:
     words: Mapping[str, Sequence[str]]
     format: str
     files: tuple[Path, ...] = ()
-    machine: Machine = NO_MACHINE
+    machine: TracedDevice = NO_MACHINE
     device: str = ""
     world_size: int = 0
-    groups: tuple[Group, ...] = ()
+    groups: tuple[TracedGroup, ...] = ()
     marks: tuple[Mark, ...] = ()
     missing: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from .kind import Kind, OneKind
 from .lengths import LENGTHS, Lengths
 from .prefixes import PREFIXES, Needs, Prefixes, Shared
 from .protocols import PROTOCOLS, Protocol
-from .traces import TRACE_FORMS, Trace, TraceForm, locate_trace, read_trace
+from .traces import TRACE_FORMS, RequestTrace, TraceForm, locate_trace, read_trace
 
 __all__ = [
     "ARRIVALS",
@@ -29,8 +29,8 @@ __all__ = [
     "OneKind",
     "Prefixes",
     "Protocol",
+    "RequestTrace",
     "Shared",
-    "Trace",
     "TraceForm",
     "arrivals",
     "draw",

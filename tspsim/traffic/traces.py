@@ -33,7 +33,7 @@ LARGEST_BYTES = 2**30
 
 
 @dataclass(frozen=True)
-class Trace:
+class RequestTrace:
     """Requests in the order of their arrival.
 
     Attributes
@@ -122,7 +122,7 @@ def locate_trace(name: str, beside: Path | None = None) -> Path:
     return known[name]
 
 
-def read_trace(name: str) -> Trace:
+def read_trace(name: str) -> RequestTrace:
     """A trace by its file or catalog name.
 
     Raises
@@ -141,7 +141,7 @@ def read_trace(name: str) -> Trace:
 
 
 @remembered(8)
-def _read(file: str, _changed: int) -> Trace:
+def _read(file: str, _changed: int) -> RequestTrace:
     path = Path(file)
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
@@ -179,7 +179,7 @@ def _json_rows(lines: Iterator[tuple[int, str]], file: str) -> Numbered:
         yield number, row
 
 
-def _trace(name: str, rows: Numbered, file: str) -> Trace:
+def _trace(name: str, rows: Numbered, file: str) -> RequestTrace:
     form: TraceForm | None = None
     times: list[float] = []
     lengths: tuple[list[int], list[int]] = ([], [])
@@ -202,7 +202,7 @@ def _trace(name: str, rows: Numbered, file: str) -> Trace:
     if form is None:
         raise InputError("has no rows; a trace has a line of column names and a line a request", file=file)
     prompts, outputs = (np.array(kept, dtype=np.int64) for kept in lengths)
-    return Trace(name, np.array(times), prompts, outputs, tuple(hashes))
+    return RequestTrace(name, np.array(times), prompts, outputs, tuple(hashes))
 
 
 def _form_of(row: Mapping[str, Any], file: str) -> TraceForm:

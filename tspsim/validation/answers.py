@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Fills in the answers of a table's rows.
-Predictor = Callable[["pd.DataFrame", "Answers"], None]
+Predictor = Callable[["pd.DataFrame", "RowAnswers"], None]
 
 
-class Answers:
+class RowAnswers:
     """One answer a row, filled in by a predictor."""
 
     def __init__(self, rows: int) -> None:
@@ -67,7 +67,7 @@ class Answers:
         """Something a reader of these answers should know."""
         self.notes[sentence] = self.notes.get(sentence, 0) + rows
 
-    def put(self, where: NDArray[Any], part: Answers) -> None:
+    def put(self, where: NDArray[Any], part: RowAnswers) -> None:
         """The answers of a table whose row i is row ``where[i]`` of this one."""
         self.predict(where, part.predicted, part.low, part.high)
         self.reason[where] = part.reason
@@ -88,11 +88,11 @@ class Answers:
             raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
 
 
-def each_row(answer: Callable[[Row, int, Answers], None]) -> Predictor:
+def each_row(answer: Callable[[Row, int, RowAnswers], None]) -> Predictor:
     """A predictor that answers row by row; what an InputError says is why a row is skipped."""
 
     @wraps(answer)
-    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+    def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         for position, row in enumerate(frame.to_dict("records")):
             try:
                 answer(row, position, answers)
@@ -105,7 +105,7 @@ def each_row(answer: Callable[[Row, int, Answers], None]) -> Predictor:
 def unpredicted(reason: str) -> Predictor:
     """A predictor that has one reason for every row."""
 
-    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+    def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         answers.skip(slice(None), reason)
 
     return predict

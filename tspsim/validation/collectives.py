@@ -7,7 +7,7 @@ from tspsim.network import Cluster, Traffic, build_cluster, collective, load_clu
 from tspsim.program import COLLECTIVE_KINDS
 
 from .._memory import remembered
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row
 from .devices import named_device
 from .kernels import MICROSECONDS
@@ -40,7 +40,7 @@ USUAL_TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
 
 
 @each_row
-def predict(row: Row, position: int, answers: Answers) -> None:
+def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """All-reduce, all-gather, reduce-scatter, all-to-all and broadcast, by nodes, GPUs and library."""
     op, gpus, written = row["op"], int(row["gpus"]), str(row.get("library", ""))
     if op not in COLLECTIVE_KINDS:
@@ -55,14 +55,14 @@ def predict(row: Row, position: int, answers: Answers) -> None:
 
 
 @each_row
-def predict_custom(row: Row, position: int, answers: Answers) -> None:
+def predict_custom(row: Row, position: int, answers: RowAnswers) -> None:
     """All-reduce by the kernels of a serving engine: ``custom``, the engine, and whose kernels it runs."""
     gpus, library = int(row["gpus"]), custom_library(str(row["library"]))
     cluster = cluster_of(str(row["gpu"]), 1, gpus, node=node_of(row))
     tell(answers, position, collective(cluster, range(gpus), "all_reduce", float(row["bytes"]), library=library))
 
 
-def tell(answers: Answers, position: int, traffic: Traffic, column: str | None = None) -> None:
+def tell(answers: RowAnswers, position: int, traffic: Traffic, column: str | None = None) -> None:
     """The time of a transfer in microseconds with its range, as a row's answer."""
     time_us = traffic.alone_s * MICROSECONDS
     if not traffic.links:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tspsim.errors import InputError
 from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row
 from .collectives import RACKS, cluster_of, tell
 from .devices import device_name
@@ -34,7 +34,7 @@ DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
 
 
 @dataclass(frozen=True)
-class ExpertPhase:
+class MeasuredPhase:
     """One phase of an exchange among the first ``ranks`` of a cluster."""
 
     cluster: Cluster
@@ -48,7 +48,7 @@ class ExpertPhase:
 
 
 @each_row
-def predict_deepep(row: Row, position: int, answers: Answers) -> None:
+def predict_deepep(row: Row, position: int, answers: RowAnswers) -> None:
     """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
     for asked in deepep(row):
         traffic = asked.traffic()
@@ -58,7 +58,7 @@ def predict_deepep(row: Row, position: int, answers: Answers) -> None:
 
 
 @each_row
-def predict_mori(row: Row, position: int, answers: Answers) -> None:
+def predict_mori(row: Row, position: int, answers: RowAnswers) -> None:
     """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
     asked = mori(row)
     gpu = asked.cluster.device_name
@@ -67,7 +67,7 @@ def predict_mori(row: Row, position: int, answers: Answers) -> None:
     tell(answers, position, asked.traffic())
 
 
-def deepep(row: Row) -> list[ExpertPhase]:
+def deepep(row: Row) -> list[MeasuredPhase]:
     """Dispatch and combine of a row; raises InputError where it asks for what nobody knows."""
     mode = MODES.get(str(row["mode"]))
     if mode is None:
@@ -75,7 +75,7 @@ def deepep(row: Row) -> list[ExpertPhase]:
     nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
     cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
     return [
-        ExpertPhase(cluster, nodes * per_node, phase, mode, ExpertExchange(
+        MeasuredPhase(cluster, nodes * per_node, phase, mode, ExpertExchange(
             tokens=float(row["num_token"]),
             token_bytes=float(row["hidden_size"]) * value_bytes,
             experts=int(row["num_experts"]),
@@ -86,7 +86,7 @@ def deepep(row: Row) -> list[ExpertPhase]:
     ]  # fmt: skip
 
 
-def mori(row: Row) -> ExpertPhase:
+def mori(row: Row) -> MeasuredPhase:
     """The phase of a row; raises InputError where it asks for what nobody knows."""
     mode = KERNELS.get(str(row["kernel"]))
     if mode is None:
@@ -96,7 +96,7 @@ def mori(row: Row) -> ExpertPhase:
     exchange = ExpertExchange(
         tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
     )
-    return ExpertPhase(cluster, ranks, str(row["phase"]), mode, exchange)
+    return MeasuredPhase(cluster, ranks, str(row["phase"]), mode, exchange)
 
 
 def machine(system: str) -> int:

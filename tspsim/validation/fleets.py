@@ -14,7 +14,7 @@ from tspsim.answer import simulate
 from tspsim.errors import InputError
 from tspsim.fleet import FleetAnswer
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import named_device
 from .plain_frameworks import keys
@@ -76,7 +76,7 @@ METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
 
 
 @each_row
-def predict(row: Row, position: int, answers: Answers) -> None:
+def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """What the fleet of a row says of its metric."""
     metric = str(row["metric"]).strip()
     if metric not in METRICS:

@@ -8,7 +8,7 @@ from tspsim.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.hardware.families import FAMILIES
 
-from .answers import Answers, Predictor
+from .answers import Predictor, RowAnswers
 from .devices import device, named_device
 from .kernel_tables import calls, times_of
 
@@ -22,11 +22,11 @@ NO_FAMILY = "no kernel of the table: its direction is neither fwd nor bwd, or it
 def predictor(table: str) -> Predictor:
     """The predictor of a kernel table, by its path in a measurements folder."""
 
-    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+    def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         for column in times_of(table):
             predict_column(frame, answers, column)
 
-    def predict_column(frame: pd.DataFrame, answers: Answers, column: str) -> None:
+    def predict_column(frame: pd.DataFrame, answers: RowAnswers, column: str) -> None:
         rows = normalised(table, frame, column)
         rows["written"] = frame["gpu"]
         rows["position"] = range(len(rows))
@@ -62,7 +62,7 @@ def _predict_group(
     library: str,
     group: pd.DataFrame,
     where: Any,
-    answers: Answers,
+    answers: RowAnswers,
     column: str,
 ) -> None:
     kernel = on.kernel(family, dtype, library, second)

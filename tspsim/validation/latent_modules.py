@@ -24,7 +24,7 @@ from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, M
 
 from .._memory import remembered
 from . import kernels
-from .answers import Answers, Predictor, each_row
+from .answers import Predictor, RowAnswers, each_row
 from .cells import Row
 from .devices import device, named_device
 from .kernels import MICROSECONDS
@@ -71,16 +71,16 @@ def predictor(table: str) -> Predictor:
     kernel = kernels.predictor(table)
     prefill = "prefill" in table
 
-    def predict(frame: pd.DataFrame, answers: Answers) -> None:
+    def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         whole = (frame["scope"] == "module").to_numpy()
         for where, each in ((~whole, kernel), (whole, modules)):
             if where.any():
-                part = Answers(int(where.sum()))
+                part = RowAnswers(int(where.sum()))
                 each(frame[where].reset_index(drop=True), part)
                 answers.put(np.flatnonzero(where), part)
 
     @each_row
-    def modules(row: Row, position: int, answers: Answers) -> None:
+    def modules(row: Row, position: int, answers: RowAnswers) -> None:
         estimate = block(device(named_device(row["gpu"])), row, prefill=prefill)
         answers.predict(position, *(value * MICROSECONDS for value in estimate))
 

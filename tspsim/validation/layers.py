@@ -19,7 +19,7 @@ from tspsim.operators import Gemm, Operator, Role
 from tspsim.parallel import Job, peak_memory, scheme_of, write_program
 from tspsim.program import Compute
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row
 from .devices import device
 from .kernels import MICROSECONDS
@@ -51,7 +51,7 @@ OPTIMIZER = "optimizer"
 
 
 @each_row
-def predict_layers(row: Row, position: int, answers: Answers) -> None:
+def predict_layers(row: Row, position: int, answers: RowAnswers) -> None:
     """One layer or ``1/tp`` of it: forward, or forward and backward; compiled rows only."""
     if row["compiled"] != 1:
         raise InputError("eager execution is not modelled: compiled kernels are")
@@ -71,7 +71,7 @@ LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
 
 
 @each_row
-def predict_models(row: Row, position: int, answers: Answers) -> None:
+def predict_models(row: Row, position: int, answers: RowAnswers) -> None:
     """A whole model: prefill, one decoding step, or a training step with a fused AdamW; time and peak memory."""
     model = _architecture(row, layers=int(row["layers"]), vocab=int(row["vocab"]))
     if row["phase"] not in JOBS:
@@ -104,7 +104,7 @@ JOBS: Mapping[str, Callable[[Architecture, int, int, int], Job]] = {
 
 
 @each_row
-def predict_overlap(row: Row, position: int, answers: Answers) -> None:
+def predict_overlap(row: Row, position: int, answers: RowAnswers) -> None:
     """Eight products beside one copy inside HBM, and each of the two alone."""
     on = device(MEASURED_ON)
     products = add(on, {Gemm(int(row["m"]), int(row["n"]), int(row["k"])): PRODUCTS_BESIDE_A_COPY})

@@ -19,7 +19,7 @@ from tspsim.scenario import load
 from tspsim.simulation import Question, look_up
 
 from .._memory import remembered
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
 from .frameworks import stack_in_words
@@ -128,7 +128,7 @@ UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
 
 
 @each_row
-def predict(row: Row, position: int, answers: Answers) -> None:
+def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """Tokens/s per GPU of runs whose plan fits; the stack that is meant is a label, and memory a further column."""
     unit = str(row["unit"]).strip()
     if unit not in UNITS:

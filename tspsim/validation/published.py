@@ -11,7 +11,7 @@ from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.parallel.recomputed import Partly
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @each_row
-def predict_published(row: Row, position: int, answers: Answers) -> None:
+def predict_published(row: Row, position: int, answers: RowAnswers) -> None:
     """Step time, tokens/s/GPU, TFLOP/s/GPU, MFU and HFU of runs whose rows are complete or can be completed."""
     run, words = published_run(row)
     if words:

@@ -15,9 +15,9 @@ from tspsim._display import Pictured, html_table
 from tspsim.errors import InputError, shorten
 
 from .._memory import once
-from .answers import Answers
+from .answers import RowAnswers
 from .statistics import errors
-from .tables import TABLES, Table
+from .tables import TABLES, MeasuredTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,19 +35,19 @@ Progress = Callable[[str, float], None]
 #: Some rows of the table at a path, whole and checked.
 Rows = tuple[str, "pd.DataFrame"]
 #: How the rows of all tables are predicted: :func:`map`, or what gives it to processes; in the same order.
-Mapper = Callable[[Callable[[Rows], Answers], Sequence[Rows]], Iterable[Answers]]
+Mapper = Callable[[Callable[[Rows], RowAnswers], Sequence[Rows]], Iterable[RowAnswers]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TableOutcome:
     """One table with its predictions."""
 
     #: What the table is.
-    table: Table
+    table: MeasuredTable
     #: Its cells as text, as they stand in the file.
     rows: pd.DataFrame = field(repr=False)
     #: One a row.
-    answers: Answers = field(repr=False)
+    answers: RowAnswers = field(repr=False)
 
     @once
     def measured(self) -> NDArray[np.float64]:
@@ -135,7 +135,7 @@ class Outcome:
 class Validation(Pictured):
     """Every table of a folder with its predictions, in the registry's order, and the CSV files nobody knows."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TableOutcome, ...]
     unknown: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -161,7 +161,7 @@ class Validation(Pictured):
         rows = [{key: outcome.summary()[key] for key in keys} for outcome in self.outcomes]
         return pd.DataFrame(rows, index=pd.Index([outcome.table.path for outcome in self.outcomes], name="table"))
 
-    def outcome(self, path: str) -> Outcome:
+    def outcome(self, path: str) -> TableOutcome:
         """The outcome of the table at ``path``; raises KeyError."""
         return next(outcome for outcome in self.outcomes if outcome.table.path == path)
 
@@ -232,7 +232,7 @@ def validate(
         checked.append(CheckedTable.of(TABLES[path], _joined(parts_of)))
     work = [rows for table in checked for rows in table.work]
     done = iter(mapper(predict_rows, work))
-    outcomes: list[Outcome] = []
+    outcomes: list[TableOutcome] = []
     count = 0
     for table in checked:
         parts = []
@@ -271,15 +271,15 @@ class CheckedTable:
     ``work`` are the others in pieces, as the table divides them, and ``places`` where the rows of each stand.
     """
 
-    table: Table
+    table: MeasuredTable
     rows: pd.DataFrame
-    answers: Answers
+    answers: RowAnswers
     work: tuple[Rows, ...]
     places: tuple[NDArray[Any], ...]
 
     @classmethod
-    def of(cls, table: Table, rows: pd.DataFrame) -> CheckedTable:
-        answers = Answers(len(rows))
+    def of(cls, table: MeasuredTable, rows: pd.DataFrame) -> CheckedTable:
+        answers = RowAnswers(len(rows))
         if table.mend is not None and all(name in rows for name in table.texts):
             mended, notes = table.mend(rows)
             answers.notes.update(notes)
@@ -290,12 +290,12 @@ class CheckedTable:
         work = ((table.path, _part(frame, piece)) for piece in pieces)
         return cls(table, rows, answers, tuple(work), tuple(whole[piece] for piece in pieces))
 
-    def outcome(self, parts: Iterable[Answers]) -> Outcome:
+    def outcome(self, parts: Iterable[RowAnswers]) -> TableOutcome:
         """With the answers of the work, in its order."""
         for places, part in zip(self.places, parts, strict=True):
             self.answers.put(places, part)
         self.answers.check()
-        return Outcome(self.table, self.rows, self.answers)
+        return TableOutcome(self.table, self.rows, self.answers)
 
 
 def _part(frame: pd.DataFrame, piece: list[int]) -> pd.DataFrame:
@@ -305,29 +305,29 @@ def _part(frame: pd.DataFrame, piece: list[int]) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def predict_rows(rows: Rows) -> Answers:
+def predict_rows(rows: Rows) -> RowAnswers:
     """Predictions of some rows of a table, in any process."""
     path, frame = rows
-    answers = Answers(len(frame))
+    answers = RowAnswers(len(frame))
     TABLES[path].predict(frame, answers)
     return answers
 
 
-def predict(table: Table, rows: pd.DataFrame) -> Outcome:
+def predict(table: MeasuredTable, rows: pd.DataFrame) -> TableOutcome:
     """One table's predictions."""
     checked = CheckedTable.of(table, rows)
     return checked.outcome(map(predict_rows, checked.work))
 
 
-def whole_rows(table: Table, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+def whole_rows(table: MeasuredTable, rows: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
     """The rows that have every cell the table needs, and how many lack which."""
-    answers = Answers(len(rows))
+    answers = RowAnswers(len(rows))
     frame, _ = _checked(table, rows, answers)
     reasons, counts = np.unique(answers.reason[answers.reason != ""].astype(str), return_counts=True)
     return frame, dict(zip(reasons.tolist(), counts.tolist(), strict=True))
 
 
-def _checked(table: Table, rows: pd.DataFrame, answers: Answers) -> tuple[pd.DataFrame, NDArray[Any]]:
+def _checked(table: MeasuredTable, rows: pd.DataFrame, answers: RowAnswers) -> tuple[pd.DataFrame, NDArray[Any]]:
     """Whole rows with numbers as numbers, and their positions; the others get their reason."""
     missing = [name for name in (*table.counts, *table.numbers, *table.texts) if name not in rows]
     if missing:

@@ -15,7 +15,7 @@ from tspsim.hardware import Device, Estimate
 from tspsim.hardware.sparse import attention_call, indexer_call
 from tspsim.operators import AbsorbProduct, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import device, named_device
 
@@ -186,7 +186,7 @@ def total(on: Device, operators: tuple[Operator, ...], library: str | None = Non
 
 
 @each_row
-def predict(row: Row, position: int, answers: Answers) -> None:
+def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """Every module that a graph launches; the others wait for their host."""
     if row["launch"] != "graph":
         raise InputError("launched eagerly: the host decides")

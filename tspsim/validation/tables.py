@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasuredTable:
     """One table of a measurements folder."""
 
     #: Relative to the folder.
@@ -63,14 +63,14 @@ _BY_LIBRARY = (("gpu",), ("gpu", "dtype"), ("gpu", "dtype", "library"))
 
 def _kernel(
     path: str, counts: tuple[str, ...], texts: tuple[str, ...], groups: tuple[tuple[str, ...], ...], *numbers: str
-) -> Table:
+) -> MeasuredTable:
     _, *further = times_of(path)
-    return Table(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups, tuple(further))
+    return MeasuredTable(path, "time_us", kernels.predictor(path), counts, numbers, texts, groups, tuple(further))
 
 
 _REFERENCE = unpredicted("reference table: nothing in it is predicted by itself")
 
-TABLES: dict[str, Table] = {
+TABLES: dict[str, MeasuredTable] = {
     table.path: table
     for table in (
         _kernel("kernels/gemm.csv", ("m", "n", "k"), ("gpu", "dtype"), _BY_LIBRARY),
@@ -96,7 +96,7 @@ TABLES: dict[str, Table] = {
             ("gpu", "dtype_a", "dtype_w", "quant"), (("gpu",), ("gpu", "dtype_a", "dtype_w", "quant")),
         ),
         *(
-            Table(
+            MeasuredTable(
                 f"kernels/mla_{phase}.csv", "time_us", latent_modules.predictor(f"kernels/mla_{phase}.csv"),
                 counts=("batch", length, "heads", "kv_lora", "nope", "rope", "v"),
                 texts=("gpu", "scope", "dtype", "kv_dtype"),
@@ -112,7 +112,7 @@ TABLES: dict[str, Table] = {
             ("gpu", "kind", "part", "op", "phase"),
             (("gpu",), ("kind", "part", "phase"), ("gpu", "kind", "part", "phase", "library")),
         ),
-        Table(
+        MeasuredTable(
             "kernels/sparse_attention.csv", "time_us", sparse_modules.predict,
             counts=("batch", "q_len", "heads", "hidden"), numbers=("context",),
             texts=("gpu", "kind", "variant", "phase", "gemm_dtype", "kv_dtype", "launch", "library"),
@@ -132,70 +132,70 @@ TABLES: dict[str, Table] = {
             ("gpu", "dtype", "library"), (*_BY_LIBRARY, ("gpu", "moe_ep")),
         ),
         *(
-            Table(f"kernels/{name}.csv", "time_us", unpredicted(f"{kernel}: it has no model here"), groups=())
+            MeasuredTable(f"kernels/{name}.csv", "time_us", unpredicted(f"{kernel}: it has no model here"), groups=())
             for name, kernel in (
                 ("wideep_alltoall", "the exchange of TensorRT-LLM over NVLink"),
                 ("wideep_megamoe", "DeepGEMM's one kernel of dispatch, experts and combine"),
             )
         ),
-        Table(
+        MeasuredTable(
             "kernels/training_op_efficiency_b200_a100.csv", "efficiency", training_operators.predict,
             counts=("peak_tflops",), texts=("system", "op", "shape"), groups=(("system",), ("system", "op")),
         ),
-        Table(
+        MeasuredTable(
             "collectives/all.csv", "time_us", collectives.predict,
             counts=("gpus", "bytes"), numbers=("nodes",), texts=("gpu", "op"),
             groups=(
                 ("gpu",), ("nodes",), ("gpu", "nodes", "gpus", "op"), ("gpu", "nodes", "gpus", "op", "library")
             ),
         ),
-        Table(
+        MeasuredTable(
             "collectives/custom_all_reduce.csv", "time_us", collectives.predict_custom,
             counts=("gpus", "bytes"), texts=("gpu", "library"), groups=(("gpu",), ("gpu", "gpus", "library")),
         ),
-        Table(
+        MeasuredTable(
             "collectives/moe_dispatch_combine_amd.csv", "latency_us", experts.predict_mori,
             counts=("ep", "num_tokens", "hidden_dim"), texts=("gpu", "kernel", "phase", "dtype"),
             groups=(("gpu",), ("kernel", "phase"), ("gpu", "kernel", "ep", "phase")),
         ),
-        Table(
+        MeasuredTable(
             "collectives/moe_dispatch_combine_deepep.csv", "dispatch_avg_t_us", experts.predict_deepep,
             counts=("node_num", "hidden_size", "num_token", "num_topk", "num_experts"), texts=("system", "mode"),
             groups=(("system",), ("system", "mode", "node_num")),
             further=("combine_avg_t_us", "dispatch_transmit_us", "combine_transmit_us"),
         ),
-        Table(
+        MeasuredTable(
             "end_to_end/layer_h200_own.csv", "us", layers.predict_layers,
             counts=("h", "heads", "kv", "ffn", "tp", "b", "s"), numbers=("compiled",), texts=("model", "pass"),
             groups=(("pass",), ("tp", "pass")),
         ),
-        Table(
+        MeasuredTable(
             "end_to_end/model_h200_own.csv", "us", layers.predict_models,
             counts=("layers", "h", "heads", "kv", "ffn", "vocab", "b", "s", "ctx"), texts=("model", "phase"),
             groups=(("phase",),), further=("peak_gb",),
         ),
-        Table(
+        MeasuredTable(
             "end_to_end/overlap_h200_own.csv", "both_us", layers.predict_overlap, counts=("m", "n", "k", "copy_mb"),
             texts=(), groups=(), further=("gemm_alone_us", "copy_alone_us"),
         ),
-        Table(
+        MeasuredTable(
             "published/training.csv", "value", published.predict_published,
             texts=("source_url", "model", "gpu", "precision", "metric"),
             groups=(("gpu",), ("metric",), ("gpu", "metric"), ("gpu", "model")), pieces=published.run_by_run,
         ),
-        Table(
+        MeasuredTable(
             "published/training_frameworks.csv", "published", plain_frameworks.predict,
             counts=("gpus", "sequence", "sequences_per_replica"),
             texts=("group", "source", "gpu", "model", "precision", "unit"),
             groups=(("gpu",), ("group",), ("stack",)), further=("predicted_memory_gib",), pieces=row_by_row,
         ),
-        Table(
+        MeasuredTable(
             "published/training_nanotron_h100.csv", "tokens_per_s_per_gpu", training.predict_nanotron,
             counts=("dp", "tp", "pp", "mbs", "gbs", "seq_len", "hidden_size", "num_layers", "num_heads", "vocab_size"),
             groups=(("gpu",), ("pp",), ("hidden_size",)), further=("mem_alloc_gb", "predicted_status"),
             pieces=row_by_row,
         ),
-        Table(
+        MeasuredTable(
             "published/training_vtrain_a100.csv", "iteration time (ms)", training.steps(training.vtrain_run, 1e3),
             counts=(
                 "# GPUs", "global batch", "micro batch", "hidden size", "attention heads", "# layers",
@@ -203,24 +203,24 @@ TABLES: dict[str, Table] = {
             ),
             texts=(), groups=(("Parameters (billion)",),), pieces=row_by_row,
         ),
-        Table(
+        MeasuredTable(
             "published/training_megatron_a100.csv", "seconds", training.steps(training.megatron_run, 1.0),
             counts=("n_gpus", "tp", "pp", "micro_batch_size", "global_batch", "seq_len"), numbers=("sequence_regions",),
             texts=("model", "recompute"), groups=(("model",), ("recompute",)), pieces=row_by_row,
         ),
-        Table(
+        MeasuredTable(
             "published/training_simumax_b200.csv", "real_ms",
             training.steps(training.simumax_run, 1e3, memory="real_alloc_gib"), counts=("layer_num", "mbc"),
             texts=("case", "model"), groups=(("model",),), further=("real_alloc_gib",), pieces=row_by_row,
         ),
-        Table(
+        MeasuredTable(
             "published/inference.csv", "value", served.predict_published, texts=("gpu", "metric"),
             groups=(
                 ("gpu",), ("metric",), ("group", "metric"), ("group", "metric", "fitted"), ("group", "model", "metric"),
             ),
             pieces=served.plan_by_plan, mend=served.mend_published,
         ),
-        Table(
+        MeasuredTable(
             "published/serving_silicon.csv", "silicon_tpot_ms", served.predict_silicon,
             texts=("system", "mode", "backend", "model_path"),
             groups=(
@@ -229,18 +229,18 @@ TABLES: dict[str, Table] = {
             ),
             further=("silicon_ttft_ms",), pieces=served.plan_by_plan, mend=served.mend_silicon,
         ),
-        Table(
+        MeasuredTable(
             "published/serving_cookbook.csv", "published", served.predict_cookbook,
             texts=("group", "metric", "note"),
             groups=(("gpu",), ("metric",), ("group", "metric"), ("group", "model", "metric")),
             pieces=served.plan_by_plan, mend=served.mend_cookbook,
         ),
-        Table(
+        MeasuredTable(
             "published/fleets.csv", "published", fleets.predict, counts=("gpus",), numbers=("days",),
             texts=("group", "gpu", "metric"), groups=(("group",), ("metric",)), pieces=row_by_row,
         ),
         *(
-            Table(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())
+            MeasuredTable(f"collectives/{name}.csv", "", _REFERENCE, texts=(), groups=())
             for name in (
                 "multinode_efficiency_ratios_simai", "xgmi_mi300x_transferbench_a2a_matrix",
                 "hbm_azure_babelstream", "rdma_1nic_sweep_mori_io", "nvls_gain_by_gpu_count",

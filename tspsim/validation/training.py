@@ -11,14 +11,14 @@ from itertools import pairwise
 from tspsim.errors import InputError
 from tspsim.model import Architecture, load_model
 
-from .answers import Answers, Predictor, each_row
+from .answers import Predictor, RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import named_device
 from .runs import TOO_LARGE, Run, memory_of, simulate_run
 
 
 @each_row
-def predict_nanotron(row: Row, position: int, answers: Answers) -> None:
+def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
     """Tokens/s per GPU of runs that ran, and memory and the verdict of every run."""
     run = nanotron_run(row)
     memory = memory_of(run)
@@ -200,7 +200,7 @@ def steps(run_of: Callable[[Row], Run], unit: float, memory: str | None = None) 
     """Of step times in ``1/unit`` seconds; ``memory`` names a column in GiB."""
 
     @each_row
-    def predict(row: Row, position: int, answers: Answers) -> None:
+    def predict(row: Row, position: int, answers: RowAnswers) -> None:
         step = simulate_run(run_of(row))
         if memory is not None:
             answers.also(position, memory, step.allocated_bytes / 2**30)

@@ -11,7 +11,7 @@ import re
 from tspsim.errors import InputError
 from tspsim.operators import Attention, Gemm, GroupedGemm, Operator
 
-from .answers import Answers, each_row
+from .answers import RowAnswers, each_row
 from .cells import Row
 from .devices import device, named_device
 
@@ -20,7 +20,7 @@ SYSTEMS = {"a100_pcie": "a100-80gb", "b200_bf16_ceperm": "b200"}
 
 
 @each_row
-def predict(row: Row, position: int, answers: Answers) -> None:
+def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """Efficiency = FLOPs / (predicted time · the peak the row states)."""
     system = str(row["system"])
     name = SYSTEMS.get(system) or named_device(system)

@@ -28,7 +28,7 @@ TENSOR = {"h100": 4, "h200": 4}
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FrameworkRecipe:
     """What a framework's own configuration of a model has, where a page shows its results without it."""
 
     #: Words of the row's source and of its model.
@@ -42,7 +42,7 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe(
+    FrameworkRecipe(
         "AMD-AGI/Primus", "Qwen3-235B", 4, 32,
         "AMD-AGI/Primus@05b350b, examples/megatron/configs/MI355X/qwen3_235B_A22B-BF16-pretrain.yaml: micro-batches of"
         " 4, 8,192 sequences on 32 nodes",
@@ -114,7 +114,7 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
     return {"tp": tp, "cp": cp}
 
 
-def _recipe(row: Row) -> Recipe | None:
+def _recipe(row: Row) -> FrameworkRecipe | None:
     source, model = str(row["source_url"]), str(row["model"])
     return next((each for each in RECIPES if each.source in source and each.model in model), None)
 

@@ -25,14 +25,14 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass
-class Columns:
+class LogColumns:
     """The columns of one file by what they say; those that are needed are there."""
 
     names: Mapping[str, str]
     at: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, header: Sequence[str], log: Log, known: Mapping[str, Sequence[str]]) -> Columns:
+    def of(cls, header: Sequence[str], log: Log, known: Mapping[str, Sequence[str]]) -> LogColumns:
         """Of a header; raises InputError where a column is missing, or named twice."""
         lower = [cell.strip().lower() for cell in header]
         twice = next((cell for cell in lower if cell and lower.count(cell) > 1), None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from .base import LOG_FORMS, Log, Logged
-from .columns import Columns, cells_of
+from .columns import LogColumns, cells_of
 
 #: Fields of sacct by what they say.
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ class Sacct:
 
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
         table = cells_of(lines, log, "|")
-        columns = Columns.of(next(table)[1], log, FIELDS)
+        columns = LogColumns.of(next(table)[1], log, FIELDS)
         columns.need(log, "name", known=FIELDS)
         columns.need(log, "submit", known=FIELDS)
         columns.need(log, "runs", "elapsed", "end", known=FIELDS)
@@ -73,7 +73,7 @@ class Sacct:
                 self._limit_s(row, cells, columns, log),
             )
 
-    def _limit_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float | None:
+    def _limit_s(self, row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> float | None:
         for what in ("limit", "limit told"):
             text = columns.cell(cells, what)
             if text not in (*UNKNOWN, "UNLIMITED", "Partition_Limit"):
@@ -81,7 +81,7 @@ class Sacct:
                 return 60.0 * log.number(row, name, text) if what == "limit" else _seconds(row, name, text, log)
         return None
 
-    def _runs_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float:
+    def _runs_s(self, row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> float:
         if "runs" in columns.at:
             text = columns.cell(cells, "runs")
             return log.number(row, columns.names["runs"], text) if text not in UNKNOWN else 0.0

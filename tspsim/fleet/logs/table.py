@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .base import LOG_FORMS, Log, Logged
-from .columns import NAMES, Columns, cells_of
+from .columns import NAMES, LogColumns, cells_of
 
 
 class NamedColumns:
@@ -26,7 +26,7 @@ class NamedColumns:
 
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
         table = cells_of(lines, log, ",")
-        columns = Columns.of(next(table)[1], log, NAMES)
+        columns = LogColumns.of(next(table)[1], log, NAMES)
         columns.need(log, "submit", known=NAMES)
         columns.need(log, "runs", "end", known=NAMES)
         if "runs" not in columns.at:
@@ -58,7 +58,7 @@ class NamedColumns:
                 log.number(row, columns.names["limit"], limit) if limit else None,
             )
 
-    def _runs_s(self, row: int, cells: Sequence[str], columns: Columns, log: Log) -> float:
+    def _runs_s(self, row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> float:
         """How long a row ran; 0 where it never did."""
         if "runs" in columns.at:
             text = columns.cell(cells, "runs")

@@ -10,24 +10,25 @@ from typing import Any, ClassVar
 
 from ...registry import Registry
 from ...traffic.kind import Kind
-from ..desk import Desk
-from ..jobs import Job
+from ..desk import JobDispatcher
+from ..jobs import FleetJob
 
 
 class JobScheduler(Kind):
     """A policy. Its fields are keys that a scenario may state beside its kind.
 
-    The contract, which :class:`~tspsim.fleet.desk.Desk` holds it to: no job starts that does not wait or does not fit;
-    only preemptible jobs are stopped. A fleet in which jobs wait, nothing runs and nothing will happen is an error.
+    The contract, which :class:`~tspsim.fleet.desk.JobDispatcher` holds it to: no job starts that does not wait or does
+    not fit; only preemptible jobs are stopped. A fleet in which jobs wait, nothing runs and nothing will happen is an
+    error.
     """
 
     registry: ClassVar[Registry[Any]] = Registry("job scheduler", "tspsim.job_schedulers")
 
-    def rank(self, job: Job) -> tuple[Any, ...]:
+    def rank(self, job: FleetJob) -> tuple[Any, ...]:
         """What the queue is sorted by, smaller first; equals in order of submission."""
         return (job.submit_s,)
 
-    def open(self) -> Callable[[Desk], None]:
+    def open(self) -> Callable[[JobDispatcher], None]:
         """The policy of one run: called once an instant in which something changed."""
         raise NotImplementedError
 
@@ -40,7 +41,7 @@ def shorthand(value: Any) -> Mapping[str, Any] | None:
     return {"kind": value} if isinstance(value, str) else None
 
 
-def start_in_order(desk: Desk) -> None:
+def start_in_order(desk: JobDispatcher) -> None:
     """Start jobs from the head of the queue on, until one does not fit."""
     while desk.queue and desk.fits(desk.queue[0]):
         desk.start(desk.queue[0])

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from math import inf
 
-from ..desk import Desk
+from ..desk import JobDispatcher
 from .base import JobScheduler, start_in_order
 
 
@@ -23,14 +23,14 @@ class Conservative(JobScheduler):
 
     name = "conservative"
 
-    def open(self) -> Callable[[Desk], None]:
+    def open(self) -> Callable[[JobDispatcher], None]:
         return dispatch
 
     def in_words(self) -> str:
         return "first come, first served with conservative backfill"
 
 
-def dispatch(desk: Desk) -> None:
+def dispatch(desk: JobDispatcher) -> None:
     start_in_order(desk)
     if len(desk.queue) < 2 or not (desk.free or desk.nodes.parts):
         return
@@ -46,7 +46,7 @@ def dispatch(desk: Desk) -> None:
 class Profile:
     """Nodes that are expected to be free over time: ``free[i]`` of them from ``at_s[i]`` on."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: JobDispatcher) -> None:
         self.at_s, self.free = [desk.now_s], [desk.free]
         for end_s, nodes in desk.releases():
             if end_s > self.at_s[-1]:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..desk import Desk
-from ..jobs import Job
+from ..desk import JobDispatcher
+from ..jobs import FleetJob
 from .base import JobScheduler, start_in_order
 
 
@@ -22,8 +22,8 @@ class Easy(JobScheduler):
 
     name = "easy"
 
-    def open(self) -> Callable[[Desk], None]:
-        def dispatch(desk: Desk) -> None:
+    def open(self) -> Callable[[JobDispatcher], None]:
+        def dispatch(desk: JobDispatcher) -> None:
             start_in_order(desk)
             if len(desk.queue) > 1:
                 backfill_behind(desk, desk.queue[0])
@@ -34,7 +34,7 @@ class Easy(JobScheduler):
         return "first come, first served with EASY backfill"
 
 
-def backfill_behind(desk: Desk, head: Job) -> list[Job]:
+def backfill_behind(desk: JobDispatcher, head: FleetJob) -> list[FleetJob]:
     """Start what fits and does not delay ``head``, which waits and does not fit; returns what was started."""
     queue, position, started = desk.queue, 0, []
     if not desk.free and not desk.nodes.parts:
@@ -64,7 +64,7 @@ def backfill_behind(desk: Desk, head: Job) -> list[Job]:
     return started
 
 
-def _taken(desk: Desk, job: Job, head: Job, shadow_s: float) -> int:
+def _taken(desk: JobDispatcher, job: FleetJob, head: FleetJob, shadow_s: float) -> int:
     """Nodes that a job would still have when the head of the queue is expected to start."""
     if desk.now_s + job.limit_s <= shadow_s:
         return 0

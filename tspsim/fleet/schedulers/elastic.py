@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..desk import Desk
-from ..jobs import Job
+from ..desk import JobDispatcher
+from ..jobs import FleetJob
 from .base import JobScheduler
 
 
@@ -15,8 +15,8 @@ class Elastic(JobScheduler):
 
     name = "elastic"
 
-    def open(self) -> Callable[[Desk], None]:
-        def dispatch(desk: Desk) -> None:
+    def open(self) -> Callable[[JobDispatcher], None]:
+        def dispatch(desk: JobDispatcher) -> None:
             while desk.queue:
                 job = desk.queue[0]
                 fitting = [size for size in range(len(job.sizes)) if desk.fits(job, size)]
@@ -30,7 +30,7 @@ class Elastic(JobScheduler):
         return "first come, first served, at the size that is free"
 
 
-def best(job: Job, fitting: list[int], *, crowded: bool) -> int:
+def best(job: FleetJob, fitting: list[int], *, crowded: bool) -> int:
     """The size that ends first, or while others wait the one that takes fewest node-seconds."""
 
     def cost(size: int) -> tuple[float, float]:

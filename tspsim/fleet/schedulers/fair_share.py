@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from ..desk import Desk
+from ..desk import JobDispatcher
 from ..durations.base import Span
-from ..jobs import Job
+from ..jobs import FleetJob
 from .base import JobScheduler
 from .easy import backfill_behind
 
@@ -27,7 +27,7 @@ class FairShare(JobScheduler):
     name = "fair_share"
     half_life: Span = Field(7 * 86_400.0, description="after which use counts half")
 
-    def open(self) -> Callable[[Desk], None]:
+    def open(self) -> Callable[[JobDispatcher], None]:
         used: dict[str, float] = {}
         charged: set[int] = set()
         last_s = 0.0
@@ -39,16 +39,16 @@ class FairShare(JobScheduler):
                 used[user] *= factor
             last_s = now_s
 
-        def charge(desk: Desk, job: Job) -> None:
+        def charge(desk: JobDispatcher, job: FleetJob) -> None:
             if job.number not in charged:
                 charged.add(job.number)
                 wide = job.gpus_at(job.nodes, desk.nodes.gpus)
                 used[job.user] = used.get(job.user, 0.0) + wide * job.limit_s
 
-        def dispatch(desk: Desk) -> None:
+        def dispatch(desk: JobDispatcher) -> None:
             decayed(desk.now_s)
             while desk.queue:
-                first: dict[str, Job] = {}
+                first: dict[str, FleetJob] = {}
                 for job in desk.queue:
                     first.setdefault(job.user, job)
                 job = min(first.values(), key=lambda each: (used.get(each.user, 0.0), each.submit_s, each.number))
@@ -61,7 +61,7 @@ class FairShare(JobScheduler):
 
         return dispatch
 
-    def rank(self, job: Job) -> tuple[Any, ...]:
+    def rank(self, job: FleetJob) -> tuple[Any, ...]:
         return (job.submit_s,)
 
     def in_words(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..desk import Desk
+from ..desk import JobDispatcher
 from .base import JobScheduler, start_in_order
 
 
@@ -13,7 +13,7 @@ class FirstCome(JobScheduler):
 
     name = "fcfs"
 
-    def open(self) -> Callable[[Desk], None]:
+    def open(self) -> Callable[[JobDispatcher], None]:
         return start_in_order
 
     def in_words(self) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import Field, StrictBool
 
-from ..desk import Desk, Running
-from ..jobs import Job
+from ..desk import JobDispatcher, Running
+from ..jobs import FleetJob
 from .base import JobScheduler
 
 
@@ -20,13 +20,13 @@ class Priority(JobScheduler):
     name = "priority"
     preempt: StrictBool = Field(True, description="whether jobs are stopped at all")
 
-    def rank(self, job: Job) -> tuple[Any, ...]:
+    def rank(self, job: FleetJob) -> tuple[Any, ...]:
         return (-job.priority, job.submit_s)
 
-    def open(self) -> Callable[[Desk], None]:
+    def open(self) -> Callable[[JobDispatcher], None]:
         return self._dispatch
 
-    def _dispatch(self, desk: Desk) -> None:
+    def _dispatch(self, desk: JobDispatcher) -> None:
         held: int | None = None
         position = 0
         while position < len(desk.queue):
@@ -43,11 +43,11 @@ class Priority(JobScheduler):
                 return
             position += 1
 
-    def _below(self, desk: Desk, priority: int) -> bool:
+    def _below(self, desk: JobDispatcher, priority: int) -> bool:
         """Whether anything runs that a job of lower priority than this could stop."""
         return any(each.job.preemptible and each.job.priority < priority for each in desk.running.values())
 
-    def _makes_room(self, desk: Desk, job: Job) -> bool:
+    def _makes_room(self, desk: JobDispatcher, job: FleetJob) -> bool:
         """Stop as little as makes room for a job, or nothing."""
         lower = [each for each in desk.running.values() if each.job.preemptible and each.job.priority < job.priority]
         lower.sort(key=lambda each: (each.job.priority, -each.began_s, -each.job.number))
@@ -61,7 +61,7 @@ class Priority(JobScheduler):
         return f"by priority{stops}"
 
 
-def chosen_whole(desk: Desk, job: Job, lower: list[Running]) -> list[Running]:
+def chosen_whole(desk: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
     """Running jobs, in their order, after which as many nodes are empty as a job needs; none where they do not
     suffice."""
     free, chosen = desk.free, []
@@ -84,7 +84,7 @@ def chosen_whole(desk: Desk, job: Job, lower: list[Running]) -> list[Running]:
     return []
 
 
-def chosen_part(desk: Desk, job: Job, lower: list[Running]) -> list[Running]:
+def chosen_part(desk: JobDispatcher, job: FleetJob, lower: list[Running]) -> list[Running]:
     """Running jobs after which one node has as many free GPUs as a job needs."""
     free = dict(desk.nodes.parts)
     beside: dict[int, list[Running]] = {}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ...registry import Registry
 from ..kinds import CollectiveKind
-from .choices import Builder, Candidate, timed
+from .choices import AlgorithmCandidate, Builder, timed
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule
 
@@ -49,7 +49,7 @@ class CollectiveAlgorithm:
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[Candidate]:
+    ) -> list[AlgorithmCandidate]:
         """Its schedules, each with its measured time or under every protocol."""
         return [
             choice

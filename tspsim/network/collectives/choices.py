@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Builder = Callable[[Group, CollectiveKind], list[Schedule]]
 
 
-class Cost(Protocol):
+class CollectiveCost(Protocol):
     """Seconds by size, and how far off they may be."""
 
     @property
@@ -36,7 +36,7 @@ class Cost(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProtocolLine:
     """One protocol: ``latency_s + size_bytes · fluid_s``."""
 
     latency_s: float
@@ -49,16 +49,16 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class AlgorithmCandidate:
     """One way to do it; ``schedule`` is for one byte; ``apart``: without compute units."""
 
     algorithm: str
     schedule: Schedule
-    cost: Cost
+    cost: CollectiveCost
     apart: bool = False
 
 
-def cheapest(choices: Sequence[Candidate], size_bytes: float) -> Traffic:
+def cheapest(choices: Sequence[AlgorithmCandidate], size_bytes: float) -> Traffic:
     """The choice that takes least for a size."""
     times = [choice.cost.alone(size_bytes) for choice in choices]
     index = min(range(len(choices)), key=lambda i: times[i][0] + times[i][1])
@@ -76,24 +76,24 @@ def cheapest(choices: Sequence[Candidate], size_bytes: float) -> Traffic:
 
 def timed(
     group: Group, kind: CollectiveKind, name: str, schedule: Schedule, build: Builder, library: str | None
-) -> list[Candidate]:
+) -> list[AlgorithmCandidate]:
     """A schedule that ``build`` made with its measured time, or under every protocol."""
     collectives = group.cluster.node.collectives
     if schedule.net_steps and collectives.across is not None:
         fabric = group.cluster.joining(group.ranks)
         own = fabric.collectives if fabric is not None else None
-        return [Candidate(name, schedule, across(group.cluster, collectives.across, own, schedule))]
+        return [AlgorithmCandidate(name, schedule, across(group.cluster, collectives.across, own, schedule))]
     curve = _curve(group, kind, name, library) if len(group.members) == 1 else None
     if curve is not None:
         factors = curve.libraries.get(library or "", Factors())
         floor, stretch = slowest(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
         measured = Measured(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
-        return [Candidate(name, schedule, measured)]
+        return [AlgorithmCandidate(name, schedule, measured)]
     return lines(group.cluster, name, schedule, kind.passed_on(group.size))
 
 
-def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[Candidate]:
+def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> list[AlgorithmCandidate]:
     """A schedule under every protocol; ``passed`` is what a GPU sends on of each byte.
 
     Reduction in the switch has a latency of its own and moves whole messages: only the last protocol.
@@ -102,14 +102,18 @@ def lines(cluster: Cluster, name: str, schedule: Schedule, passed: float) -> lis
     if schedule.family == "in_switch":
         assert library.in_switch_latency is not None
         latency = library.in_switch_latency.value + schedule.net_steps * library.protocols[-1].ring.net_hop
-        return [Candidate(name, schedule, Line(latency, schedule.fluid_s))]
+        return [AlgorithmCandidate(name, schedule, ProtocolLine(latency, schedule.fluid_s))]
     choices = []
     for protocol in library.protocols:
         steps = protocol.tree if schedule.family == "tree" else protocol.ring
         latency = steps.base + schedule.node_steps * steps.hop + schedule.net_steps * steps.net_hop
         fluid = schedule.fluid_s / protocol.bandwidth_ratio
         cap = protocol.fabric_cap if schedule.net_steps else protocol.node_cap
-        choices.append(Candidate(name, schedule, Line(latency, fluid if cap is None else max(fluid, passed / cap))))
+        choices.append(
+            AlgorithmCandidate(
+                name, schedule, ProtocolLine(latency, fluid if cap is None else max(fluid, passed / cap))
+            )
+        )
     return choices
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..kinds import ALL_GATHER, ALL_TO_ALL, CollectiveKind
 from . import direct
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import Candidate, Line
+from .choices import AlgorithmCandidate, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule
 
@@ -39,10 +39,12 @@ class Copies(CollectiveAlgorithm):
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[Candidate]:
+    ) -> list[AlgorithmCandidate]:
         engine = group.cluster.node.copy_engine
         return [
-            Candidate(self.name, each, Line(engine.latency.value * each.node_steps, each.fluid_s), apart=True)
+            AlgorithmCandidate(
+                self.name, each, ProtocolLine(engine.latency.value * each.node_steps, each.fluid_s), apart=True
+            )
             for each in self.schedules(group, kind)
             if engine is not None
         ]

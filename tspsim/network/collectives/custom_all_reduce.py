@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...errors import InputError
 from ..kinds import ALL_REDUCE, CollectiveKind
 from . import direct
-from .choices import Candidate, inside_bytes_per_s, slowest
+from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def engine_takes(group: Group, kind: CollectiveKind) -> bool:
     return kind is ALL_REDUCE and len(group.members) == 1 and group.size <= MOST_RANKS
 
 
-def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Candidate, ...]:
+def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
     """The all-reduce of the serving engine that ``library`` names, if it names one."""
     found = [each for each in group.cluster.node.collectives.custom_all_reduce if each.library == library]
     if not found:
@@ -75,4 +75,4 @@ def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[Ca
     schedule = direct.build(group, kind)[0]
     floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
     cost = Custom(found[0], group.size, inside_bytes_per_s(group), floor, stretch)
-    return (Candidate(found[0].library.replace(" ", "_"), schedule, cost),)
+    return (AlgorithmCandidate(found[0].library.replace(" ", "_"), schedule, cost),)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from ..kinds import ALL_TO_ALL, CollectiveKind
 from . import direct
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import Candidate, inside_bytes_per_s, slowest
+from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
 from .exchange import MULTIPROCESSORS, ExpertExchange
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
@@ -133,7 +133,7 @@ def expert_curve(group: Group, phase: str, mode: str, library: str | None) -> Ex
     return next(iter(own or fitting), None)
 
 
-def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> Candidate:
+def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, name: str) -> AlgorithmCandidate:
     """One phase of an expert exchange on a group of as many ranks a node."""
     cluster, nodes, per_node = group.cluster, len(group.members), len(group.members[0])
     sent = volume(curve, exchange, nodes, per_node)
@@ -142,7 +142,9 @@ def exchange_choice(group: Group, curve: ExpertCurve, exchange: ExpertExchange, 
     inside = inside_bytes_per_s(group)
     fabric = cluster.joining(group.ranks)
     nic = fabric.nic.bandwidth.value * cluster.node.nics / cluster.gpus_per_node if fabric is not None else inside
-    return Candidate(name, schedule, ExchangeCost(curve, exchange, nodes, per_node, inside, nic, floor, stretch))
+    return AlgorithmCandidate(
+        name, schedule, ExchangeCost(curve, exchange, nodes, per_node, inside, nic, floor, stretch)
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ class ExpertPhase(CollectiveAlgorithm):
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[Candidate]:
+    ) -> list[AlgorithmCandidate]:
         curve = expert_curve(group, self.phase, self.mode, library)
         if curve is None or kind.name not in self.kinds or not group.regular:
             return []

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..kinds import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BROADCAST, REDUCE_SCATTER, RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import Candidate, Line
+from .choices import AlgorithmCandidate, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule, on_links
 
@@ -46,7 +46,7 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     return _written_and_read(group, writes, np.full(group.size, read))
 
 
-def message(group: Group) -> Candidate:
+def message(group: Group) -> AlgorithmCandidate:
     """From the group's first rank to its other one."""
     (schedule,) = _written_and_read(group, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
     return _candidate(group, schedule, "point_to_point")
@@ -67,10 +67,10 @@ def _written_and_read(group: Group, writes: np.ndarray, reads: np.ndarray) -> li
     return [replace(schedule, own_s=min(float(writes.max()), float(reads.max())) / rate)]
 
 
-def _candidate(group: Group, schedule: Schedule, name: str) -> Candidate:
+def _candidate(group: Group, schedule: Schedule, name: str) -> AlgorithmCandidate:
     pool = group.cluster.node.memory_pool
     assert pool is not None
-    return Candidate(name, schedule, Line(2.0 * pool.latency.value, schedule.fluid_s))
+    return AlgorithmCandidate(name, schedule, ProtocolLine(2.0 * pool.latency.value, schedule.fluid_s))
 
 
 class InMemory(CollectiveAlgorithm):
@@ -78,7 +78,7 @@ class InMemory(CollectiveAlgorithm):
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[Candidate]:
+    ) -> list[AlgorithmCandidate]:
         return [_candidate(group, schedule, self.name) for schedule in self.schedules(group, kind)]
 
 

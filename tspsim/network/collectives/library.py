@@ -27,7 +27,7 @@ from . import (
     two_level,  # noqa: F401
 )
 from .algorithm import ALGORITHMS
-from .choices import Candidate, cheapest, lines
+from .choices import AlgorithmCandidate, cheapest, lines
 from .copies import Copies
 from .exchange import ExpertExchange
 from .experts import copies, exchange_choice, expert_curve
@@ -252,7 +252,7 @@ def considered(
     algorithm: str | None,
     library: str | None,
     exchange: ExpertExchange | None = None,
-) -> tuple[Candidate, ...]:
+) -> tuple[AlgorithmCandidate, ...]:
     """All ways of the named algorithm, or of all that the library's tuner knows; ``exchange`` instead of the typical.
 
     Raises
@@ -315,7 +315,7 @@ def _traffic(
         source = group.source if stands is None else sorted(group.ranks).index(group.source)
     who = frozenset(group.ranks) if stands is None else stands.alike
     key = ("choices", kind.name, algorithm, library, who, source, exchange)
-    known: tuple[tuple[Candidate, ...], Standing | None] | None = cluster.memo.get(key)
+    known: tuple[tuple[AlgorithmCandidate, ...], Standing | None] | None = cluster.memo.get(key)
     if known is None:
         known = considered(group, kind, algorithm, library, exchange), stands
         cluster.memo[key] = known

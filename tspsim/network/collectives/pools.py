@@ -15,7 +15,7 @@ import numpy as np
 
 from ..kinds import KINDS, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
-from .choices import Candidate, Line
+from .choices import AlgorithmCandidate, ProtocolLine
 from .exchange import ExpertExchange
 from .schedule import Group, Schedule, scheduled
 
@@ -56,12 +56,16 @@ class Messages(CollectiveAlgorithm):
 
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
-    ) -> list[Candidate]:
+    ) -> list[AlgorithmCandidate]:
         found = []
         for each in self.schedules(group, kind):
             routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
             alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
-            found.append(Candidate(self.name, each, Line(float(alone.sum(axis=1).max()), each.fluid_s), apart=True))
+            found.append(
+                AlgorithmCandidate(
+                    self.name, each, ProtocolLine(float(alone.sum(axis=1).max()), each.fluid_s), apart=True
+                )
+            )
         return found
 
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from ...model import Experts
 from ..dispatch import DISPATCHES, ExpertDispatch, distinct_ranks
-from ..routing import Routing
+from ..routing import ExpertRouting
 
 
-def left(routing: Routing, experts: Experts, ranks: int) -> tuple[float, float]:
+def left(routing: ExpertRouting, experts: Experts, ranks: int) -> tuple[float, float]:
     """Of the bytes of a random placement, those that still travel, there and back.
 
-    >>> left(Routing(local_rate=0.62), Experts(64, 6, 1408), 4)[0]
+    >>> left(ExpertRouting(local_rate=0.62), Experts(64, 6, 1408), 4)[0]
     0.5066666666666667
     """
     assert routing.local_rate is not None
@@ -26,7 +26,7 @@ def left(routing: Routing, experts: Experts, ranks: int) -> tuple[float, float]:
     return share, share
 
 
-def check(routing: Routing, experts: Experts, ranks: int) -> str | None:
+def check(routing: ExpertRouting, experts: Experts, ranks: int) -> str | None:
     rate = routing.local_rate
     if rate is None:
         return "needs routing.local_rate: the share of choices that fall on a token's own rank"
@@ -35,7 +35,7 @@ def check(routing: Routing, experts: Experts, ranks: int) -> str | None:
     return None
 
 
-def note(routing: Routing, experts: Experts, ranks: int) -> str:
+def note(routing: ExpertRouting, experts: Experts, ranks: int) -> str:
     return f"{routing.local_rate:.0%} of the choices fall on a token's own rank (stated: `routing.local_rate`)"
 
 

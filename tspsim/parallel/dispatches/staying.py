@@ -21,29 +21,30 @@ from dataclasses import replace
 from ...model import Experts
 from ..affinity import stay_rate, stay_rates
 from ..dispatch import DISPATCHES, ExpertDispatch, NodeShares, distinct_ranks
-from ..routing import Routing
+from ..routing import ExpertRouting
 
 
-def left(routing: Routing, experts: Experts, ranks: int) -> tuple[float, float]:
+def left(routing: ExpertRouting, experts: Experts, ranks: int) -> tuple[float, float]:
     """Of the bytes of two exchanges at a random placement, those that still travel, there and back.
 
     >>> from math import isclose
-    >>> isclose(left(Routing(affinity=0.0), Experts(16, 1, 64), 4)[0], 1.0), left(Routing(), Experts(16, 1, 64), 4)[1]
+    >>> even = left(ExpertRouting(affinity=0.0), Experts(16, 1, 64), 4)
+    >>> isclose(even[0], 1.0), left(ExpertRouting(), Experts(16, 1, 64), 4)[1]
     (True, 0.0)
     """
     return left_by_nodes(routing, experts, ranks, 1)[:2]
 
 
-def note(routing: Routing, experts: Experts, ranks: int) -> str:
+def note(routing: ExpertRouting, experts: Experts, ranks: int) -> str:
     stays = stay_rate(routing, experts.count, ranks)
     found = f"{stays:.0%} of the tokens find their next expert on their own rank (`routing.affinity`, `transitions`)"
     return f"{found}; every rank keeps the contexts of {ranks} replicas"
 
 
-def left_by_nodes(routing: Routing, experts: Experts, ranks: int, nodes: int) -> NodeShares:
+def left_by_nodes(routing: ExpertRouting, experts: Experts, ranks: int, nodes: int) -> NodeShares:
     """The same with experts on nodes first, and of what travels the shares between nodes.
 
-    >>> left_by_nodes(Routing(affinity=1.0), Experts(16, 1, 64), 4, 2)
+    >>> left_by_nodes(ExpertRouting(affinity=1.0), Experts(16, 1, 64), 4, 2)
     (0.0, 0.0, 0.0, 0.0)
     """
     (stays, inside), reached = stay_rates(routing, experts.count, ranks, nodes), distinct_ranks(ranks, experts)
@@ -54,7 +55,7 @@ def left_by_nodes(routing: Routing, experts: Experts, ranks: int, nodes: int) ->
     return there / usual, back / usual, across / there if there > 1e-12 else 0.0, chance if back else 0.0
 
 
-def note_by_nodes(routing: Routing, experts: Experts, ranks: int) -> str:
+def note_by_nodes(routing: ExpertRouting, experts: Experts, ranks: int) -> str:
     placed = "experts are placed on nodes first, then on their GPUs (`routing.affinity`, `transitions`)"
     return f"{placed}; every rank keeps the contexts of {ranks} replicas"
 

@@ -15,7 +15,7 @@ from tspsim.report.view import price_range
 from tspsim.units import compact, gib, percent
 
 if TYPE_CHECKING:
-    from tspsim.report.searched import Searched
+    from tspsim.report.searched import SearchedView
     from tspsim.studies.planner import OffersPlanned, Planned
 
 
@@ -79,7 +79,7 @@ def _counted(planned: Planned) -> Iterator[str]:
         yield f"Plans that were searched and not simulated are at most {percent(planned.gap)} better."
 
 
-def of_searched(searched: Searched) -> Memo:
+def of_searched(searched: SearchedView) -> Memo:
     """The best plans of a service or of a serving step, as their page tells them."""
     columns, rows = searched.shown(searched.wide)
     return Memo(

@@ -24,10 +24,10 @@ from . import (
     unexplained,
     volume,
 )
-from .section import Section
+from .section import PageSection
 
 #: Every section, the answer first.
-SECTIONS: tuple[Section, ...] = tuple(
+SECTIONS: tuple[PageSection, ...] = tuple(
     module.SECTION
     for module in (
         answer,

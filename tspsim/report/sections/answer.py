@@ -11,7 +11,7 @@ from tspsim.result import PlanResult
 from tspsim.scenario.project import Project
 from tspsim.units import compact, digits, gib, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 <p class="kicker">{{ kicker }}</p>
@@ -159,4 +159,4 @@ def _stop(text: str) -> str:
     return _close(text[:1].upper() + text[1:])
 
 
-SECTION = Section("answer", "", build, TEMPLATE)
+SECTION = PageSection("answer", "", build, TEMPLATE)

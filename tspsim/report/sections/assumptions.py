@@ -10,7 +10,7 @@ from tspsim.report.view import View
 from tspsim.steps import STEPS, Step
 from tspsim.units import compact, duration, gib
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {% if defaults %}<h3>Defaults that decide</h3>
@@ -123,4 +123,4 @@ def _value(key: str, value: Any) -> str:
     return plain(value)
 
 
-SECTION = Section("assumptions", "Assumptions and sources", build, TEMPLATE, short="Sources")
+SECTION = PageSection("assumptions", "Assumptions and sources", build, TEMPLATE, short="Sources")

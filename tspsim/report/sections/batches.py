@@ -10,7 +10,7 @@ from tspsim.report.numbers import label, seconds
 from tspsim.report.view import View
 from tspsim.units import compact, digits
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("batches", "Every mark is a plan at another batch, simulated as the step itself; large marks are the batch
@@ -78,4 +78,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"complete": found.complete, "rows": rows, "figures": {"batches": {"data": data, "layout": layout}}}
 
 
-SECTION = Section("batches-section", "Users against GPUs, over the batch", build, TEMPLATE, short="Batch")
+SECTION = PageSection("batches-section", "Users against GPUs, over the batch", build, TEMPLATE, short="Batch")

@@ -10,7 +10,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no
@@ -95,4 +95,4 @@ def title(key: tuple[str, str]) -> str:
     return {"compute": words(kind), "exposed": f"exposed {words(kind)}", "rest": words(kind)}[group]
 
 
-SECTION = Section("breakdown", "Where the time goes", build, TEMPLATE, short="Time")
+SECTION = PageSection("breakdown", "Where the time goes", build, TEMPLATE, short="Time")

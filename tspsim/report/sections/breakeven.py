@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tspsim.report.numbers import label
-from tspsim.report.view import Shape, View
+from tspsim.report.view import LayerShape, View
 from tspsim.result import PlanResult
 from tspsim.units import digits
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {% if shut %}<details><summary>From how many tokens on TSP moves fewer bytes than its rivals</summary>
@@ -64,7 +64,7 @@ def build(view: View) -> dict[str, Any] | None:
     }
 
 
-def volume(shape: Shape, tokens: float, degree: int) -> float:
+def volume(shape: LayerShape, tokens: float, degree: int) -> float:
     """Elements a rank receives in a layer's forward under TSP.
 
     [(2 + 2/g)·h·a + 2·BS·a/g + n·F·h²]·(D−1)/D with n = 3 matrices of a gated FFN, 2 otherwise.
@@ -72,7 +72,7 @@ def volume(shape: Shape, tokens: float, degree: int) -> float:
     return (_weights(shape) + 2 * tokens * shape.attention_width / shape.group) * (degree - 1) / degree
 
 
-def rival_volume(shape: Shape, tokens: float, tensor: int, sequence: int) -> float:
+def rival_volume(shape: LayerShape, tokens: float, tensor: int, sequence: int) -> float:
     """Elements a rank receives in a layer's forward under TP of degree T and SP of degree Σ.
 
     4·(T−1)/T·BS·h/Σ + 2·BS·a/(g·T)·(Σ−1)/Σ.
@@ -82,7 +82,7 @@ def rival_volume(shape: Shape, tokens: float, tensor: int, sequence: int) -> flo
     return reduced + gathered
 
 
-def threshold(shape: Shape, degree: int, tensor: int, sequence: int) -> float | None:
+def threshold(shape: LayerShape, degree: int, tensor: int, sequence: int) -> float | None:
     """BS above which TSP of degree D moves fewer bytes; None when it never does.
 
     Against TP alone, with a = h: BS = [(2 + 2/g) + 3F]·h / (4 − 2/g), which is 8h for g = 1, F = 4.
@@ -92,7 +92,7 @@ def threshold(shape: Shape, degree: int, tensor: int, sequence: int) -> float | 
     return _weights(shape) * (degree - 1) / degree / gained if gained > 1e-12 * slope else None
 
 
-def _weights(shape: Shape) -> float:
+def _weights(shape: LayerShape) -> float:
     """Elements of a layer's attention and FFN matrices."""
     attention = (2 + 2 / shape.group) * shape.hidden * shape.attention_width
     return attention + shape.matrices * shape.ffn * shape.hidden
@@ -110,7 +110,7 @@ def _rivals(plans: tuple[PlanResult, ...], degree: int) -> list[tuple[str, int, 
     return found
 
 
-def _map(shape: Shape, tokens: int, degree: int, tensor: int, sequence: int, name: str) -> dict[str, Any]:
+def _map(shape: LayerShape, tokens: int, degree: int, tensor: int, sequence: int, name: str) -> dict[str, Any]:
     """The heat map against one rival, with the line of equal volumes and the scenario's point."""
     low, high = min(10, math.floor(math.log2(tokens)) - 1), max(21, math.ceil(math.log2(tokens)) + 1)
     widths = [2.0 ** (10 + 5 * row / (ROWS - 1)) for row in range(ROWS)]
@@ -187,16 +187,16 @@ def _logarithmic(title: str, exponents: range, text: Callable[[int], str]) -> di
     }
 
 
-def _scaled(shape: Shape, hidden: float) -> Shape:
+def _scaled(shape: LayerShape, hidden: float) -> LayerShape:
     """The same proportions at another hidden size."""
-    return Shape(hidden, shape.attention_ratio * hidden, shape.group, shape.ffn_ratio * hidden, shape.matrices)
+    return LayerShape(hidden, shape.attention_ratio * hidden, shape.group, shape.ffn_ratio * hidden, shape.matrices)
 
 
 def _power(exponent: int) -> str:
     return f"{2 ** (exponent - 10)}Ki" if exponent < 20 else f"{2 ** (exponent - 20)}Mi"
 
 
-def _law(shape: Shape) -> str:
+def _law(shape: LayerShape) -> str:
     """The condition against TP alone, with the model's numbers put in."""
     group, factor = shape.group, f"{shape.matrices}F"
     if shape.attention_ratio == 1:
@@ -214,4 +214,4 @@ def _law(shape: Shape) -> str:
     )
 
 
-SECTION = Section("breakeven", "Break-even of TSP", build, TEMPLATE, short="Break-even")
+SECTION = PageSection("breakeven", "Break-even of TSP", build, TEMPLATE, short="Break-even")

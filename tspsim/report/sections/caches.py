@@ -13,7 +13,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import GIB, digits, gib
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("cache", "What of a GPU's memory holds weights and caches: those of the step, the room its engine leaves for
@@ -128,4 +128,4 @@ def in_binary(count: int) -> str:
     return f"{count >> 20}Mi" if count >= 1 << 20 else f"{count >> 10}Ki" if count >= 1 << 10 else str(count)
 
 
-SECTION = Section("caches", "Caches and sessions", build, TEMPLATE, short="Caches")
+SECTION = PageSection("caches", "Caches and sessions", build, TEMPLATE, short="Caches")

@@ -10,7 +10,7 @@ from tspsim.report.view import View
 from tspsim.result import LinkUse, PlanResult
 from tspsim.units import compact, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share
@@ -297,4 +297,4 @@ def _layout(place: dict[str, Point]) -> dict[str, Any]:
     }
 
 
-SECTION = Section("fabric", "Node and fabric", build, TEMPLATE, short="Fabric")
+SECTION = PageSection("fabric", "Node and fabric", build, TEMPLATE, short="Fabric")

@@ -8,7 +8,7 @@ from tspsim.report.numbers import seconds
 from tspsim.report.view import View
 from tspsim.units import compact, gib, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 <div class="scroll"><table class="plans tight">
@@ -43,4 +43,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"columns": [*parts, *more], "rows": rows}
 
 
-SECTION = Section("iteration", "One iteration", build, TEMPLATE, short="Loop")
+SECTION = PageSection("iteration", "One iteration", build, TEMPLATE, short="Loop")

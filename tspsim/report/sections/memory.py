@@ -10,7 +10,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import GIB, gib, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.
@@ -67,4 +67,4 @@ def _hover(plan: PlanResult, key: str) -> str:
     return f"<b>{label(plan.name)}</b><br>{label(words(key))}<br>{gib(size)}{share}"
 
 
-SECTION = Section("memory", "Memory", build, TEMPLATE)
+SECTION = PageSection("memory", "Memory", build, TEMPLATE)

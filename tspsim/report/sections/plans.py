@@ -13,7 +13,7 @@ from tspsim.report.view import View, dollars_per_million_tokens, price_range
 from tspsim.result import PlanResult
 from tspsim.units import compact, gib, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {% if sortable %}<div class="controls"><label><input type="checkbox" data-order>
@@ -143,4 +143,4 @@ def _facts(view: View, plan: PlanResult) -> list[dict[str, str]]:
     return facts
 
 
-SECTION = Section("plans", "Plans", build, TEMPLATE)
+SECTION = PageSection("plans", "Plans", build, TEMPLATE)

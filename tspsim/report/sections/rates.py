@@ -9,7 +9,7 @@ from tspsim.report.numbers import label
 from tspsim.report.view import View
 from tspsim.units import compact
 
-from .section import Section
+from .section import PageSection
 
 #: Of the ranges: seen on bars and beside them, on white and on black.
 SPREAD = "#e69f00"
@@ -87,4 +87,4 @@ def _hover(plan: Any, value: float, ranges: bool) -> str:
     return "<br>".join(lines)
 
 
-SECTION = Section("rates", "Rates", build, TEMPLATE)
+SECTION = PageSection("rates", "Rates", build, TEMPLATE)

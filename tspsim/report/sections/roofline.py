@@ -14,7 +14,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import compact, digits, percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("roofline", "Kernels that follow each other without a wait are one mark, as large as their share of the step:
@@ -35,7 +35,7 @@ SMALLEST, LARGEST = 7.0, 60.0
 
 
 @dataclass(frozen=True)
-class Mark:
+class RooflineMark:
     """Kernels of one name and shape: FLOPs a byte, FLOP/s, share of the step, and whose peak they are under."""
 
     name: str
@@ -69,7 +69,7 @@ def build(view: View) -> dict[str, Any] | None:
     }
 
 
-def marks(plan: PlanResult, peaks: Mapping[str, float]) -> list[Mark]:
+def marks(plan: PlanResult, peaks: Mapping[str, float]) -> list[RooflineMark]:
     """Of every name and shape of kernels that multiply; shares are means over ranks."""
     import numpy as np
 
@@ -90,7 +90,7 @@ def marks(plan: PlanResult, peaks: Mapping[str, float]) -> list[Mark]:
             known = found.setdefault(key, [entry.flops / entry.size_bytes, entry.flops / entry.alone_s, 0.0])
             known[2] += spent_s / total / plan.step_time_s
     return [
-        Mark(name, kinds[name, shape], shape, intensity, reached, share, _peak(shape, peaks))
+        RooflineMark(name, kinds[name, shape], shape, intensity, reached, share, _peak(shape, peaks))
         for (name, shape), (intensity, reached, share) in found.items()
     ]
 
@@ -101,13 +101,13 @@ def _peak(shape: str, peaks: Mapping[str, float]) -> float:
     return max(named, default=peaks.get("bf16", max(peaks.values())))
 
 
-def _row(mark: Mark, hbm: float) -> dict[str, Any]:
+def _row(mark: RooflineMark, hbm: float) -> dict[str, Any]:
     of_roof = percent(mark.flops_per_s / mark.roof(hbm), decimals=0)
     cells = [percent(mark.share), digits(mark.intensity), compact(mark.flops_per_s, "FLOP/s"), of_roof]
     return {"name": mark.name, "cells": cells}
 
 
-def _figure(found: Sequence[Mark], hbm: float, peaks: Mapping[str, float]) -> dict[str, Any]:
+def _figure(found: Sequence[RooflineMark], hbm: float, peaks: Mapping[str, float]) -> dict[str, Any]:
     kinds = in_order(mark.kind for mark in found)
     tone = colours(kinds)
     data: list[dict[str, Any]] = [
@@ -180,7 +180,7 @@ def _line(name: str, x: list[float], y: list[float], dash: str) -> dict[str, Any
     }
 
 
-def _hover(mark: Mark, hbm: float) -> str:
+def _hover(mark: RooflineMark, hbm: float) -> str:
     shapes = [label(shape, 70) for shape in mark.shape.split("; ")]
     said = (
         f"{percent(mark.share)} of the step",
@@ -190,4 +190,4 @@ def _hover(mark: Mark, hbm: float) -> str:
     return "<br>".join([f"<b>{label(mark.name)}</b>", *said, *shapes])
 
 
-SECTION = Section("roofline-section", "Kernels under the roofline", build, TEMPLATE, short="Roofline")
+SECTION = PageSection("roofline-section", "Kernels under the roofline", build, TEMPLATE, short="Roofline")

@@ -10,7 +10,7 @@ from tspsim.report.view import View
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """One part of the page."""
 
     #: The anchor in the page.

@@ -12,7 +12,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import percent
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 <div class="gantt" id="gantt">
@@ -107,4 +107,4 @@ def _strip(plan: PlanResult) -> dict[str, Any] | None:
     return {"label": plan.name, "data": data, "layout": layout}
 
 
-SECTION = Section("timeline", "Timeline", build, TEMPLATE)
+SECTION = PageSection("timeline", "Timeline", build, TEMPLATE)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tspsim.report.view import View
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text|prose }}</li>{% endfor %}</ul>"""
 
@@ -16,4 +16,4 @@ def build(view: View) -> dict[str, Any] | None:
     return {"unexplained": view.result.unexplained} if view.result.unexplained else None
 
 
-SECTION = Section("unexplained", "What the model does not explain", build, TEMPLATE, short="Limits")
+SECTION = PageSection("unexplained", "What the model does not explain", build, TEMPLATE, short="Limits")

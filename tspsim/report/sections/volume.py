@@ -11,7 +11,7 @@ from tspsim.report.view import View
 from tspsim.result import PlanResult
 from tspsim.units import digits
 
-from .section import Section
+from .section import PageSection
 
 TEMPLATE = """
 {{ figure("volume-step", "Payload a rank receives in one step and did not hold, by what it is for, mean over ranks; read
@@ -69,4 +69,4 @@ def _in_order(told: Sequence[Mapping[str, float]]) -> list[str]:
     return sorted(keys, key=lambda key: first.index(key) if key in first else len(first))
 
 
-SECTION = Section("volume", "Communication volume", build, TEMPLATE, short="Volume")
+SECTION = PageSection("volume", "Communication volume", build, TEMPLATE, short="Volume")

@@ -17,7 +17,7 @@ from tspsim.serving.runs import ServingRun
 
 from .published import published_of
 from .steps import shares_of
-from .view import Engine, Floats, Ints, PutBack, Requests, Run, Served, ServingView, Steps, Transfers
+from .view import EngineView, Floats, Ints, LoadRun, PutBack, Requests, ServedView, ServingView, StepRuns, Transfers
 
 #: What the point of a curve is told by in a closed loop; else it has a rate.
 CLOSED = "concurrency"
@@ -28,7 +28,7 @@ def view_of(result: Result) -> ServingView:
     ran = [plan for plan in result.plans if plan.ran]
     labels = [run.label for plan in ran for run in plan.runs]
     return ServingView(
-        tuple(Served(plan, runs_of(plan, project_basis(View(result))), _shares(result, plan)) for plan in ran),
+        tuple(ServedView(plan, runs_of(plan, project_basis(View(result))), _shares(result, plan)) for plan in ran),
         [plan for plan in result.plans if not plan.ran],
         all(CLOSED in label for label in labels),
         bounds_of(result),
@@ -52,7 +52,7 @@ def bounds_of(result: Result) -> dict[str, float]:
     return {name: float(stated[name]) for name in ("ttft", "tpot", "e2e") if isinstance(stated.get(name), int | float)}
 
 
-def runs_of(plan: PlanResult, basis: str = "") -> tuple[Run, ...]:
+def runs_of(plan: PlanResult, basis: str = "") -> tuple[LoadRun, ...]:
     """A plan's runs, by ascending load; of a result that was read from a file only the figures are there.
 
     Parameters
@@ -73,14 +73,14 @@ def load_of(label: Mapping[str, Any]) -> float:
     return float(next((label[key] for key in (CLOSED, "rate") if label.get(key) is not None), float("nan")))
 
 
-def bare(point: Mapping[str, Any]) -> Run:
+def bare(point: Mapping[str, Any]) -> LoadRun:
     """A point of a curve without its requests and logs."""
     ends = point.get("range") or {}
     ranges = {name: (float(each["low"]), float(each["high"])) for name, each in ends.items() if isinstance(each, dict)}
-    return Run(load_of(point), point, ranges)
+    return LoadRun(load_of(point), point, ranges)
 
 
-def run_of(run: ServingRun, plan: PlanResult) -> Run:
+def run_of(run: ServingRun, plan: PlanResult) -> LoadRun:
     """A run with its arrays."""
     waits = run.waits
     order = np.argsort(waits.sent_s, kind="stable")
@@ -90,21 +90,21 @@ def run_of(run: ServingRun, plan: PlanResult) -> Run:
     )  # fmt: skip
     lanes = int(plan.settings.get("attention_replicas") or 1)
     room = None if run.capacity_tokens is None else float(run.capacity_tokens) * lanes
-    engines = tuple(Engine(name, steps_of(log), room) for name, log in zip(run.names, run.logs, strict=True))
-    return Run(
+    engines = tuple(EngineView(name, steps_of(log), room) for name, log in zip(run.names, run.logs, strict=True))
+    return LoadRun(
         load_of(run.label), run.metrics, run.ranges, requests, engines, transfers_of(run), put_back_of(run, order),
         answered_by(requests, engines), front_end_s=run.front_end_s,
     )  # fmt: skip
 
 
-def steps_of(log: StepLog) -> Steps:
+def steps_of(log: StepLog) -> StepRuns:
     """A replica's log as arrays."""
 
     def column(name: str, kind: Any) -> Any:
         return np.asarray(log.column(name), dtype=kind)
 
     whole = np.int64
-    return Steps(
+    return StepRuns(
         column("start_s", float), column("end_s", float), column("steps", whole), column("kind", np.int8),
         column("sequences", whole), column("chunk_tokens", whole), column("waiting", whole),
         column("used_tokens", float),
@@ -143,7 +143,7 @@ def put_back_of(run: ServingRun, order: Ints) -> PutBack | None:
     return PutBack(places[lost[0][known].astype(np.int64)], lost[1][known], lost[2][known])
 
 
-def answered_by(requests: Requests, engines: Sequence[Engine]) -> Ints:
+def answered_by(requests: Requests, engines: Sequence[EngineView]) -> Ints:
     """Which engine put out each request's tokens; −1 where several may have, or none.
 
     It is the one that alone ended a step at the moment of the last token. A run of equal steps is one row of a log,
@@ -157,7 +157,7 @@ def answered_by(requests: Requests, engines: Sequence[Engine]) -> Ints:
     return np.where(found >= 0, found, alone_at(requests.first_token_s, engines, decoding))
 
 
-def alone_at(moments: Floats, engines: Sequence[Engine], places: Sequence[int]) -> Ints:
+def alone_at(moments: Floats, engines: Sequence[EngineView], places: Sequence[int]) -> Ints:
     """The place of the only engine that ended a step at each moment; −1 where none did, or several."""
     ended = np.array([np.isin(moments, engines[place].steps.end_s) for place in places]).reshape(-1, len(moments))
     which = np.asarray(places, dtype=np.int64)[ended.argmax(axis=0)] if len(places) else np.zeros(len(moments), int)

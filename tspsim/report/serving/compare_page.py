@@ -16,7 +16,7 @@ from tspsim.units import compact, digits
 
 from . import words
 from .page import Part, chapters
-from .view import Run, Served, ServingView
+from .view import LoadRun, ServedView, ServingView
 
 LINKS = """
 <ul>{% for name, address in links %}<li><a href="{{ address }}">{{ name }}</a>: its own page</li>{% endfor %}</ul>
@@ -118,13 +118,13 @@ def answer(
     return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
 
-def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
+def cheapest(view: ServingView) -> list[tuple[float, ServedView, LoadRun]]:
     """Of every offer its plan and load that cost least per million output tokens by the basis that ranks, the cheapest
     offer first.
 
     Under bounds the loads count at which a plan keeps them; without, any load.
     """
-    found: dict[str, tuple[float, Served, Run]] = {}
+    found: dict[str, tuple[float, ServedView, LoadRun]] = {}
     for served in view.served:
         runs = [run for run in served.runs if run.kept]
         for run in runs:
@@ -136,12 +136,12 @@ def cheapest(view: ServingView) -> list[tuple[float, Served, Run]]:
     return sorted(found.values(), key=lambda entry: entry[0])
 
 
-def even(a: Run, b: Run) -> bool:
+def even(a: LoadRun, b: LoadRun) -> bool:
     """Whether two prices differ by no more than the requests that were drawn allow."""
     if not all(run.metrics.get("steady") for run in (a, b)):
         return False
 
-    def dollars(run: Run) -> tuple[float, float, float]:
+    def dollars(run: LoadRun) -> tuple[float, float, float]:
         value, low, high = run.between("output_tokens_per_s")
         usd = run.price()
         return usd, usd * value / high if high else usd, usd * value / low if low else usd
@@ -149,7 +149,7 @@ def even(a: Run, b: Run) -> bool:
     return tied(dollars(a), dollars(b))
 
 
-def sentences(view: ServingView, run: Run) -> Iterator[str]:
+def sentences(view: ServingView, run: LoadRun) -> Iterator[str]:
     """What users see there, who does most, who is quickest, and how that changes with the load."""
     yield words.users(run)
     yield from by_load(view)
@@ -190,7 +190,7 @@ def by_load(view: ServingView) -> Iterator[str]:
         yield f"Cheapest at equal load, by {'requests at once' if view.closed else 'requests/s sent'}: {told}."
 
 
-def tiles(view: ServingView, best: Sequence[tuple[float, Served, Run]]) -> list[dict[str, str]]:
+def tiles(view: ServingView, best: Sequence[tuple[float, ServedView, LoadRun]]) -> list[dict[str, str]]:
     """An offer each: its cheapest token, and what it does there."""
     return [
         {

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tspsim.report.figures import LEGEND, QUIET, beside, plan_colour, plan_line, value_axis
-from tspsim.report.fronts import Line
+from tspsim.report.fronts import FrontLine
 from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
 from tspsim.units import compact, digits
 
 from .folded import folded
-from .view import Published, Run, ServingView
+from .view import LoadRun, Published, ServingView
 
 TEMPLATE = (
     """
@@ -31,14 +31,14 @@ dotted line joins what nothing beats in both." ~ measured) }}{% endif %}
 
 
 @dataclass(frozen=True)
-class Measure:
+class ServingFigure:
     """A figure of a run: how it is found, read and drawn; ``of`` and ``limit`` name its range and its limit.
 
     Where the range is of another measure in proportion to it, it is taken in proportion.
     """
 
     title: str
-    value: Callable[[Run], float]
+    value: Callable[[LoadRun], float]
     told: Callable[[float], str]
     of: str = ""
     limit: str = ""
@@ -51,31 +51,32 @@ def _plain(value: float) -> str:
     return digits(value)
 
 
-MEASURES: tuple[Measure, ...] = (
-    Measure(
+MEASURES: tuple[ServingFigure, ...] = (
+    ServingFigure(
         "output tokens/s per GPU", lambda run: each_gpu(run), compact, of="output_tokens_per_s",
         measured=lambda point: point.per_gpu,
     ),
-    Measure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
-    Measure(
+    ServingFigure("output tokens/s", lambda run: run.rate("output_tokens_per_s"), compact, of="output_tokens_per_s"),
+    ServingFigure(
         "time an output token, mean (s)", lambda run: run.mean("tpot_s"), seconds, of="tpot_s", limit="tpot",
         measured=lambda point: point.tpot_s,
     ),
-    Measure(
+    ServingFigure(
         "time to the first token, mean (s)", lambda run: run.mean("ttft_s"), seconds, of="ttft_s", limit="ttft",
         measured=lambda point: point.ttft_s, log=True,
     ),
-    Measure("time to the first token, 99 of 100 (s)", lambda run: run.mean("ttft_s", "p99"), seconds, limit="ttft",
-            log=True),
-    Measure("tokens/s per user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
+    ServingFigure(
+        "time to the first token, 99 of 100 (s)", lambda run: run.mean("ttft_s", "p99"), seconds, limit="ttft", log=True
+    ),
+    ServingFigure("tokens/s per user", lambda run: run.rate("tokens_per_s_per_user"), _plain,
             measured=lambda point: point.per_user),
-    Measure("requests/s within the limits", lambda run: run.goodput, _plain),
-    Measure("$/M output tokens", lambda run: run.price(), _plain),
-    Measure("most of the cache in use (%)", lambda run: 100.0 * cache_share(run), _plain),
+    ServingFigure("requests/s within the limits", lambda run: run.goodput, _plain),
+    ServingFigure("$/M output tokens", lambda run: run.price(), _plain),
+    ServingFigure("most of the cache in use (%)", lambda run: 100.0 * cache_share(run), _plain),
 )  # fmt: skip
 
 
-def cache_share(run: Run) -> float:
+def cache_share(run: LoadRun) -> float:
     value = (run.metrics.get("kv") or {}).get("peak_share")
     return float("nan") if value is None else float(value)
 
@@ -107,13 +108,13 @@ def build(view: ServingView) -> dict[str, Any] | None:
     }
 
 
-def present(view: ServingView) -> list[Measure]:
+def present(view: ServingView) -> list[ServingFigure]:
     """Measures that some run has."""
     runs = [run for served in view.served for run in served.runs]
     return [measure for measure in MEASURES if any(not np.isnan(measure.value(run)) for run in runs)]
 
 
-def cells(view: ServingView, run: Run) -> list[str]:
+def cells(view: ServingView, run: LoadRun) -> list[str]:
     found = [(measure, measure.value(run)) for measure in present(view)]
     return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in found)]
 
@@ -146,7 +147,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
         return None
     best = sorted(front_of(points, lambda point: point))
     if len(view.served) > 1:
-        traces.append(Line("nothing is quicker and cheaper", best, "vh").trace())
+        traces.append(FrontLine("nothing is quicker and cheaper", best, "vh").trace())
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
@@ -157,11 +158,11 @@ def front(view: ServingView) -> dict[str, Any] | None:
     return {"data": traces, "layout": layout}
 
 
-def each_gpu(run: Run) -> float:
+def each_gpu(run: LoadRun) -> float:
     return run.rate("output_tokens_per_s_per_gpu")
 
 
-def hover(view: ServingView, name: str, run: Run) -> str:
+def hover(view: ServingView, name: str, run: LoadRun) -> str:
     told = [
         f"<b>{label(name)}</b>", view.load_in_words(run.load),
         f"{compact(run.rate('output_tokens_per_s_per_gpu'))} output tokens/s per GPU",
@@ -171,7 +172,7 @@ def hover(view: ServingView, name: str, run: Run) -> str:
     return "<br>".join(told)
 
 
-def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
+def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
     """A line a plan over the load, with its range where it has one; None where nothing is known."""
     traces: list[dict[str, Any]] = []
     for place, served in enumerate(view.served):
@@ -218,11 +219,11 @@ def curve(view: ServingView, measure: Measure) -> dict[str, Any] | None:
     return {"label": measure.title, "data": traces, "layout": layout}
 
 
-def _log(measure: Measure) -> dict[str, Any]:
+def _log(measure: ServingFigure) -> dict[str, Any]:
     return {"type": "log", "rangemode": "normal", "dtick": 1} if measure.log else {}
 
 
-def spread(run: Run, of: str, value: float) -> tuple[float, float] | None:
+def spread(run: LoadRun, of: str, value: float) -> tuple[float, float] | None:
     """The range of a measure that is ``value``, in proportion to that of ``of``."""
     bounds = run.ranges.get(of)
     whole = run.mean(of) if isinstance(run.metrics.get(of), Mapping) else run.rate(of)

@@ -15,7 +15,7 @@ from tspsim.units import compact, percent
 
 from .folded import folded
 from .thinning import Columns, columns, edges, packed
-from .view import DECODE, KINDS, MIXED, PREFILL, Engine, Run, Served, ServingView, Steps
+from .view import DECODE, KINDS, MIXED, PREFILL, EngineView, LoadRun, ServedView, ServingView, StepRuns
 
 #: Bytes that all these figures of a page may take together, and columns of time that one has at most and at least.
 BUDGET_BYTES = 1_200_000
@@ -67,24 +67,24 @@ def build(view: ServingView) -> dict[str, Any] | None:
     }
 
 
-def logged(run: Run) -> bool:
+def logged(run: LoadRun) -> bool:
     return any(len(engine.steps) for engine in run.engines)
 
 
-def shown(served: Served) -> list[Run]:
+def shown(served: ServedView) -> list[LoadRun]:
     """Its runs under the most and the least load that kept their logs."""
     kept = [run for run in served.runs if logged(run)]
     return [kept[-1], kept[0]] if len(kept) > 1 else kept
 
 
-def named(view: ServingView, served: Served, run: Run) -> Iterator[tuple[str, Engine]]:
+def named(view: ServingView, served: ServedView, run: LoadRun) -> Iterator[tuple[str, EngineView]]:
     """Engines of a run with the names that a table gives them."""
     where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
     for engine in run.engines:
         yield (f"{where}: {engine.name}" if len(run.engines) > 1 else where), engine
 
 
-def lead(view: ServingView, served: Served, run: Run) -> str:
+def lead(view: ServingView, served: ServedView, run: LoadRun) -> str:
     """What the best plan's engines spent their time on."""
     end_s = run.end_s
     parts = {kind: float(np.mean([busy(engine.steps, kind) / end_s for engine in run.engines])) for kind in KINDS}
@@ -95,13 +95,13 @@ def lead(view: ServingView, served: Served, run: Run) -> str:
     return f"{whose}: {', '.join(told)} of {seconds(end_s)} from the first send to the last token."
 
 
-def busy(steps: Steps, kind: int) -> float:
+def busy(steps: StepRuns, kind: int) -> float:
     """Seconds in steps of a kind."""
     chosen = steps.kind == kind
     return float(np.sum(steps.end_s[chosen] - steps.start_s[chosen]))
 
 
-def cells(engine: Engine, run: Run) -> list[str]:
+def cells(engine: EngineView, run: LoadRun) -> list[str]:
     """An engine's row."""
     steps, end_s = engine.steps, max(run.end_s, 1e-30)
     shares = [busy(steps, kind) / end_s for kind in KINDS]
@@ -117,7 +117,7 @@ def cells(engine: Engine, run: Run) -> list[str]:
 # --- windows ------------------------------------------------------------------------------------------------
 
 
-def windows(run: Run) -> list[Window]:
+def windows(run: LoadRun) -> list[Window]:
     """The whole run, its opening, and the request that waited longest for its first token."""
     end_s = run.end_s
     found = [Window("the whole run", 0.0, end_s)]
@@ -140,7 +140,7 @@ def windows(run: Run) -> list[Window]:
     return found
 
 
-def fitted(view: ServingView, told: Sequence[tuple[Served, Run]]) -> list[dict[str, Any]]:
+def fitted(view: ServingView, told: Sequence[tuple[ServedView, LoadRun]]) -> list[dict[str, Any]]:
     """Every window of every run, in so many columns that together they stay within :data:`BUDGET_BYTES`."""
     asked = [(served, run, window) for served, run in told for window in windows(run)]
     most = MOST_COLUMNS
@@ -157,7 +157,7 @@ def fitted(view: ServingView, told: Sequence[tuple[Served, Run]]) -> list[dict[s
             asked = asked[: max(1, int(len(asked) * BUDGET_BYTES / size))]
 
 
-def _label(view: ServingView, served: Served, run: Run, window: Window) -> str:
+def _label(view: ServingView, served: ServedView, run: LoadRun, window: Window) -> str:
     where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
     return f"{where}: {window.words}"
 
@@ -165,7 +165,7 @@ def _label(view: ServingView, served: Served, run: Run, window: Window) -> str:
 # --- one figure ---------------------------------------------------------------------------------------------
 
 
-def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
+def drawn(run: LoadRun, window: Window, most: int) -> dict[str, Any]:
     """Rows of engines over queue and cache, on one axis of time."""
     chosen = spread(run.engines)
     rows = 2 + len(chosen) + (run.transfers is not None)
@@ -219,7 +219,7 @@ def drawn(run: Run, window: Window, most: int) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def spread(engines: Sequence[Engine]) -> list[Engine]:
+def spread(engines: Sequence[EngineView]) -> list[EngineView]:
     """At most :data:`MOST_ENGINES` of them, evenly."""
     if len(engines) <= MOST_ENGINES:
         return list(engines)
@@ -251,7 +251,9 @@ def queue(cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dic
     ]
 
 
-def cache(chosen: Sequence[Engine], cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dict[str, Any]]:
+def cache(
+    chosen: Sequence[EngineView], cut: Sequence[Columns], across: dict[str, Any], axis: str
+) -> list[dict[str, Any]]:
     """Tokens in all caches, and their room where it is bounded."""
     used = np.sum([each.used_tokens for each in cut], axis=0)
     traces = [line("tokens in caches", used, across, axis, "#44aa99", fill=True)]
@@ -264,7 +266,7 @@ def cache(chosen: Sequence[Engine], cut: Sequence[Columns], across: dict[str, An
     return traces
 
 
-def in_flight(run: Run, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def in_flight(run: LoadRun, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Mean number of caches on their way, by column."""
     assert run.transfers is not None
     start, end = np.sort(run.transfers.start_s), np.sort(run.transfers.end_s)

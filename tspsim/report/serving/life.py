@@ -15,7 +15,7 @@ from tspsim.units import percent
 
 from .engines import COLOURS, _axis, line, stacked, strip, time_unit
 from .thinning import columns, edges, packed, thinned
-from .view import DECODE, PREFILL, Engine, Floats, Requests, Run, ServingView, Steps
+from .view import DECODE, PREFILL, EngineView, Floats, LoadRun, Requests, ServingView, StepRuns
 
 #: Columns of the engine's row, marks of the line of tokens, and plans.
 MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
@@ -36,7 +36,7 @@ line is flat the engine reads prompts alone.", "Request") }}
 
 
 @dataclass(frozen=True)
-class Life:
+class RequestLife:
     """A request of a run that is worth telling, ``place`` among the run's requests."""
 
     words: str
@@ -59,11 +59,11 @@ def build(view: ServingView) -> dict[str, Any] | None:
     return {"figures": {"lives": {"choices": choices}}, "told": told} if choices else None
 
 
-def lives(requests: Requests) -> list[Life]:
+def lives(requests: Requests) -> list[RequestLife]:
     """The median one, that which waited longest, that with the slowest tokens, and that which was put back most."""
     ended = np.flatnonzero(requests.ended)
     order = ended[np.argsort(requests.e2e_s[ended], kind="stable")]
-    found = [Life("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
+    found = [RequestLife("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
     tpot = np.nan_to_num(requests.tpot_s[ended], nan=0.0)
     asked = (
         ("the longest wait", int(ended[np.argmax(requests.ttft_s[ended])]), True),
@@ -73,11 +73,11 @@ def lives(requests: Requests) -> list[Life]:
     )  # fmt: skip
     for words, place, said in asked:
         if said and all(place != life.place for life in found):
-            found.append(Life(words, place))
+            found.append(RequestLife(words, place))
     return found
 
 
-def sentence(run: Run, place: int) -> str:
+def sentence(run: LoadRun, place: int) -> str:
     """Lengths and waits of a request."""
     assert run.requests is not None
     requests = run.requests
@@ -105,7 +105,7 @@ def sentence(run: Run, place: int) -> str:
 # --- one figure ---------------------------------------------------------------------------------------------
 
 
-def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
+def parts(run: LoadRun, place: int) -> Iterator[tuple[str, float, float]]:
     """``(what, from, to)`` of a request, in order; what is not known is left out."""
     assert run.requests is not None
     requests = run.requests
@@ -127,7 +127,7 @@ def parts(run: Run, place: int) -> Iterator[tuple[str, float, float]]:
         yield "put back, waits again", begin, done
 
 
-def drawn(run: Run, place: int) -> dict[str, Any]:
+def drawn(run: LoadRun, place: int) -> dict[str, Any]:
     """The request's bar, its engine's strip, and the tokens."""
     assert run.requests is not None
     requests = run.requests
@@ -183,7 +183,7 @@ def drawn(run: Run, place: int) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats, bool]:
+def tokens(run: LoadRun, place: int, engine: EngineView | None) -> tuple[Floats, Floats, bool]:
     """Moments of tokens, how many are out from then on, and whether all moments are there.
 
     An engine's log has every step that decodes, so tokens stand at the ends of those in which the request took part.
@@ -203,13 +203,13 @@ def tokens(run: Run, place: int, engine: Engine | None) -> tuple[Floats, Floats,
     return np.concatenate(([first], moments[chosen])), np.concatenate(([1.0], made[chosen])), True
 
 
-def sent_until(run: Run, place: int) -> Floats:
+def sent_until(run: LoadRun, place: int) -> Floats:
     """Ends of the transfers of a request's cache: the engine that decodes goes on with it then."""
     sent = run.transfers
     return sent.end_s[sent.request == place] if sent is not None else np.empty(0)
 
 
-def emitted(steps: Steps, first_s: float, end_s: float, away: list[tuple[float, float]]) -> Floats:
+def emitted(steps: StepRuns, first_s: float, end_s: float, away: list[tuple[float, float]]) -> Floats:
     """Ends of the steps that decode between a request's first token and its last, but for those while it was away (put
     back, or its cache under way); the last of them is the request's own end.
 

@@ -11,7 +11,7 @@ import numpy as np
 from tspsim.report.numbers import seconds
 from tspsim.units import compact, digits, gib, percent, share_beside
 
-from .view import Run, Served, ServingView
+from .view import LoadRun, ServedView, ServingView
 
 TEMPLATE = """
 {% if note %}<p class="note">{{ note }}</p>{% endif %}
@@ -34,7 +34,7 @@ class Column:
     """A heading, and a run's cell with what stands small below it; shown where some run has it."""
 
     title: str
-    cell: Callable[[Served, Run], tuple[str, str]]
+    cell: Callable[[ServedView, LoadRun], tuple[str, str]]
 
 
 def _likely(written: Callable[[float], str], bounds: Sequence[float]) -> str:
@@ -43,8 +43,8 @@ def _likely(written: Callable[[float], str], bounds: Sequence[float]) -> str:
     return f"likely{NARROW}{low} –{NARROW}{high}"
 
 
-def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
-    def cell(_: Served, run: Run) -> tuple[str, str]:
+def _wait(key: str) -> Callable[[ServedView, LoadRun], tuple[str, str]]:
+    def cell(_: ServedView, run: LoadRun) -> tuple[str, str]:
         mean, last = run.mean(key), run.mean(key, "p99")
         if np.isnan(mean):
             return "–", ""
@@ -56,7 +56,7 @@ def _wait(key: str) -> Callable[[Served, Run], tuple[str, str]]:
     return cell
 
 
-def _rate(_: Served, run: Run) -> tuple[str, str]:
+def _rate(_: ServedView, run: LoadRun) -> tuple[str, str]:
     """The rate by which plans are ranked; small below it that of the whole run, where those are two."""
     bounds = run.ranges.get("output_tokens_per_s")
     likely = "" if bounds is None else _likely(compact, bounds)
@@ -68,16 +68,16 @@ def _rate(_: Served, run: Run) -> tuple[str, str]:
     return compact(value), "\n".join([*sure, *filter(None, [f"whole run {compact(whole)}", likely])])
 
 
-def _each(served: Served, run: Run) -> tuple[str, str]:
+def _each(served: ServedView, run: LoadRun) -> tuple[str, str]:
     return compact(run.lasting("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
 
 
-def _user(_: Served, run: Run) -> tuple[str, str]:
+def _user(_: ServedView, run: LoadRun) -> tuple[str, str]:
     value = run.rate("tokens_per_s_per_user")
     return ("–" if np.isnan(value) else digits(value)), ""
 
 
-def _goodput(_: Served, run: Run) -> tuple[str, str]:
+def _goodput(_: ServedView, run: LoadRun) -> tuple[str, str]:
     if np.isnan(run.goodput):
         return "–", ""
     told = run.metrics.get("bounds")
@@ -88,7 +88,7 @@ def _goodput(_: Served, run: Run) -> tuple[str, str]:
     return digits(run.goodput), f"{share} of requests{'' if run.kept else ': misses the limits'}"
 
 
-def _price(_: Served, run: Run) -> tuple[str, str]:
+def _price(_: ServedView, run: LoadRun) -> tuple[str, str]:
     prices = sorted(run.prices("usd_per_million_output_tokens").values())
     if not prices:
         return "–", ""
@@ -97,31 +97,31 @@ def _price(_: Served, run: Run) -> tuple[str, str]:
     return spread, "" if np.isnan(both) else f"{digits(both)} with prompts"
 
 
-def _cache(_: Served, run: Run) -> tuple[str, str]:
+def _cache(_: ServedView, run: LoadRun) -> tuple[str, str]:
     kv = run.metrics.get("kv") or {}
     share = kv.get("peak_share")
     sessions = f"holds {int(kv['sessions']):,} such" if kv.get("sessions") else ""
     return ("–" if share is None else percent(float(share))), sessions
 
 
-def _put_back(_: Served, run: Run) -> tuple[str, str]:
+def _put_back(_: ServedView, run: LoadRun) -> tuple[str, str]:
     count = run.metrics.get("preemptions")
     return (f"{int(count):,}" if count else "–"), ""
 
 
-def _hits(_: Served, run: Run) -> tuple[str, str]:
+def _hits(_: ServedView, run: LoadRun) -> tuple[str, str]:
     share = run.metrics.get("prefix_hit_share")
     return (percent(float(share)) if share else "–"), ""
 
 
-def _tasks(_: Served, run: Run) -> tuple[str, str]:
+def _tasks(_: ServedView, run: LoadRun) -> tuple[str, str]:
     told = run.metrics.get("tasks")
     if not told:
         return "–", ""
     return seconds(told["task_s"]["mean"]), f"tools {seconds(told['tool_s'])}"
 
 
-def _memory(served: Served, _: Run) -> tuple[str, str]:
+def _memory(served: ServedView, _: LoadRun) -> tuple[str, str]:
     memory = served.plan.memory
     if not memory.capacity_bytes:
         return "–", ""
@@ -181,6 +181,6 @@ def _notes(view: ServingView) -> Iterator[str]:
         yield STEADY
 
 
-def setting(view: ServingView, served: Served) -> str:
+def setting(view: ServingView, served: ServedView) -> str:
     """The load of the row, on a page of several."""
     return view.load_in_words(served.best.load) if view.curve else ""

@@ -9,7 +9,7 @@ from tspsim.result import PlanResult, Result
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.runs import ServingRun
 from tspsim.serving.spread import Typical
-from tspsim.serving.work import Work
+from tspsim.serving.work import StepWork
 
 from .view import StepShare
 
@@ -32,7 +32,7 @@ def shares_of(result: Result, plan: PlanResult) -> tuple[StepShare, ...]:
     return tuple(StepShare(in_words(work), deployment.costs.breakdown(work)) for work in works)
 
 
-def typical(runs: list[ServingRun], lanes: int) -> Iterator[Work]:
+def typical(runs: list[ServingRun], lanes: int) -> Iterator[StepWork]:
     """Of the runs with fewest and with most at once."""
     ordered = sorted(runs, key=lambda run: run.metrics["output_tokens_per_s"])
     ends = ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
@@ -44,10 +44,10 @@ def typical(runs: list[ServingRun], lanes: int) -> Iterator[Work]:
         yield found[-1].reading
 
 
-def in_words(work: Work) -> str:
+def in_words(work: StepWork) -> str:
     """A step as a bar is called.
 
-    >>> in_words(Work((), (1000,) * 8))
+    >>> in_words(StepWork((), (1000,) * 8))
     'decodes 8 at 1,000 tokens'
     """
     tokens = sum(chunk.query_tokens for chunk in work.chunks)

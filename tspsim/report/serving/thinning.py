@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .view import KINDS, Floats, Steps
+from .view import KINDS, Floats, StepRuns
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Columns:
     used_tokens: Floats
 
 
-def columns(steps: Steps, edges_s: Floats) -> Columns:
+def columns(steps: StepRuns, edges_s: Floats) -> Columns:
     """A log over ascending ``edges_s``: integrals of piecewise constant functions, so sums are kept to rounding."""
     width = np.diff(edges_s)
     length = steps.end_s - steps.start_s
@@ -53,7 +53,7 @@ def columns(steps: Steps, edges_s: Floats) -> Columns:
     )
 
 
-def largest(steps: Steps, value: Floats, edges_s: Floats) -> Floats:
+def largest(steps: StepRuns, value: Floats, edges_s: Floats) -> Floats:
     """The largest ``value`` of a run that touches each column; zero where none does."""
     found = np.zeros(len(edges_s) - 1)
     if not len(steps):
@@ -71,7 +71,7 @@ def largest(steps: Steps, value: Floats, edges_s: Floats) -> Floats:
     return found
 
 
-def edges(all_steps: list[Steps], from_s: float, to_s: float, most: int) -> Floats:
+def edges(all_steps: list[StepRuns], from_s: float, to_s: float, most: int) -> Floats:
     """Edges of at most ``most`` columns: where runs begin and end if those are few, else evenly apart."""
     inside = [steps.within(from_s, to_s) for steps in all_steps]
     if sum(map(len, inside)) * 2 < most:

@@ -36,7 +36,7 @@ class Requests(Waits):
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepRuns:
     """What an engine did: runs of equal steps, in order and without overlap; between them it is idle."""
 
     #: Of a run.
@@ -57,21 +57,21 @@ class Steps:
     def __len__(self) -> int:
         return len(self.start_s)
 
-    def within(self, from_s: float, to_s: float) -> Steps:
+    def within(self, from_s: float, to_s: float) -> StepRuns:
         """Runs that are at work between two moments."""
         chosen = (self.end_s > from_s) & (self.start_s < to_s)
-        return Steps(
+        return StepRuns(
             self.start_s[chosen], self.end_s[chosen], self.steps[chosen], self.kind[chosen], self.sequences[chosen],
             self.chunk_tokens[chosen], self.waiting[chosen], self.used_tokens[chosen],
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineView:
     """One engine of a run, and what its cache holds at most (None: any number of tokens)."""
 
     name: str
-    steps: Steps
+    steps: StepRuns
     capacity_tokens: float | None = None
 
 
@@ -99,7 +99,7 @@ class PutBack:
 
 
 @dataclass(frozen=True)
-class Run:
+class LoadRun:
     """A plan under one load."""
 
     #: Requests at once of a closed loop, requests/s of an open one; nan where neither is stated.
@@ -109,7 +109,7 @@ class Run:
     #: Of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``: the bounds nine times of ten.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requests: Requests | None = None
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[EngineView, ...] = ()
     transfers: Transfers | None = None
     preempted: PutBack | None = None
     #: Place in ``engines`` of who answered each request; None where that is not known.
@@ -134,7 +134,7 @@ class Run:
         """Dollars by the basis that ranks; nan without prices."""
         return next(iter(self.prices(key).values()), float("nan"))
 
-    def engine_of(self, place: int) -> Engine | None:
+    def engine_of(self, place: int) -> EngineView | None:
         """Who answered a request, if its log is at hand."""
         if self.answered_by is not None and self.answered_by[place] >= 0:
             found = self.engines[int(self.answered_by[place])]
@@ -222,11 +222,11 @@ class StepShare:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedView:
     """A plan that ran, under its loads in ascending order."""
 
     plan: PlanResult
-    runs: tuple[Run, ...]
+    runs: tuple[LoadRun, ...]
     shares: tuple[StepShare, ...] = ()
     #: Of whom it is, on a page that has several machines.
     offer: str = ""
@@ -236,11 +236,11 @@ class Served:
         return f"{self.plan.name} on {self.offer}" if self.offer else self.plan.name
 
     @once
-    def best(self) -> Run:
+    def best(self) -> LoadRun:
         """The load under which it does most: within the limits where there are some, else of outputs."""
         return max(self.runs, key=Merit.of)
 
-    def at(self, load: float) -> Run | None:
+    def at(self, load: float) -> LoadRun | None:
         """Its run under a load."""
         return next((run for run in self.runs if run.load == load), None)
 
@@ -254,7 +254,7 @@ class Merit:
     per_gpu: float
 
     @classmethod
-    def of(cls, run: Run) -> Merit:
+    def of(cls, run: LoadRun) -> Merit:
         goodput = run.goodput
         return cls(run.kept, 0.0 if np.isnan(goodput) else goodput, run.lasting("output_tokens_per_s_per_gpu"))
 
@@ -263,7 +263,7 @@ class Merit:
 class ServingView:
     """A serving result as its page reads it."""
 
-    served: tuple[Served, ...]
+    served: tuple[ServedView, ...]
     refused: Sequence[PlanResult] = ()
     #: Whether ``load`` of runs counts requests at once (else requests/s).
     closed: bool = True
@@ -296,6 +296,6 @@ class ServingView:
         return f"{load:,.4g} at once" if self.closed else f"{load:,.4g} request{'s' * (load != 1.0)}/s"
 
     @once
-    def ranked(self) -> tuple[Served, ...]:
+    def ranked(self) -> tuple[ServedView, ...]:
         """Plans, the best first (of equals the first)."""
         return tuple(sorted(self.served, key=lambda each: Merit.of(each.best), reverse=True))

@@ -12,7 +12,7 @@ from tspsim.report.numbers import label, seconds
 
 from .folded import folded
 from .thinning import packed, thinned
-from .view import Floats, Requests, Run, Served, ServingView
+from .view import Floats, LoadRun, Requests, ServedView, ServingView
 
 #: Marks of a line.
 MOST_MARKS = 300
@@ -53,11 +53,11 @@ def loads(view: ServingView) -> list[float]:
     return [every[place] for place in thinned(len(every), 6)][::-1]
 
 
-def title(view: ServingView, served: Served, run: Run) -> str:
+def title(view: ServingView, served: ServedView, run: LoadRun) -> str:
     return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
 
 
-def cells(run: Run) -> list[str]:
+def cells(run: LoadRun) -> list[str]:
     """Waits of a run as the contract has them."""
     asked = [("ttft_s", which) for which in ("mean", "p50", "p90", "p99")]
     asked += [("tpot_s", which) for which in ("mean", "p50", "p90", "p99")]

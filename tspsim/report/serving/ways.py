@@ -13,7 +13,7 @@ from tspsim.units import digits
 from .engines import time_unit
 from .folded import folded
 from .thinning import thinned
-from .view import Run, Served, ServingView, Transfers
+from .view import LoadRun, ServedView, ServingView, Transfers
 
 #: Marks of a line.
 MOST_MARKS = 300
@@ -41,17 +41,17 @@ def build(view: ServingView) -> dict[str, Any] | None:
     return {"figures": {"serving-ways": {"data": traces, "layout": layout}}, "columns": COLUMNS, "rows": rows}
 
 
-def known(run: Run) -> Transfers | None:
+def known(run: LoadRun) -> Transfers | None:
     """A run's transfers, where their sizes are told."""
     sent = run.transfers
     return sent if sent is not None and sent.size_bytes is not None and len(sent.request) else None
 
 
-def title(view: ServingView, served: Served, run: Run) -> str:
+def title(view: ServingView, served: ServedView, run: LoadRun) -> str:
     return f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
 
 
-def drawn(view: ServingView, served: Served, sent: Transfers, unit_s: float) -> dict[str, Any]:
+def drawn(view: ServingView, served: ServedView, sent: Transfers, unit_s: float) -> dict[str, Any]:
     """Waits in order, over the share of caches."""
     assert sent.exposed_s is not None
     waited = np.sort(sent.exposed_s)

@@ -13,7 +13,7 @@ from tspsim.serving.steady import tied
 from tspsim.units import compact, digits, percent
 
 from .engines import busy
-from .view import DECODE, MIXED, PREFILL, Merit, Run, Served, ServingView
+from .view import DECODE, MIXED, PREFILL, LoadRun, Merit, ServedView, ServingView
 
 #: Ratios below this are no difference.
 TIE = 1.01
@@ -42,7 +42,7 @@ def headline(view: ServingView) -> str:
     return f"{best.name} {lead}: {compact(run.lasting('output_tokens_per_s'))} tokens/s ({each} per GPU){at}"
 
 
-def ties(a: Run, b: Run) -> bool:
+def ties(a: LoadRun, b: LoadRun) -> bool:
     """Whether two runs differ by no more than the requests that were drawn allow, in what they are ranked by."""
     if a.kept != b.kept:
         return False
@@ -52,7 +52,7 @@ def ties(a: Run, b: Run) -> bool:
     return known and tied(a.between(key), b.between(key))
 
 
-def spread(run: Run) -> str:
+def spread(run: LoadRun) -> str:
     """The range of the rate."""
     bounds = run.ranges.get("output_tokens_per_s")
     if bounds is None:
@@ -73,7 +73,7 @@ def ratios(view: ServingView) -> list[dict[str, str]]:
     return found
 
 
-def comparable(a: Run, b: Run) -> tuple[float, float]:
+def comparable(a: LoadRun, b: LoadRun) -> tuple[float, float]:
     """Both runs in what they are ranked by."""
     if not np.isnan(a.goodput) and a.goodput > 0 and not np.isnan(b.goodput):
         return a.goodput, b.goodput
@@ -94,7 +94,7 @@ def sentences(view: ServingView) -> Iterator[str]:
     yield from limits(best, run)
 
 
-def users(run: Run) -> str:
+def users(run: LoadRun) -> str:
     """What somebody who asks waits for."""
     first, last = run.mean("ttft_s"), run.mean("ttft_s", "p99")
     text = f"The first token comes after {seconds(first)}"
@@ -110,7 +110,7 @@ def users(run: Run) -> str:
     return f"{text}, then one every {seconds(token)}{likely}: {each} tokens/s per user."
 
 
-def _likely(run: Run, key: str) -> list[str]:
+def _likely(run: LoadRun, key: str) -> list[str]:
     bounds = run.ranges.get(key)
     return [] if bounds is None else [f"likely {seconds(bounds[0])} to {seconds(bounds[1])}"]
 
@@ -163,7 +163,7 @@ def in_a_row(firsts: Sequence[tuple[str, float]]) -> list[str]:
     return found
 
 
-def dollars(run: Run) -> str:
+def dollars(run: LoadRun) -> str:
     """Prices of per million output tokens, by basis; empty without prices."""
     prices = run.prices("usd_per_million_output_tokens")
     return ", ".join(f"${digits(value)}{f' ({basis})' if basis else ''}" for basis, value in prices.items())
@@ -182,7 +182,7 @@ def cheapest(view: ServingView) -> Iterator[str]:
         yield f"{cheap.name} is cheaper: ${digits(least)} per million output tokens, {mine / least:.2f} times less."
 
 
-def limits(best: Served, run: Run) -> Iterator[str]:
+def limits(best: ServedView, run: LoadRun) -> Iterator[str]:
     """What the run itself shows of what holds it back, and the plan's own word."""
     if best.plan.bottleneck:
         text = best.plan.bottleneck
@@ -193,7 +193,7 @@ def limits(best: Served, run: Run) -> Iterator[str]:
     yield from full(run)
 
 
-def queued(run: Run) -> Iterator[str]:
+def queued(run: LoadRun) -> Iterator[str]:
     """How much of the wait for a first token is the queue."""
     requests = run.requests
     if requests is None or not requests.ended.any():
@@ -205,7 +205,7 @@ def queued(run: Run) -> Iterator[str]:
         yield f"{percent(share, decimals=0)} of the wait for a first token is in the queue."
 
 
-def full(run: Run) -> Iterator[str]:
+def full(run: LoadRun) -> Iterator[str]:
     """A cache that ran full, and what came of it."""
     kv = run.metrics.get("kv") or {}
     peak, put_back = kv.get("peak_share"), run.metrics.get("preemptions") or 0
@@ -221,7 +221,7 @@ def full(run: Run) -> Iterator[str]:
         yield f"Caches were at most {percent(float(peak))} full; they hold {int(kv['sessions']):,} such requests."
 
 
-def engaged(run: Run) -> Iterator[str]:
+def engaged(run: LoadRun) -> Iterator[str]:
     """What engines spent their time on."""
     end_s = run.end_s
     engines = [engine for engine in run.engines if len(engine.steps)]
@@ -265,7 +265,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     return shown
 
 
-def _tail(run: Run, key: str) -> str:
+def _tail(run: LoadRun, key: str) -> str:
     last = run.mean(key, "p99")
     return "mean" if np.isnan(last) else f"mean; 99 of 100 within {seconds(last)}"
 

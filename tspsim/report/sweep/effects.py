@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 from tspsim.cells import Cell
 from tspsim.units import compact, percent
 
-from .view import PLAN, Axis, Measure, Row, SweepView
+from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView
 
 #: What differs by less is called the same.
 SAME = 1.005
@@ -32,7 +32,7 @@ class Effect:
     often, ``leads`` times of ``places``.
     """
 
-    axis: Axis
+    axis: SweepAxis
     ends: float
     reach: float
     monotone: bool
@@ -53,7 +53,7 @@ def effects(view: SweepView, measure: Measure) -> list[Effect]:
     return sorted(found, key=lambda effect: -effect.reach)
 
 
-def effect_of(view: SweepView, axis: Axis, measure: Measure) -> Effect | None:
+def effect_of(view: SweepView, axis: SweepAxis, measure: Measure) -> Effect | None:
     """Of one axis; None where no two of its values ran beside each other."""
     order = {value: place for place, value in enumerate(axis.values)}
     hidden = {together.path for together in view.together} | {axis.path}
@@ -138,7 +138,7 @@ def sentences(view: SweepView, measure: Measure) -> Iterator[str]:
         yield f"{rows}; the section below says why, and gaps in the figures are theirs."
 
 
-def best_row(view: SweepView, measure: Measure) -> Row | None:
+def best_row(view: SweepView, measure: Measure) -> SweepRow | None:
     """The row with the best of a measure."""
     known = [row for row in view.ran if measure.column in row.numbers]
     pick = max if measure.more else min
@@ -168,7 +168,7 @@ def leaders(view: SweepView, measure: Measure) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Scaling:
+class ScalingLine:
     """Tokens/s/GPU of a line over that of its smallest machine: ``points`` are (GPUs, efficiency, tokens/s)."""
 
     name: str
@@ -180,10 +180,10 @@ class Scaling:
         return 1.0 - self.points[-1][1]
 
 
-def scaling(view: SweepView) -> tuple[str, list[Scaling]]:
+def scaling(view: SweepView) -> tuple[str, list[ScalingLine]]:
     """``weak`` (the work of a GPU stays) or ``strong`` (that of a step stays), and its lines; empty where machines of
     several sizes did neither."""
-    sizes: dict[tuple[tuple[str, Cell], ...], dict[float, Row]] = {}
+    sizes: dict[tuple[tuple[str, Cell], ...], dict[float, SweepRow]] = {}
     grows = [axis.path for axis in view.axes if axis.path.rpartition(".")[2] in ("nodes", "cluster")]
     hidden = {*grows, *(axis.path for axis in view.together)}
     for row in view.ran if grows else ():
@@ -206,12 +206,12 @@ def scaling(view: SweepView) -> tuple[str, list[Scaling]]:
             (row.numbers["gpus"], row.numbers["tokens_per_s_per_gpu"] / first, row.numbers["tokens_per_s"])
             for row in ordered
         )
-        lines.append(Scaling(name, points))
+        lines.append(ScalingLine(name, points))
     kind = kinds.pop() if len(kinds) == 1 else ""
     return kind, lines if kind else []
 
 
-def loss_in_words(lines: Sequence[Scaling]) -> str:
+def loss_in_words(lines: Sequence[ScalingLine]) -> str:
     """What is lost at the largest machine, the least and the most."""
     ordered = sorted(lines, key=lambda line: line.loss)
     told = [
@@ -246,7 +246,7 @@ def _name(measure: Measure) -> str:
     return name[:1].upper() + name[1:]
 
 
-def _named(axis: Axis) -> str:
+def _named(axis: SweepAxis) -> str:
     return "the plan" if axis.path == PLAN else axis.name
 
 

@@ -11,8 +11,8 @@ from tspsim.report.figures import LEGEND, QUIET, bars, category_axis, plan_colou
 from tspsim.report.numbers import label
 from tspsim.units import compact, percent
 
-from .effects import Effect, Scaling, times
-from .view import PLAN, Axis, Measure, Row, SweepView
+from .effects import Effect, ScalingLine, times
+from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView
 
 #: Lines of one figure, and of parallel coordinates; more are not told apart.
 MOST_LINES, MOST_STRANDS = 10, 400
@@ -21,7 +21,7 @@ SHADES = ("#9fb4c4", "#6f9fc4", "#3f86bd", "#d9a441", "#d55e00")
 SCALE = [[0.0, "#f2e9d8"], [0.5, "#6f9fc4"], [1.0, "#0b3c66"]]
 
 
-def axis_layout(axis: Axis) -> dict[str, Any]:
+def axis_layout(axis: SweepAxis) -> dict[str, Any]:
     """An axis of a figure: numbers on a line, a logarithmic one where they lie far apart, names side by side."""
     common = {"title": {"text": label(axis.title, 60), "standoff": 8}, "automargin": True, "fixedrange": True}
     texts = [label(axis.words(value), 24) for value in axis.values]
@@ -33,16 +33,18 @@ def axis_layout(axis: Axis) -> dict[str, Any]:
     return common
 
 
-def place(axis: Axis, row: Row) -> float:
+def place(axis: SweepAxis, row: SweepRow) -> float:
     """Where a row lies on an axis."""
     value = row.coordinates[axis.path]
     return float(value) if axis.numeric and isinstance(value, int | float) else float(axis.values.index(value))
 
 
-def lines(view: SweepView, axis: Axis, measure: Measure, among: Sequence[Row] | None = None) -> dict[str, Any]:
+def lines(
+    view: SweepView, axis: SweepAxis, measure: Measure, among: Sequence[SweepRow] | None = None
+) -> dict[str, Any]:
     """A measure over one axis, a line a plan (and a value of the other axes); refused points are gaps."""
     others = [other for other in (*view.axes, view.plans) if other is not axis]
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[SweepRow]] = {}
     for row in view.rows if among is None else among:
         named = [
             f"{'' if other.path == PLAN else other.name + ' '}{other.words(row.coordinates[other.path])}"
@@ -82,7 +84,7 @@ def lines(view: SweepView, axis: Axis, measure: Measure, among: Sequence[Row] | 
     return {"data": traces, "layout": layout}
 
 
-def left_out(view: SweepView, axis: Axis) -> int:
+def left_out(view: SweepView, axis: SweepAxis) -> int:
     """Lines that a figure of lines has no room for."""
     others = [other.path for other in (*view.axes, view.plans) if other is not axis]
     return max(0, len({tuple(row.coordinates[path] for path in others) for row in view.rows}) - MOST_LINES)
@@ -93,8 +95,8 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
     across, up = view.axes[:2]
     if across.numeric < up.numeric or (across.numeric == up.numeric and len(up.values) > len(across.values)):
         across, up = up, across
-    found: dict[tuple[Cell2, Cell2], Row] = {}
-    refused: dict[tuple[Cell2, Cell2], Row] = {}
+    found: dict[tuple[Cell2, Cell2], SweepRow] = {}
+    refused: dict[tuple[Cell2, Cell2], SweepRow] = {}
     for row in view.rows:
         if plan is not None and row.plan != plan:
             continue
@@ -151,7 +153,7 @@ def heat(view: SweepView, plan: str | None, measure: Measure) -> dict[str, Any]:
 Cell2 = int | float | bool | str | None
 
 
-def _named_axis(axis: Axis) -> dict[str, Any]:
+def _named_axis(axis: SweepAxis) -> dict[str, Any]:
     return {
         "title": {"text": label(axis.title, 60), "standoff": 8},
         "tickmode": "array",
@@ -223,7 +225,7 @@ def strands(view: SweepView, measure: Measure) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def _thinned(known: list[Row]) -> list[Row]:
+def _thinned(known: list[SweepRow]) -> list[SweepRow]:
     """Not more than are told apart: evenly chosen from the worst to the best, both ends kept."""
     if len(known) <= MOST_STRANDS:
         return known
@@ -231,12 +233,12 @@ def _thinned(known: list[Row]) -> list[Row]:
     return [known[round(number * step)] for number in range(MOST_STRANDS)]
 
 
-def _height(axis: Axis, value: Cell2) -> float:
+def _height(axis: SweepAxis, value: Cell2) -> float:
     """Where on its upright a value stands, in [0, 1]: evenly, as swept."""
     return axis.values.index(value) / (len(axis.values) - 1) if value in axis.values else math.nan
 
 
-def _ticks(axes: Sequence[Axis], measure: Measure, low: float, high: float) -> dict[str, Any]:
+def _ticks(axes: Sequence[SweepAxis], measure: Measure, low: float, high: float) -> dict[str, Any]:
     """The words beside the uprights."""
     x, y, text = [], [], []
     for number, axis in enumerate(axes):
@@ -279,7 +281,7 @@ def reach(told: Sequence[Effect], measure: Measure) -> dict[str, Any]:
     return {"data": [trace], "layout": layout}
 
 
-def efficiency(found: Sequence[Scaling]) -> dict[str, Any]:
+def efficiency(found: Sequence[ScalingLine]) -> dict[str, Any]:
     """Tokens/s/GPU over that of the smallest machine; the axis is cut to what is lost."""
     shown = sorted(found, key=lambda line: line.loss)[:MOST_LINES]
     every = [
@@ -300,14 +302,14 @@ def efficiency(found: Sequence[Scaling]) -> dict[str, Any]:
     return efficiency_figure(every)
 
 
-def _best(view: SweepView, rows: Sequence[Row], measure: Measure) -> float:
+def _best(view: SweepView, rows: Sequence[SweepRow], measure: Measure) -> float:
     values = [value for row in rows if not math.isnan(value := view.value(row, measure))]
     if not values:
         return -math.inf
     return max(values) if measure.more else -min(values)
 
 
-def _hover(view: SweepView, row: Row, measure: Measure) -> str:
+def _hover(view: SweepView, row: SweepRow, measure: Measure) -> str:
     """What pointing at a row tells."""
     told = [f"<b>{label(row.plan)}</b>"] if row.plan else []
     told += [

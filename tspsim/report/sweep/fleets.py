@@ -15,7 +15,7 @@ from tspsim.studies.table import Table
 from tspsim.units import compact, percent
 
 from .page import ANSWER, MOST_REFUSED, MOST_ROWS, REFUSED, Part, answer, pictures
-from .view import PLAN, Measure, Row, SweepView
+from .view import PLAN, Measure, SweepRow, SweepView
 
 #: What pages show of a fleet; the first leads.
 MEASURES = (
@@ -49,7 +49,7 @@ class FleetView(SweepView):
     BEST: ClassVar[str] = ""
     MARK: ClassVar[str] = "Point at a mark for its number."
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[SweepRow]:
         rows = []
         for cells in self.table.rows():
             numbers = {
@@ -60,7 +60,7 @@ class FleetView(SweepView):
             place, error = cells["point"], cells["error"]
             assert isinstance(place, int)
             coordinates = {path: cells[path] for path in self.paths} | {PLAN: ""}
-            rows.append(Row(coordinates, numbers, str(error) if error is not None else "", place))
+            rows.append(SweepRow(coordinates, numbers, str(error) if error is not None else "", place))
         return rows
 
     @property

@@ -22,7 +22,7 @@ PLAN = "plan"
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """One coordinate: a swept path, or the plans.
 
     ``values`` stand in the order in which they were swept; ``numeric`` ones lie on a line, others side by side.
@@ -48,9 +48,9 @@ class Axis:
     def counted(self, value: Cell) -> str:
         """A value with what it counts.
 
-        >>> Axis("workload.sequence", "sequence, tokens", (), True).counted(4096)
+        >>> SweepAxis("workload.sequence", "sequence, tokens", (), True).counted(4096)
         '4Ki tokens of sequence'
-        >>> Axis("cluster.nodes", "nodes", (), True).counted(8), Axis("x.rate", "rate", (), True).counted(8)
+        >>> SweepAxis("cluster.nodes", "nodes", (), True).counted(8), SweepAxis("x.rate", "rate", (), True).counted(8)
         ('8 nodes', '8 of rate')
         """
         what = "" if self.unit else self.title.partition(", ")[2]
@@ -67,7 +67,7 @@ class Axis:
     def words(self, value: Cell) -> str:
         """A value as ticks and sentences have it.
 
-        >>> Axis("workload.sequence", "sequence, tokens", (32768,), True).words(32768)
+        >>> SweepAxis("workload.sequence", "sequence, tokens", (32768,), True).words(32768)
         '32Ki'
         """
         if value is None:
@@ -123,7 +123,7 @@ DOLLARS = ("usd_per_million_tokens_", "usd_per_million_output_tokens_")
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One plan at one point: its coordinates by path, and its numbers by column; ``error`` of a refused one."""
 
     coordinates: dict[str, Cell]
@@ -143,7 +143,7 @@ class SweepView:
     table: Table
     title: str
     description: str = ""
-    rows: tuple[Row, ...] = field(init=False)
+    rows: tuple[SweepRow, ...] = field(init=False)
     #: What answers a point best, as captions name it; empty where a point has one answer.
     BEST: ClassVar[str] = "best plan"
     #: What pointing at a mark shows beside its number.
@@ -152,7 +152,7 @@ class SweepView:
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self._rows()))
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[SweepRow]:
         rows = []
         for cells in self.table.rows():
             coordinates = {path: cells[path] for path in self.paths} | {PLAN: cells["plan"] or "–"}
@@ -165,7 +165,7 @@ class SweepView:
             }
             place = cells["point"]
             assert isinstance(place, int)
-            rows.append(Row(coordinates, numbers, str(error) if error is not None else "", place))
+            rows.append(SweepRow(coordinates, numbers, str(error) if error is not None else "", place))
         return rows
 
     @once
@@ -181,31 +181,31 @@ class SweepView:
         return f"{told}, {len(self.ran):,} of {len(self.rows):,} rows ran"
 
     @property
-    def ran(self) -> tuple[Row, ...]:
+    def ran(self) -> tuple[SweepRow, ...]:
         return tuple(row for row in self.rows if not row.error)
 
     @property
-    def refused(self) -> tuple[Row, ...]:
+    def refused(self) -> tuple[SweepRow, ...]:
         return tuple(row for row in self.rows if row.error)
 
     @once
-    def axes(self) -> tuple[Axis, ...]:
+    def axes(self) -> tuple[SweepAxis, ...]:
         """Swept paths with more than one value, in the order of the command; of those that step together the first."""
         every = [self.axis(path) for path in self.paths]
         several = [axis for axis in every if len(axis.values) > 1]
         return tuple(several[:1] if self.table.zipped else several)
 
     @once
-    def together(self) -> tuple[Axis, ...]:
+    def together(self) -> tuple[SweepAxis, ...]:
         """Paths that step with the first axis."""
         return tuple(self.axis(path) for path in self.paths[1:]) if self.table.zipped else ()
 
     @once
-    def plans(self) -> Axis:
+    def plans(self) -> SweepAxis:
         """The plans, in the scenario's order."""
-        return Axis(PLAN, "plan", tuple(dict.fromkeys(row.plan for row in self.rows)), False)
+        return SweepAxis(PLAN, "plan", tuple(dict.fromkeys(row.plan for row in self.rows)), False)
 
-    def axis(self, path: str) -> Axis:
+    def axis(self, path: str) -> SweepAxis:
         """A swept path with its values."""
         values = tuple(dict.fromkeys(row.coordinates[path] for row in self.rows))
         present = [value for value in values if value is not None]
@@ -217,7 +217,7 @@ class SweepView:
         unit = self.table.units.get(path, "")
         counted = COUNTED.get(path.rpartition(".")[2], "")
         name = self._name(path)
-        return Axis(path, f"{name}, {unit or counted}" if unit or counted else name, values, numeric, unit)
+        return SweepAxis(path, f"{name}, {unit or counted}" if unit or counted else name, values, numeric, unit)
 
     def _name(self, path: str) -> str:
         """The last word of a path, with the plan it is of, and the whole path where two end alike."""
@@ -240,15 +240,15 @@ class SweepView:
         ]
         return tuple(known)
 
-    def value(self, row: Row, measure: Measure) -> float:
+    def value(self, row: SweepRow, measure: Measure) -> float:
         """What is drawn; not a number where the row has none."""
         return row.numbers.get(measure.column, math.nan) * measure.scale
 
-    def place_words(self, row: Row) -> str:
+    def place_words(self, row: SweepRow) -> str:
         """The point of a row in words."""
         axes = [*self.axes, *self.together]
         return ", ".join(f"{axis.name} {axis.words(row.coordinates[axis.path])}" for axis in axes)
 
-    def point_words(self, row: Row) -> str:
+    def point_words(self, row: SweepRow) -> str:
         """A row's coordinates in words, the plan last."""
         return ", ".join(filter(None, [self.place_words(row), row.plan]))

@@ -5,9 +5,9 @@ from . import sglang as _sglang
 from . import static as _static
 from . import trtllm as _trtllm
 from . import vllm as _vllm
-from .base import POLICIES, Group, Policy
+from .base import POLICIES, Policy, ReplicaGroup
 
-__all__ = ["POLICIES", "Group", "Policy"]
+__all__ = ["POLICIES", "Policy", "ReplicaGroup"]
 
 for _each in (_vllm.VLLM, _sglang.SGLANG, _trtllm.TRTLLM, _atom.ATOM, _static.STATIC):
     POLICIES.register(_each)

@@ -14,10 +14,10 @@ from ..requests import Request
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...parallel.serving_engine import Limits
+    from ...parallel.serving_engine import EngineLimits
 
 
-class Group:
+class ReplicaGroup:
     """Attention replicas of one engine, which step together."""
 
     def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
@@ -73,7 +73,7 @@ class Policy:
     token_option: str = ""
     sequence_option: str = ""
     chunk_option: str = field(default="", kw_only=True)
-    group: type[Group] = Group
+    group: type[ReplicaGroup] = ReplicaGroup
     shares_tokens: bool = False
     switch: tuple[str, bool] | None = None
     token_each: bool = field(default=False, kw_only=True)
@@ -105,7 +105,7 @@ class Policy:
         stated = options.get(self.token_option)
         return stated if isinstance(stated, int) and stated > 0 else None
 
-    def limited(self, limits: Limits, tokens: int | None, sequences: int | None) -> Limits:
+    def limited(self, limits: EngineLimits, tokens: int | None, sequences: int | None) -> EngineLimits:
         """An engine's limits with the tokens of a step and the requests at once that somebody states."""
         tokens = tokens or limits.tokens
         usual = min(limits.sequences, tokens) if self.token_each else limits.sequences

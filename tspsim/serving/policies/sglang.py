@@ -22,7 +22,7 @@ from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Group, Policy
+from .base import Policy, ReplicaGroup
 
 #: Outputs that admission reckons with at most for a request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP = 4096
@@ -389,7 +389,7 @@ class SglangPolicy(Policy):
             raise InputError(f"{lengths} are never admitted to {blocks * settings.block_tokens} tokens (kv_tokens)")
 
 
-class SglangGroup(Group):
+class SglangGroup(ReplicaGroup):
     """Attention replicas that get requests as ``load_balance_method`` says."""
 
     def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:

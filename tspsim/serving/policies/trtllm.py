@@ -20,7 +20,7 @@ from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Group, Policy
+from .base import Policy, ReplicaGroup
 from .budget import BudgetLane
 
 
@@ -151,7 +151,7 @@ class TrtllmLane(BudgetLane):
         return found
 
 
-class TrtllmGroup(Group):
+class TrtllmGroup(ReplicaGroup):
     """Attention replicas that, with ``enable_balance``, begin prompts together: a replica whose decodes could have a
     prompt beside them waits until all have one, so that no step is long for the sake of one replica. One that is alone
     lets prompts wait for more of them, with ``batch_wait_timeout_iters``."""

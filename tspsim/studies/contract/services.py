@@ -11,7 +11,7 @@ from ...catalog import validate
 from ...errors import InputError, shorten
 from ...scenario.traffic import Traffic
 from ...serving import AffineCost, Engine
-from ...serving.replicas import Members, Pool
+from ...serving.replicas import Members, ReplicaPool
 from ...serving.service import Service
 from ...serving.tiers import TieredPool, TierSpec
 from ...serving.traffic import Clients
@@ -64,7 +64,7 @@ def served(
     """What came of requests on three small engines: their table, waits of those that count, and the outcome."""
     clients = Clients(asked.draw(), 0.01)
     members = [Members(Engine(scheduler, kv_tokens=kv_tokens), AffineCost(0.01, 2e-5, 1e-8), 3)]
-    pool = TieredPool(members, router, tiers=tiers, layers=8) if tiers else Pool(members, router)
+    pool = TieredPool(members, router, tiers=tiers, layers=8) if tiers else ReplicaPool(members, router)
     outcome = Service(clients, pool, every_step=every_step).run()
     return clients.book, Waits.of(clients.book), outcome
 

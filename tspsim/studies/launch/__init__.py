@@ -5,7 +5,17 @@ from __future__ import annotations
 
 from . import megatron, sglang, torchtitan, trtllm, vllm  # noqa: F401  (each registers)
 from .command import Command
-from .server import LAUNCHERS, Launcher, Server, launch
-from .training import TRAINERS, Run, Trainer, train
+from .server import LAUNCHERS, LaunchedServer, Launcher, launch
+from .training import TRAINERS, Trainer, TrainingRun, train
 
-__all__ = ["LAUNCHERS", "TRAINERS", "Command", "Launcher", "Run", "Server", "Trainer", "launch", "train"]
+__all__ = [
+    "LAUNCHERS",
+    "TRAINERS",
+    "Command",
+    "LaunchedServer",
+    "Launcher",
+    "Trainer",
+    "TrainingRun",
+    "launch",
+    "train",
+]

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ...parallel.pipeline import order_of
 from .command import Command, degree_flags
-from .training import TRAINERS, Run, torchrun
+from .training import TRAINERS, TrainingRun, torchrun
 
 #: What is made again, as ``--recompute-modules`` calls it; those of experts and latents follow where a model has them.
 MODULES = {"selective": ["core_attn"], "cheap": ["layernorm"]}
@@ -25,7 +25,7 @@ class Megatron:
     vendors = ("nvidia", "amd")
     beside = "the model's arguments, its tokenizer and data, the optimizer's rate"
 
-    def command(self, run: Run) -> Command:
+    def command(self, run: TrainingRun) -> Command:
         plan, job, cannot = run.plan, run.job, list[str]()
         words = [*torchrun(run), "pretrain_gpt.py"]
         words += degree_flags(
@@ -51,7 +51,7 @@ class Megatron:
         return Command(words, cannot, exports={"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if ordered else {})
 
 
-def _tensors(run: Run, cannot: list[str]) -> list[str]:
+def _tensors(run: TrainingRun, cannot: list[str]) -> list[str]:
     """Tensor parallelism and sequence shards."""
     plan, words = run.plan, list[str]()
     if plan.sequence_regions and plan.tp > 1:
@@ -66,7 +66,7 @@ def _tensors(run: Run, cannot: list[str]) -> list[str]:
     return words
 
 
-def _stages(run: Run, cannot: list[str]) -> list[str]:
+def _stages(run: TrainingRun, cannot: list[str]) -> list[str]:
     """The pipeline, and the order of axes."""
     plan, words = run.plan, list[str]()
     if plan.pp > 1 and not run.even:
@@ -83,7 +83,7 @@ def _stages(run: Run, cannot: list[str]) -> list[str]:
     return words
 
 
-def layout(run: Run) -> str:
+def layout(run: TrainingRun) -> str:
     """Chunks of the pipeline in Megatron's letters: E the embedding, t a layer, m one for further tokens, L the loss.
 
     ``Et*7|(t*8|)*14t*7L``, written out: equal neighbours are folded.
@@ -96,7 +96,7 @@ def layout(run: Run) -> str:
     return first + "|" + "".join(f"({text}|)*{count}" if count > 1 else f"{text}|" for text, count in folded) + last
 
 
-def _experts(run: Run, cannot: list[str]) -> list[str]:
+def _experts(run: TrainingRun, cannot: list[str]) -> list[str]:
     """Experts, how tokens come to them and what hides that."""
     plan, job, words = run.plan, run.job, list[str]()
     if job.model.experts is None:
@@ -129,7 +129,7 @@ def _experts(run: Run, cannot: list[str]) -> list[str]:
     return words
 
 
-def _replicas(run: Run, cannot: list[str]) -> list[str]:
+def _replicas(run: TrainingRun, cannot: list[str]) -> list[str]:
     """What replicas divide, and what hides their exchanges."""
     plan, stack, words = run.plan, run.job.work.stack, list[str]()
     if run.copies == 1:
@@ -149,7 +149,7 @@ def _replicas(run: Run, cannot: list[str]) -> list[str]:
     return words
 
 
-def _recomputed(run: Run, cannot: list[str]) -> list[str]:
+def _recomputed(run: TrainingRun, cannot: list[str]) -> list[str]:
     """What a backward makes again."""
     plan, model = run.plan, run.job.model
     if plan.recomputation == "none":
@@ -173,7 +173,7 @@ def _recomputed(run: Run, cannot: list[str]) -> list[str]:
     return ["--recompute-granularity", "selective", "--recompute-modules", *modules]
 
 
-def _types(run: Run, cannot: list[str]) -> list[str]:
+def _types(run: TrainingRun, cannot: list[str]) -> list[str]:
     """Types of products, and of gradients on their way."""
     work, words = run.job.work, ["--bf16"]
     if work.precision in RECIPES:

@@ -12,7 +12,7 @@ VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerPlace:
     """One server: its node, its GPUs there, and its ports."""
 
     node: int
@@ -26,7 +26,7 @@ class Place:
         return f"NODE{self.node}:{self.port}"
 
 
-def places_of(sizes: Sequence[tuple[int, int]], per_node: int) -> list[list[Place]] | None:
+def places_of(sizes: Sequence[tuple[int, int]], per_node: int) -> list[list[ServerPlace]] | None:
     """Places of several kinds of servers, each (GPUs of one, how many), the larger first so that they fill nodes.
 
     None where no two of them share a node.
@@ -36,7 +36,7 @@ def places_of(sizes: Sequence[tuple[int, int]], per_node: int) -> list[list[Plac
     """
     if all(gpus >= per_node for gpus, _ in sizes) or sum(count for _, count in sizes) < 2:
         return None
-    found: list[list[Place]] = [[] for _ in sizes]
+    found: list[list[ServerPlace]] = [[] for _ in sizes]
     node, used, here = 0, 0, 0
     for kind in sorted(range(len(sizes)), key=lambda number: -sizes[number][0]):
         gpus, count = sizes[kind]
@@ -44,14 +44,14 @@ def places_of(sizes: Sequence[tuple[int, int]], per_node: int) -> list[list[Plac
             if used and used + gpus > per_node:
                 node, used, here = node + 1, 0, 0
             seen = tuple(range(used, used + min(gpus, per_node)))
-            found[kind].append(Place(node, seen, FIRST_PORT + here, SECOND_PORT + here))
+            found[kind].append(ServerPlace(node, seen, FIRST_PORT + here, SECOND_PORT + here))
             used, here = used + gpus, here + 1
             if used >= per_node:
                 node, used, here = node + used // per_node, used % per_node, 0
     return found if any(place.port > FIRST_PORT for kind in found for place in kind) else None
 
 
-def started(name: str, lines: Sequence[str], places: Sequence[Place], vendor: str, second: str) -> list[str]:
+def started(name: str, lines: Sequence[str], places: Sequence[ServerPlace], vendor: str, second: str) -> list[str]:
     """A command as a function of the shell, and a call of it for every server, with GPUs and ports of its own.
 
     Parameters

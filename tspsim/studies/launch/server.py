@@ -22,14 +22,14 @@ from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
 from ...serving.pooled import PooledDeployment
 from ...units import gib
 from .command import Command
-from .places import Place, places_of, started
+from .places import ServerPlace, places_of, started
 
 #: A checkpoint's repository, in the source of a model's file.
 REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
 
 
 @dataclass(frozen=True)
-class Server:
+class LaunchedServer:
     """One engine, as often as it is started."""
 
     #: Repository of the checkpoint, or ``MODEL``.
@@ -135,22 +135,22 @@ class Launcher(Protocol):
     def vendors(self) -> tuple[str, ...]:
         """Whose GPUs it runs on."""
 
-    def command(self, server: Server) -> Command:
+    def command(self, server: LaunchedServer) -> Command:
         """What launches one server."""
 
-    def router(self, servers: Sequence[Server]) -> list[str]:
+    def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
         """What is started beside several servers, as comments or commands."""
 
 
 LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers", Launcher)
 
 
-def servers_of(scenario: Scenario, deployment: Deployment) -> list[Server]:
+def servers_of(scenario: Scenario, deployment: Deployment) -> list[LaunchedServer]:
     """The servers of a plan that serves requests."""
     return [_server(scenario, part, count, name, pushes) for name, part, count, pushes in deployment.engines()]
 
 
-def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes: bool) -> Server:
+def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes: bool) -> LaunchedServer:
     plan, engine = part.plan, part.engine
     degrees = {axis: size for axis, size in part.degrees.items() if axis not in ("dp", "ep") and size > 1}
     policy = engine.policy
@@ -158,7 +158,7 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
     stated = [getattr(engine.options, key, None) if key else None for key in named]
     pairs = zip(named, stated, strict=True)
     tokens, sequences = (None if value is None else policy.of_replica(key, value, part.lanes) for key, value in pairs)
-    return Server(
+    return LaunchedServer(
         model=repository_of(scenario.workload.model),
         count=count,
         lanes=part.lanes,
@@ -255,7 +255,7 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _places(servers: Sequence[Server], deployment: Deployment) -> list[list[Place]] | None:
+def _places(servers: Sequence[LaunchedServer], deployment: Deployment) -> list[list[ServerPlace]] | None:
     """Where servers of one cluster stand, where several share a node; None of others, and of clusters of their own."""
     clusters = deployment.clusters if isinstance(deployment, PooledDeployment) else (deployment.question.cluster,)
     if len(clusters) > 1:
@@ -263,7 +263,7 @@ def _places(servers: Sequence[Server], deployment: Deployment) -> list[list[Plac
     return places_of([(server.gpus, server.count) for server in servers], clusters[0].gpus_per_node)
 
 
-def _remarks(launcher: Launcher, question: Question, servers: Sequence[Server]) -> Iterator[str]:
+def _remarks(launcher: Launcher, question: Question, servers: Sequence[LaunchedServer]) -> Iterator[str]:
     first = servers[0]
     if first.scheduler != launcher.name:
         yield f"# found for {first.scheduler}: {launcher.name} schedules and computes otherwise"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
 from .command import Command, degree_flags
-from .server import LAUNCHERS, Server, flags
+from .server import LAUNCHERS, LaunchedServer, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8_e4m3"}
@@ -26,7 +26,7 @@ class Sglang:
     name = "sglang"
     vendors = ("nvidia", "amd")
 
-    def command(self, server: Server) -> Command:
+    def command(self, server: LaunchedServer) -> Command:
         copies = server.balance.policy in BALANCES and server.axis("ep") > 1
         chunked = "mooncake sends them chunk by chunk of the prompt"
         notes: list[str] = []
@@ -68,7 +68,7 @@ class Sglang:
             words += ["--disaggregation-mode", server.part, "--disaggregation-transfer-backend", "mooncake"]
         return Command(words, cannot, notes=notes)
 
-    def _dispatch(self, server: Server, cannot: list[str], notes: list[str]) -> list[str]:
+    def _dispatch(self, server: LaunchedServer, cannot: list[str], notes: list[str]) -> list[str]:
         """Of two pools each has its own messages; a server that does both sends prompts by the normal ones."""
         assert server.dispatch is not None
         mode = server.dispatch.launched.get(self.name)
@@ -83,7 +83,7 @@ class Sglang:
         return ["--moe-a2a-backend", LIBRARIES[server.vendor], "--deepep-mode", mode]
 
     @staticmethod
-    def _drafts(server: Server, cannot: list[str]) -> list[str]:
+    def _drafts(server: LaunchedServer, cannot: list[str]) -> list[str]:
         drafts = server.drafts
         assert drafts is not None
         if drafts.draft not in DRAFTS:
@@ -95,11 +95,11 @@ class Sglang:
             words += ["--speculative-num-steps", str(drafts.tokens), "--speculative-eagle-topk", "1"]
         return words + (["--speculative-draft-model-path", "DRAFT_MODEL"] if own else [])
 
-    def second_port(self, server: Server) -> str:
+    def second_port(self, server: LaunchedServer) -> str:
         """At which a server that reads prompts is found by those that write."""
         return "--disaggregation-bootstrap-port" if server.part == "prefill" else ""
 
-    def router(self, servers: Sequence[Server]) -> list[str]:
+    def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
         if servers[0].part:
             words = ["python -m sglang_router.launch_router --pd-disaggregation"]
             words += [

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...parallel.pipeline import order_of
 from .command import Command
-from .training import TRAINERS, Run, torchrun
+from .training import TRAINERS, TrainingRun, torchrun
 
 #: Types of products: the converter of its own, its section and its recipe.
 RECIPES = {
@@ -27,7 +27,7 @@ class Torchtitan:
     vendors = ("nvidia", "amd")
     beside = "model.name, model.flavor and its assets, the data set, the optimizer's rate"
 
-    def command(self, run: Run) -> Command:
+    def command(self, run: TrainingRun) -> Command:
         cannot: list[str] = []
         plan, job = run.plan, run.job
         training: dict[str, Any] = {
@@ -62,7 +62,7 @@ class Torchtitan:
         return Command(words, cannot, {FILE: toml(keys)})
 
 
-def _parallelism(run: Run, cannot: list[str]) -> dict[str, Any]:
+def _parallelism(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     """Its section of that name."""
     plan = run.plan
     keys: dict[str, Any] = {**_replicas(run, cannot)}
@@ -83,7 +83,7 @@ def _parallelism(run: Run, cannot: list[str]) -> dict[str, Any]:
     return keys
 
 
-def _replicas(run: Run, cannot: list[str]) -> dict[str, Any]:
+def _replicas(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     """Replicas, and what they divide: FSDP over the ranks of one group, copies of the groups."""
     plan = run.plan
     if not plan.zero:
@@ -101,7 +101,7 @@ def _replicas(run: Run, cannot: list[str]) -> dict[str, Any]:
     }
 
 
-def _stages(run: Run, cannot: list[str]) -> dict[str, Any]:
+def _stages(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     plan = run.plan
     keys: dict[str, Any] = {"pipeline_parallel_degree": plan.pp}
     schedule = order_of(plan.schedule, plan.vpp).launched.get(NAME)
@@ -118,7 +118,7 @@ def _stages(run: Run, cannot: list[str]) -> dict[str, Any]:
     return keys
 
 
-def modules(run: Run) -> list[list[str]]:
+def modules(run: TrainingRun) -> list[list[str]]:
     """Names of the modules of every chunk."""
     parts, first = [], 0
     for layers in run.chunks:
@@ -129,7 +129,7 @@ def modules(run: Run) -> list[list[str]]:
     return parts
 
 
-def _experts(run: Run, cannot: list[str]) -> dict[str, Any]:
+def _experts(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     plan = run.plan
     keys: dict[str, Any] = {"expert_parallel_degree": plan.ep, "expert_tensor_parallel_degree": 1}
     backend = plan.dispatch.launched.get(NAME)
@@ -144,7 +144,7 @@ def _experts(run: Run, cannot: list[str]) -> dict[str, Any]:
     return keys
 
 
-def _recomputed(run: Run, cannot: list[str]) -> dict[str, Any]:
+def _recomputed(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     again, partly = run.plan.recomputation, run.some_layers(NAME, cannot)
     if again == "full" and partly is not None:
         return {"mode": "selective", "selective_ac_option": str(partly[1])}

@@ -32,7 +32,7 @@ ADAM_STATE = 12.0
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """One training run."""
 
     #: Model, plan and work of a replica.
@@ -130,17 +130,17 @@ class Trainer(Protocol):
     def beside(self) -> str:
         """What a launch needs that no plan says, in words."""
 
-    def command(self, run: Run) -> Command:
+    def command(self, run: TrainingRun) -> Command:
         """What launches it on one node."""
 
 
 TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers", Trainer)
 
 
-def run_of(question: Question, plan: Plan) -> Run:
+def run_of(question: Question, plan: Plan) -> TrainingRun:
     """One of the plans of a training step."""
     cluster = question.cluster
-    return Run(
+    return TrainingRun(
         job=question.job(plan),
         nodes=cluster.nodes,
         per_node=cluster.gpus_per_node,
@@ -175,7 +175,7 @@ def train(framework: str, question: Question, plan: Plan) -> str:
     return "\n".join([*lines, "", *told.lines()]) + "\n"
 
 
-def torchrun(run: Run) -> list[str]:
+def torchrun(run: TrainingRun) -> list[str]:
     """Words that start a process a GPU on one node of all."""
     words = ["torchrun", "--nproc-per-node", str(run.per_node)]
     if run.nodes > 1:
@@ -183,7 +183,7 @@ def torchrun(run: Run) -> list[str]:
     return words
 
 
-def strange(run: Run) -> Iterator[str]:
+def strange(run: TrainingRun) -> Iterator[str]:
     """What a plan may have and no framework takes as an argument."""
     plan, work = run.plan, run.job.work
     for axis, degree in plan.degrees.items():

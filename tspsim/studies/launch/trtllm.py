@@ -12,7 +12,7 @@ import yaml
 
 from ...serving.deployment import BLOCKS, TOKENS
 from .command import Command, degree_flags
-from .server import LAUNCHERS, Server
+from .server import LAUNCHERS, LaunchedServer
 
 #: Sections of the YAML that options stand in; others stand at its top.
 SECTIONS = {
@@ -37,7 +37,7 @@ class Trtllm:
     name = "trtllm"
     vendors = ("nvidia",)
 
-    def command(self, server: Server) -> Command:
+    def command(self, server: LaunchedServer) -> Command:
         whole = "they are sent when the prompt has been read"
         cannot = server.unsaid(overlaps=False, copies=False, pushes=whole)
         cannot += server.lower("kv_cache_config.host_cache_size, in bytes a rank, states the host's")
@@ -80,7 +80,7 @@ class Trtllm:
         return Command(words, cannot, files)
 
     @staticmethod
-    def _options(server: Server, keys: dict[str, Any], cannot: list[str]) -> None:
+    def _options(server: LaunchedServer, keys: dict[str, Any], cannot: list[str]) -> None:
         for name, value in server.options.items():
             if name == TOKENS:
                 keys.setdefault("kv_cache_config", {})["max_tokens"] = value
@@ -90,7 +90,7 @@ class Trtllm:
                 section = keys.setdefault(SECTIONS[name], {}) if name in SECTIONS else keys
                 section[name] = value
 
-    def router(self, servers: Sequence[Server]) -> list[str]:
+    def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
         if not servers[0].part:
             policy = servers[0].router.replace("_", " ")
             return [f"# in front of the {servers[0].count}: an HTTP load balancer, {policy}"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ...serving.deployment import BLOCKS, TOKENS
 from .command import Command, degree_flags
-from .server import LAUNCHERS, Server, flags
+from .server import LAUNCHERS, LaunchedServer, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4"}
@@ -32,7 +32,7 @@ class Vllm:
     name = "vllm"
     vendors = ("nvidia", "amd")
 
-    def command(self, server: Server) -> Command:
+    def command(self, server: LaunchedServer) -> Command:
         copies = server.balance.policy in BALANCES and server.axis("ep") > 1
         pulled = "NixlConnector pulls them when the prompt has been read"
         notes: list[str] = []
@@ -80,7 +80,7 @@ class Vllm:
             words += ["--kv-transfer-config", json.dumps(connector)]
         return Command(words, cannot, notes=notes)
 
-    def _dispatch(self, server: Server, cannot: list[str], notes: list[str]) -> list[str]:
+    def _dispatch(self, server: LaunchedServer, cannot: list[str], notes: list[str]) -> list[str]:
         assert server.dispatch is not None
         there = self.name if server.vendor == self.vendors[0] else f"{self.name} {server.vendor}"
         backend = server.dispatch.launched.get(there)
@@ -95,7 +95,7 @@ class Vllm:
         return ["--all2all-backend", backend]
 
     @staticmethod
-    def _drafts(server: Server, cannot: list[str]) -> list[str]:
+    def _drafts(server: LaunchedServer, cannot: list[str]) -> list[str]:
         drafts = server.drafts
         assert drafts is not None
         if drafts.draft not in DRAFTS:
@@ -104,11 +104,11 @@ class Vllm:
         config = {**DRAFTS[drafts.draft], "num_speculative_tokens": drafts.tokens}
         return ["--speculative-config", json.dumps(config)]
 
-    def second_port(self, server: Server) -> str:
+    def second_port(self, server: LaunchedServer) -> str:
         """Over which caches are asked for."""
         return "VLLM_NIXL_SIDE_CHANNEL_PORT" if server.part else ""
 
-    def router(self, servers: Sequence[Server]) -> list[str]:
+    def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
         if servers[0].part:
             counts = ", ".join(f"{server.count} {server.part}" for server in servers)
             return [

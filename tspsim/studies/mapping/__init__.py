@@ -1,6 +1,6 @@
 """Which node does what: placements searched on unequal links, and judged by simulation (Pipette, arXiv 2405.18093)."""
 
-from .closed_form import Form, form_of
+from .closed_form import MappingForm, form_of
 from .search import Mapping, annealed, mapped
 
-__all__ = ["Form", "Mapping", "annealed", "form_of", "mapped"]
+__all__ = ["Mapping", "MappingForm", "annealed", "form_of", "mapped"]

@@ -37,7 +37,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Form:
+class MappingForm:
     """The closed form of one plan."""
 
     #: G.
@@ -79,7 +79,7 @@ class Form:
         return self.micro_batches * self.pipeline_s(order) + fill_s + self.exchange_s(order)
 
 
-def form_of(question: Question, job: Job) -> Form:
+def form_of(question: Question, job: Job) -> MappingForm:
     """Read off a scheduled job's programs, its mesh as if nodes stood in order, and the cluster's links."""
     cluster = question.cluster
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
@@ -108,7 +108,7 @@ def form_of(question: Question, job: Job) -> Form:
     chains = np.unique(mesh.groups("pp") // per_node, axis=0)
     rings = tuple((places_of(mesh.groups(axis) // per_node), size) for axis, size in sorted(received.items()))
     rate = between_nodes(cluster) / per_node
-    return Form(job.micro_batches, stages_s, chains, message_bytes, rings, rate)
+    return MappingForm(job.micro_batches, stages_s, chains, message_bytes, rings, rate)
 
 
 def spans(cluster: Cluster, mesh: Mesh, axis: str) -> bool:

@@ -16,12 +16,12 @@ from ...statements import defaults_in_words
 from .found import Found
 from .limit import Limits as KeptLimits
 from .limit import limit_texts
-from .limits import Lean, Limits
+from .limits import FittingEnds, Lean
 from .scheme_map import Cell, Side
 from .searches import at_nodes
 from .sensitivity import Sensitivity
 from .space import Space
-from .why import Part
+from .why import StepPart
 from .workers import scenario_of
 
 #: A best plan that no other can beat by more than this share is one to explain and to compare with.
@@ -29,7 +29,7 @@ PROVEN = 0.02
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedPlan:
     """A plan of the scenario itself, at the same batch."""
 
     name: str
@@ -70,14 +70,14 @@ class Planned(ShownPlans):
     next_bound_s: float = math.inf
     #: By what share a plan that was searched and not simulated may be better than the best; 0: none can.
     gap: float = 0.0
-    stated: tuple[Stated, ...] = ()
+    stated: tuple[StatedPlan, ...] = ()
     #: Plans that no other simulated one beats in rate, tokens a dollar and memory left.
     front: tuple[Found, ...] = ()
-    why: tuple[Part, ...] = ()
+    why: tuple[StepPart, ...] = ()
     rival: str = ""
     ahead: Ahead | None = None
     sensitivity: tuple[Sensitivity, ...] = ()
-    limits: Limits | None = None
+    limits: FittingEnds | None = None
     scheme_map: tuple[Cell, ...] = ()
     simulated: int = 0
     bounded: int = 0

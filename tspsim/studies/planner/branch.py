@@ -33,7 +33,7 @@ FIRST_SHARE = 0.3
 HOPELESS = 0.5
 
 
-class Interrupted(KeyboardInterrupt):
+class SimulationsInterrupted(KeyboardInterrupt):
     """Ctrl-C while plans were simulated; ``answers`` to those that were done by then, None for the others."""
 
     def __init__(self, answers: Sequence[PlanResult | None]) -> None:
@@ -62,7 +62,7 @@ class Search:
     bound: LowerBound
     #: Memory of a GPU.
     capacity_bytes: float
-    #: Answers some plans, in their order; None for those it had no time for. May raise :class:`Interrupted`.
+    #: Answers some plans, in their order; None for those it had no time for. May raise :class:`SimulationsInterrupted`.
     simulate: Callable[[Sequence[Candidate]], list[PlanResult | None]]
     #: When to stop. A plan whose simulation would take longer than is left is not begun.
     deadline: Deadline = NEVER
@@ -235,7 +235,7 @@ class Search:
             self.space.effort.add(self.bound.simulation_s(candidate.job, candidate.mesh))
         try:
             answers = self.simulate([candidate for _, candidate in batch])
-        except Interrupted as interrupted:
+        except SimulationsInterrupted as interrupted:
             for (bound_s, candidate), answer in zip(batch, interrupted.answers, strict=True):
                 if answer is not None and answer.ran:
                     self.known[candidate.name] = Found(candidate, answer, bound_s)

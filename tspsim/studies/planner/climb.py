@@ -20,7 +20,7 @@ from .found import Found
 from .frontier import Tally
 from .portfolio import USUAL, in_turn, portfolio
 from .sets import Sets
-from .shapes import Line, Shapes, SpreadKey, distance, key_of
+from .shapes import PlanLine, Shapes, SpreadKey, distance, key_of
 
 #: Of each kind in the portfolio so many of the most promising may be simulated.
 PROMISING = 3
@@ -36,7 +36,7 @@ TOGETHER = 2
 SLACKS = (0.0, 0.03, 0.08)
 
 
-class Course(Protocol):
+class ClimbCourse(Protocol):
     """The search that is begun."""
 
     @property
@@ -75,7 +75,7 @@ class Climb:
 
     def __init__(
         self,
-        course: Course,
+        course: ClimbCourse,
         room_bytes: float,
         admit: Callable[[Job], bool],
         fits: Callable[[Found], bool],
@@ -181,10 +181,10 @@ class Climb:
     def _takes_s(self, candidate: Candidate) -> float:
         return self.sets.bound.simulation_s(candidate.job, candidate.mesh)
 
-    def first(self, lines: Iterable[Line], until: Deadline) -> list[list[tuple[float, Candidate]]]:
+    def first(self, lines: Iterable[PlanLine], until: Deadline) -> list[list[tuple[float, Candidate]]]:
         """The most promising of a portfolio by their kinds, and of these with more sequences a micro-batch, lowest
         bound first; every kind has as much of the time."""
-        kinds: dict[Hashable, list[Line]] = {}
+        kinds: dict[Hashable, list[PlanLine]] = {}
         for line in lines:
             kinds.setdefault(self._kind(line.candidate), []).append(line)
             if until.passed:
@@ -192,7 +192,7 @@ class Climb:
         first = [self._first_of(alike, until.nearer(1.0 / (len(kinds) - n))) for n, alike in enumerate(kinds.values())]
         return [found for found in first if found]
 
-    def _first_of(self, lines: Sequence[Line], until: Deadline) -> list[tuple[float, Candidate]]:
+    def _first_of(self, lines: Sequence[PlanLine], until: Deadline) -> list[tuple[float, Candidate]]:
         """One sequence a micro-batch first. With experts every plan is tried at further micro-batches: what gathers all
         weights for each, or hardly fills its experts, is slow with one. Without, where a proof comes soon, the most
         promising are."""
@@ -203,7 +203,7 @@ class Climb:
         larger = self.bounded(self._larger_of(lines, until.nearer(WRITTEN_SHARE)), limit_s, PROMISING, until)
         return sorted((*best, *larger), key=lambda each: each[0])[:PROMISING]
 
-    def _larger_of(self, lines: Sequence[Line], until: Deadline) -> Iterator[Line]:
+    def _larger_of(self, lines: Sequence[PlanLine], until: Deadline) -> Iterator[PlanLine]:
         """Some plans at the next larger micro-batch where that fits, then at the one after that, and so on."""
         while lines:
             larger = []
@@ -221,7 +221,7 @@ class Climb:
         turns = plan.hiding.micro_batches
         return turns, turns and plan.pp > 1, plan.ep == 1, plan.ep > near
 
-    def _larger(self, line: Line) -> Line | None:
+    def _larger(self, line: PlanLine) -> PlanLine | None:
         """The same at the next larger micro-batch, where that fits."""
         for spread in self.shapes.larger(line.spread):
             return self.shapes.lightest(spread, line.division.zero, line.candidate.plan, self.room_bytes)
@@ -234,7 +234,7 @@ class Climb:
             return []
         return self.bounded(self._around(line), limit_s)
 
-    def _around(self, line: Line) -> Iterator[Line]:
+    def _around(self, line: PlanLine) -> Iterator[PlanLine]:
         yield from self.shapes.within(line)
         plan, zeros = line.candidate.plan, (0, 1, 3) if line.spread.training else (0,)
         for spread in self.shapes.beside(line):
@@ -249,7 +249,7 @@ class Climb:
                     yield found
 
     def bounded(
-        self, lines: Iterable[Line], limit_s: float, count: int = 0, until: Deadline | None = None
+        self, lines: Iterable[PlanLine], limit_s: float, count: int = 0, until: Deadline | None = None
     ) -> list[tuple[float, Candidate]]:
         """Plans that may be faster than ``limit_s`` with their bounds, lowest first; with ``count`` the first so
         many, of the others hardly anything is asked. One is there however little time there is."""
@@ -289,7 +289,7 @@ class Climb:
         except UnreachableError:
             return math.inf
 
-    def _fitting(self, line: Line) -> Iterator[Candidate]:
+    def _fitting(self, line: PlanLine) -> Iterator[Candidate]:
         """The plan, or where it keeps everything and does not fit what keeps a little less."""
         if line.needed_bytes <= self.room_bytes:
             yield line.candidate

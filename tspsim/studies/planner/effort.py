@@ -14,7 +14,7 @@ REQUEST_S, PRICED_S, CLOSED_S = 3e-4, 0.3, 0.15
 
 
 @dataclass
-class Effort:
+class SearchEffort:
     """Counts up; ``budget_s`` is what may be spent (infinite: no end)."""
 
     budget_s: float = math.inf
@@ -32,11 +32,11 @@ class Effort:
         """Plans were bounded in closed form."""
         self.spent_s += CLOSED_S * count
 
-    def part(self, share: float) -> Effort:
+    def part(self, share: float) -> SearchEffort:
         """Of what is left so much, counted apart: :meth:`add` it when it is done."""
-        return Effort(share * max(0.0, self.budget_s - self.spent_s))
+        return SearchEffort(share * max(0.0, self.budget_s - self.spent_s))
 
-    def add(self, other: Effort) -> None:
+    def add(self, other: SearchEffort) -> None:
         """What a part has spent."""
         self.spent_s += other.spent_s
 

@@ -15,7 +15,7 @@ from ...units import parse
 
 
 @dataclass(frozen=True)
-class Quantity:
+class LimitedQuantity:
     """What may be limited: its unit, its value of an answer, and whether only steps that serve have it."""
 
     unit: str
@@ -23,11 +23,11 @@ class Quantity:
     serves: bool = False
 
 
-LIMITS: Mapping[str, Quantity] = {
-    "tpot": Quantity("s", lambda result: result.inference.get("time_per_output_token_s", 0.0), serves=True),
-    "ttft": Quantity("s", lambda result: result.inference.get("time_to_first_token_s", 0.0), serves=True),
-    "step": Quantity("s", lambda result: result.step_time_s),
-    "memory_free": Quantity("bytes", lambda result: result.memory.capacity_bytes - result.memory.peak_bytes),
+LIMITS: Mapping[str, LimitedQuantity] = {
+    "tpot": LimitedQuantity("s", lambda result: result.inference.get("time_per_output_token_s", 0.0), serves=True),
+    "ttft": LimitedQuantity("s", lambda result: result.inference.get("time_to_first_token_s", 0.0), serves=True),
+    "step": LimitedQuantity("s", lambda result: result.step_time_s),
+    "memory_free": LimitedQuantity("bytes", lambda result: result.memory.capacity_bytes - result.memory.peak_bytes),
 }
 _COMPARES: Mapping[str, Callable[[float, float], bool]] = {"<=": operator.le, ">=": operator.ge}
 #: The limit that names axes.

@@ -36,7 +36,7 @@ class Lean:
 
 
 @dataclass(frozen=True)
-class Limits:
+class FittingEnds:
     """The ends of what fits; None where nothing does. Each comes with the plan that reaches it."""
 
     #: Tokens a sequence, the batch in sequences as it is; a multiple of ``step``.
@@ -118,7 +118,9 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 yield job
 
 
-def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER) -> Limits:
+def limits(
+    space: Space, room_bytes: float, resized: Callable[[int], Cluster], deadline: Deadline = NEVER
+) -> FittingEnds:
     """Search the three limits; ``resized`` makes the cluster of so many nodes. Raises TimeoutError after the
     deadline."""
 
@@ -132,7 +134,7 @@ def limits(space: Space, room_bytes: float, resized: Callable[[int], Cluster], d
         found = leanest(tried, room_bytes, needed)  # how much too large is not asked
         return found if found is not None and found.bytes <= room_bytes else None
 
-    return Limits(
+    return FittingEnds(
         longest(space, room_bytes, needed), largest_batch(space, room_bytes, needed), fewest(space, fits, resized)
     )
 

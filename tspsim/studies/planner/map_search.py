@@ -16,7 +16,7 @@ from ..executors import Executor, Here
 from ..query import Library
 from .branch import Best
 from .clock import NEVER, Deadline
-from .scheme_map import Cell, Point, Points, Side
+from .scheme_map import Cell, MapPoint, Points, Side
 from .searches import Searches
 from .workers import Simulators
 
@@ -49,7 +49,7 @@ def search_map(
     waiting = iter(every)
     ahead = len(every) if executor.width > 1 else 1
     share_s = deadline.left_s / len(every)
-    flying: dict[Point, Future[list[Cell]]] = {}
+    flying: dict[MapPoint, Future[list[Cell]]] = {}
     for point in every:
         for other in itertools.islice(waiting, ahead - len(flying)):
             flying[other] = executor.submit(partial(cells, scenario, tokens, share_s), [other])
@@ -60,7 +60,7 @@ def search_map(
         yield from future.result()
 
 
-def cells(scenario: Scenario, tokens: int, effort_s: float, points: Sequence[Point]) -> list[Cell]:
+def cells(scenario: Scenario, tokens: int, effort_s: float, points: Sequence[MapPoint]) -> list[Cell]:
     """The cells of some points, here, each with so much effort."""
     library = Library()
     simulators, found = Simulators(Here(library), library), []
@@ -70,7 +70,7 @@ def cells(scenario: Scenario, tokens: int, effort_s: float, points: Sequence[Poi
     return found
 
 
-def cell(searches: Searches, tokens: int, point: Point, deadline: Deadline = NEVER) -> Cell:
+def cell(searches: Searches, tokens: int, point: MapPoint, deadline: Deadline = NEVER) -> Cell:
     """Both sides at one point."""
     batch = max(1, tokens // point.sequence)
     search = searches.search(point.nodes, batch, point.sequence, deadline=deadline)

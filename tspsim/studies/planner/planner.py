@@ -24,7 +24,7 @@ from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of
 from ..query import Library
-from .answer import Ahead, Planned, Stated
+from .answer import Ahead, Planned, StatedPlan
 from .branch import Best, Search
 from .candidate import NAMED, Candidate, name_of
 from .clock import NEVER, Deadline
@@ -270,7 +270,7 @@ class Planner:
             for keys in self.stated:
                 result = results.get(keys.name)
                 refused = errors.get(keys.name) or ((result.error or "") if result is not None else "time ran out")
-                answer.stated += (Stated(keys.name, result, refused),)
+                answer.stated += (StatedPlan(keys.name, result, refused),)
                 if result is not None and result.ran:
                     self._know(search, self._stated_candidate(asked[keys.name], keys), result)
         if not search.known:

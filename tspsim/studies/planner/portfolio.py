@@ -17,7 +17,7 @@ from ...parallel import Job, Plan, scheme_axes
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.pipeline import ORDERS
 from ...parallel.recomputed import KEPT
-from .shapes import Line, Shapes
+from .shapes import PlanLine, Shapes
 
 #: Pipeline stages, and nodes that a layer's experts are spread over.
 STAGES, EXPERT_NODES = (1, 2, 4, 8, 16, 32), (1, 2, 4, 8)
@@ -29,7 +29,7 @@ BESIDE = 2
 USUAL = Plan("", {}, sequence_regions=True, overlap=True)
 
 
-def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[Line]:
+def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[PlanLine]:
     """What a hand writes, at micro-batches of one sequence; ``admit``: which degrees may be looked at."""
     space = shapes.sets.space
     near, experts, trains = space.cluster.gpus_per_node, space.model.experts, space.work.step.trains
@@ -52,7 +52,7 @@ def portfolio(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -
                 break
 
 
-def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[Line]:
+def in_turn(shapes: Shapes, room_bytes: float, admit: Callable[[Job], bool]) -> Iterator[PlanLine]:
     """Plans whose micro-batches hide each other's exchanges with experts, in pipelines of the orders that are made for
     it and in the usual one, as those are written who train such models over many nodes (DeepSeek-V3, §3.2.1)."""
     space = shapes.sets.space
@@ -94,12 +94,12 @@ class Written:
         self.shapes, self.like, self.room_bytes = shapes, like, room_bytes
         self.way: str | None = None
 
-    def lines(self, spread: Job, zeros: Sequence[int]) -> list[Line]:
+    def lines(self, spread: Job, zeros: Sequence[int]) -> list[PlanLine]:
         """A spread's plans with such division of their state; nothing is divided only where all can be kept so."""
         found = [line for zero in zeros if (line := self._line(spread, zero)) is not None]
         return [each for each in found if len(zeros) == 1 or each.division.zero or _keeps_all(each)]
 
-    def _line(self, spread: Job, zero: int) -> Line | None:
+    def _line(self, spread: Job, zero: int) -> PlanLine | None:
         if self.way is not None or spread.plan.ep == 1:
             return self._by(self.way or self.like.expert_dispatch, spread, zero)
         ways = (each.name for each in DISPATCHES.values() if each.trains and each.searched)
@@ -110,11 +110,11 @@ class Written:
         self.way = quickest.candidate.plan.expert_dispatch
         return quickest
 
-    def _by(self, way: str, spread: Job, zero: int) -> Line | None:
+    def _by(self, way: str, spread: Job, zero: int) -> PlanLine | None:
         like = self.like.with_values({"expert_dispatch": way})
         return self.shapes.lightest(spread, zero, like, self.room_bytes)
 
-    def _even_s(self, line: Line) -> float:
+    def _even_s(self, line: PlanLine) -> float:
         try:
             return self.shapes.sets.once(self.shapes.sets.staged_s, line.staged)
         except UnreachableError:
@@ -126,5 +126,5 @@ def _over(experts: int, near: int) -> set[int]:
     return {experts, near // 2, *(near * nodes for nodes in EXPERT_NODES)}
 
 
-def _keeps_all(line: Line) -> bool:
+def _keeps_all(line: PlanLine) -> bool:
     return line.candidate.plan.recomputation == KEPT

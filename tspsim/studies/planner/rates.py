@@ -22,7 +22,7 @@ from typing import TypeVar
 from ..._memory import once
 from ...errors import TspsimError
 from ...serving.deployment import Deployment
-from ...serving.work import Chunk, Work
+from ...serving.work import PromptChunk, StepWork
 
 #: Sequences of an attention replica that a search looks at, at most.
 MOST = 4096
@@ -43,7 +43,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedLoad:
     """One load in closed form: clients in all, and what they see."""
 
     clients: int
@@ -59,7 +59,7 @@ class Expected:
 
 
 @dataclass
-class Engine:
+class ClosedFormEngine:
     """A deployment's attention replicas in closed form."""
 
     deployment: Deployment
@@ -83,8 +83,8 @@ class Engine:
         """Of a prompt that is read alone: all its steps."""
         costs, most = self.deployment.costs, self._most_tokens
         starts = range(0, self.demand.prompt, most)
-        pieces = [Chunk(min(most, self.demand.prompt - start), start) for start in starts]
-        return sum(costs.seconds([Work((piece,))]) for piece in pieces)
+        pieces = [PromptChunk(min(most, self.demand.prompt - start), start) for start in starts]
+        return sum(costs.seconds([StepWork((piece,))]) for piece in pieces)
 
     @once
     def shared_read_s(self) -> float:
@@ -92,7 +92,7 @@ class Engine:
         together = max(1, self._most_tokens // self.demand.prompt)
         if together == 1:
             return self.read_s
-        return self.deployment.costs.seconds([Work((Chunk(self.demand.prompt, 0),) * together)]) / together
+        return self.deployment.costs.seconds([StepWork((PromptChunk(self.demand.prompt, 0),) * together)]) / together
 
     def reads_s(self, sequences: int) -> float:
         """Seconds of steps that read prompts, for every token that each of so many sequences puts out."""
@@ -103,7 +103,7 @@ class Engine:
     def step_s(self, sequences: int) -> float:
         """Of a step that decodes so many sequences a replica."""
         if sequences not in self._steps:
-            work = Work((), (self.demand.context,) * sequences)
+            work = StepWork((), (self.demand.context,) * sequences)
             self._steps[sequences] = float(self.deployment.costs.seconds([work]))
         return self._steps[sequences]
 
@@ -128,18 +128,18 @@ def loads(most: int) -> list[int]:
     return [size for size in sizes if size <= most] or [1]
 
 
-def together(engine: Engine) -> list[Expected]:
+def together(engine: ClosedFormEngine) -> list[ExpectedLoad]:
     """One pool that reads and writes: every load, smallest first."""
     found, n = [], engine.demand.output
     for size in loads(engine.most):
         first_s = engine.read_s + engine.step_s(size)
         token_s = engine.step_s(size) / engine.accepted + engine.reads_s(size)
         clients = size * (1.0 + first_s / (n * token_s))
-        found.append(Expected(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s))
+        found.append(ExpectedLoad(round(clients * engine.count), engine.count * size / (n * token_s), first_s, token_s))
     return found
 
 
-def apart(reader: Engine, writer: Engine) -> list[Expected]:
+def apart(reader: ClosedFormEngine, writer: ClosedFormEngine) -> list[ExpectedLoad]:
     """Two pools: every load, smallest first, as far as prompts are read fast enough."""
     found, n = [], writer.demand.output
     reads = reader.count / reader.shared_read_s
@@ -148,13 +148,13 @@ def apart(reader: Engine, writer: Engine) -> list[Expected]:
         writes = writer.count * size / (n * token_s)
         first_s = reader.read_s + token_s
         served = min(reads, writes)
-        found.append(Expected(max(1, round(served * (first_s + n * token_s))), served, first_s, token_s))
+        found.append(ExpectedLoad(max(1, round(served * (first_s + n * token_s))), served, first_s, token_s))
         if writes >= reads:
             break
     return found
 
 
-def best_of(expected: Sequence[Expected], bounds: Mapping[str, float], slack: float = 1.0) -> Expected | None:
+def best_of(expected: Sequence[ExpectedLoad], bounds: Mapping[str, float], slack: float = 1.0) -> ExpectedLoad | None:
     """The load with most requests/s that keeps the bounds, or nearly; None where none does."""
     kept = [each for each in expected if each.keeps(bounds, slack)]
     return max(kept, key=lambda each: each.requests_per_s, default=None)

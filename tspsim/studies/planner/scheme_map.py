@@ -13,7 +13,7 @@ from ..axes import column, expand, split
 _FORM = "is not of the form sequences=8Ki,128Ki,nodes=1,8,128"
 
 
-class Point(NamedTuple):
+class MapPoint(NamedTuple):
     """Tokens a sequence, and nodes."""
 
     sequence: int
@@ -27,9 +27,9 @@ class Points:
     sequences: tuple[int, ...]
     nodes: tuple[int, ...]
 
-    def each(self) -> list[Point]:
+    def each(self) -> list[MapPoint]:
         """Row by row, the largest cluster first: its points take longest."""
-        return [Point(sequence, nodes) for nodes in reversed(self.nodes) for sequence in self.sequences]
+        return [MapPoint(sequence, nodes) for nodes in reversed(self.nodes) for sequence in self.sequences]
 
 
 class Side(NamedTuple):

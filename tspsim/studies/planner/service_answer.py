@@ -16,7 +16,7 @@ from ...statements import defaults_in_words
 
 
 @dataclass(frozen=True)
-class ServedPlan:
+class SimulatedService:
     """A plan that was simulated: its keys in a scenario, and the scenario with it alone, under its load."""
 
     keys: Mapping[str, Any]
@@ -32,7 +32,7 @@ class ServedPlan:
         return self.result.to_json() | {"keys": dict(self.keys)}
 
 
-Each = TypeVar("Each", bound=ServedPlan)
+Each = TypeVar("Each", bound=SimulatedService)
 
 
 @dataclass(repr=False)

@@ -17,7 +17,7 @@ from ...serving.answer import deployment_of
 from ...serving.deployment import Deployment
 from ..query import Library
 from .limit import Limits
-from .rates import Demand, Engine, Expected, apart, best_of, loads, together, tried
+from .rates import ClosedFormEngine, Demand, ExpectedLoad, apart, best_of, loads, together, tried
 from .spreads import spreads, with_experts
 from .step_budgets import Reading, budgets, keys_with
 
@@ -34,14 +34,14 @@ TYPICAL = 64
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ServiceCandidate:
     """A plan on one offer's cluster: its keys, and the loads that closed forms expect of it."""
 
     keys: Mapping[str, Any]
     scenario: Scenario = field(repr=False)
-    expected: tuple[Expected, ...] = field(default=(), repr=False)
+    expected: tuple[ExpectedLoad, ...] = field(default=(), repr=False)
 
-    def best(self, bounds: Mapping[str, float]) -> Expected | None:
+    def best(self, bounds: Mapping[str, float]) -> ExpectedLoad | None:
         """The load that is expected to serve most within bounds, or nearly."""
         return best_of(self.expected, bounds, SLACK)
 
@@ -78,7 +78,7 @@ class ServiceSpace:
 
     # --- what anybody would try first -----------------------------------------------------------------------
 
-    def obvious(self) -> list[Candidate]:
+    def obvious(self) -> list[ServiceCandidate]:
         """The services that anybody would try first, with what closed forms expect; of each kind the best expected
         first, the kinds in turn.
 
@@ -111,7 +111,7 @@ class ServiceSpace:
         if self.demand.prompt > model.hidden:
             folded = {"tsp": gpus, **experts}
             yield folded
-            for found in tried(lambda: [self.deployment(Candidate(folded, self.scenario).plan("tried"))]):
+            for found in tried(lambda: [self.deployment(ServiceCandidate(folded, self.scenario).plan("tried"))]):
                 yield from (keys_with(folded, options) for options in budgets(found, self.demand.prompt))
         if any(use.grows and use.heads < gpus for use in model.cache_uses()):
             yield {"tp": gpus, **experts, "dcp": gpus, "decode_exchange": "all_to_all"}
@@ -121,7 +121,7 @@ class ServiceSpace:
         several = "expert_dispatch" not in keys and int(keys.get("tp", 1)) < self.cluster.gpus
         return {**keys, **({"router": OBVIOUS_ROUTER} if several else {})}
 
-    def _halved(self, one: Mapping[str, Any], size: int) -> Iterator[Candidate]:
+    def _halved(self, one: Mapping[str, Any], size: int) -> Iterator[ServiceCandidate]:
         """Pools of equal replicas: 1P…, a quarter, a half, …1D."""
         replicas = self.cluster.gpus // size
         readers = {1, replicas // 4, replicas // 2, replicas - 1} if replicas < MANY else {replicas // 2}
@@ -133,42 +133,42 @@ class ServiceSpace:
             expected = apart(replace(reader, replicas=count), replace(writer, replicas=replicas - count))
             parts = {"prefill": count, "decode": replicas - count}
             pools = {name: {"replicas": number, **one} for name, number in parts.items()}
-            yield Candidate({"pools": pools}, self.scenario, tuple(expected))
+            yield ServiceCandidate({"pools": pools}, self.scenario, tuple(expected))
 
     def reading(self, keys: Mapping[str, Any], name: str) -> Reading | None:
         """How soon a plan of one pool reads a prompt; None where it is not legal, or has no room."""
 
         def find() -> list[Reading]:
-            deployment = self.deployment(Candidate(keys, self.scenario).plan("tried"))
+            deployment = self.deployment(ServiceCandidate(keys, self.scenario).plan("tried"))
             refused = deployment.refusal(self.demand.prompt + self.demand.output)
-            return [] if refused is not None else [Reading(name, Engine(deployment, self.demand, 1))]
+            return [] if refused is not None else [Reading(name, ClosedFormEngine(deployment, self.demand, 1))]
 
         return next(iter(tried(find)), None)
 
     # --- one pool -------------------------------------------------------------------------------------------
 
-    def usual(self) -> Iterator[Candidate]:
+    def usual(self) -> Iterator[ServiceCandidate]:
         """Replicas that read prompts and write answers, simplest first."""
         for keys in spreads(self.question.model, self.question.work.step, self.cluster.gpus):
             if self.limits.admits(keys):
                 yield self.expected(keys)
 
-    def expected(self, keys: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Candidate:
+    def expected(self, keys: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> ServiceCandidate:
         """A plan of one pool with its loads, with none where it is not legal or has no room; told with the keys
         ``more``, which closed forms do not know."""
-        candidate = Candidate(dict(more or keys), self.scenario)
+        candidate = ServiceCandidate(dict(more or keys), self.scenario)
 
-        def find() -> list[Expected]:
+        def find() -> list[ExpectedLoad]:
             deployment = self.deployment(candidate.plan("tried"))
             if deployment.refusal(self.demand.prompt + self.demand.output) is not None:
                 return []
-            return together(Engine(deployment, self.demand, 1))
+            return together(ClosedFormEngine(deployment, self.demand, 1))
 
         return replace(candidate, expected=tuple(tried(find)))
 
     # --- two pools ------------------------------------------------------------------------------------------
 
-    def split(self) -> Iterator[Candidate]:
+    def split(self) -> Iterator[ServiceCandidate]:
         """Pools that read and pools that write, with as many replicas of each as match best."""
         gpus = self.cluster.gpus
         if gpus < 2:
@@ -181,10 +181,13 @@ class ServiceSpace:
                     yield found
 
     def _matched(
-        self, gpus: int, reader: tuple[dict[str, Any], Engine], writer: tuple[dict[str, Any], Engine]
-    ) -> Candidate | None:
+        self,
+        gpus: int,
+        reader: tuple[dict[str, Any], ClosedFormEngine],
+        writer: tuple[dict[str, Any], ClosedFormEngine],
+    ) -> ServiceCandidate | None:
         """With the numbers of replicas that serve most; None where they do not fill the cluster."""
-        best: Candidate | None = None
+        best: ServiceCandidate | None = None
         for x in range(1, gpus // ranks(reader[0]) + 1):
             left = gpus - x * ranks(reader[0])
             if left < ranks(writer[0]) or left % ranks(writer[0]):
@@ -192,12 +195,12 @@ class ServiceSpace:
             y = left // ranks(writer[0])
             expected = apart(replace(reader[1], replicas=x), replace(writer[1], replicas=y))
             pools = {"prefill": {"replicas": x, **reader[0]}, "decode": {"replicas": y, **writer[0]}}
-            candidate = Candidate({"pools": pools}, self.scenario, tuple(expected))
+            candidate = ServiceCandidate({"pools": pools}, self.scenario, tuple(expected))
             if rate(candidate, self.demand.bounds) > (rate(best, self.demand.bounds) if best else 0.0):
                 best = candidate
         return best
 
-    def _replicas(self, name: str) -> list[tuple[dict[str, Any], Engine]]:
+    def _replicas(self, name: str) -> list[tuple[dict[str, Any], ClosedFormEngine]]:
         """Replicas of a pool on fewer GPUs than there are: plain tensor parallelism, and experts over the ranks."""
         found = []
         gpus, experts = self.cluster.gpus, self.question.model.experts is not None
@@ -217,11 +220,11 @@ class ServiceSpace:
                 found += [fastest] if fastest else []
         return found
 
-    def _engine(self, keys: dict[str, Any], name: str) -> Engine | None:
+    def _engine(self, keys: dict[str, Any], name: str) -> ClosedFormEngine | None:
         """One replica of a pool, if it is legal and has room for a request."""
         pools = {"prefill": {"replicas": 1, **keys}, "decode": {"replicas": 1, **keys}}
 
-        def find() -> list[Engine]:
+        def find() -> list[ClosedFormEngine]:
             entry = PlanKeys.model_validate({"name": "tried", "pools": pools})
             question = look_up_pool(self.scenario, entry, name, self.library.lookups)
             options = dict(self.scenario.workload.engine)
@@ -229,7 +232,7 @@ class ServiceSpace:
             speculation = self.scenario.workload.speculation if name == "decode" else None
             deployment = Deployment(question, question.plans[0], options, place, speculation)
             refused = deployment.refusal(self.demand.prompt + self.demand.output)
-            return [] if refused is not None else [Engine(deployment, self.demand, 1)]
+            return [] if refused is not None else [ClosedFormEngine(deployment, self.demand, 1)]
 
         return next(iter(tried(find)), None)
 
@@ -239,7 +242,7 @@ def of_decoding(keys: Mapping[str, Any]) -> bool:
     return DISPATCHES.get(keys["expert_dispatch"]).element_bytes is not None
 
 
-def busy_s(engine: Engine, name: str) -> float:
+def busy_s(engine: ClosedFormEngine, name: str) -> float:
     """Seconds of what a pool's replica does: a prompt, or a step of many sequences."""
     return engine.shared_read_s if name == "prefill" else engine.step_s(min(engine.most, TYPICAL))
 
@@ -249,7 +252,7 @@ def ranks(keys: Mapping[str, Any]) -> int:
     return math.prod(int(keys.get(axis, 1)) for axis in (*scheme_axes(), "pp", "dp"))
 
 
-def rate(candidate: Candidate, bounds: Mapping[str, float]) -> float:
+def rate(candidate: ServiceCandidate, bounds: Mapping[str, float]) -> float:
     """Requests/s that closed forms expect within bounds, or nearly."""
     best = candidate.best(bounds)
     return best.requests_per_s if best else 0.0

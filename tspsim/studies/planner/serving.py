@@ -28,7 +28,7 @@ from ...units import were
 from ..front import front_of
 from ..query import Library
 from .limit import LIMITS, Limit, Limits, limit_texts
-from .service_answer import ServedPlan, ServicePlanned, stated_keys
+from .service_answer import ServicePlanned, SimulatedService, stated_keys
 from .spreads import spreads
 
 #: What a plan may be chosen by → its merit, of which more is better.
@@ -55,7 +55,7 @@ MOST_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
-class Served(ServedPlan):
+class ServedStep(SimulatedService):
     """A plan of a step; ``batch``: sequences a replica, where it decodes."""
 
     batch: int | None
@@ -65,7 +65,7 @@ class Served(ServedPlan):
 
 
 @dataclass(repr=False)
-class ServingPlanned(ServicePlanned[Served]):
+class ServingPlanned(ServicePlanned[ServedStep]):
     """What was found for a step; the front is in rate, and in what a user sees."""
 
     limits: tuple[Limit, ...] = ()
@@ -184,7 +184,7 @@ class ServingPlanner:
         if found is None:
             return
         batch, result = found
-        served = Served({**keys, "name": name}, result, self._asked(plan, batch), batch)
+        served = ServedStep({**keys, "name": name}, result, self._asked(plan, batch), batch)
         if stated:
             self.answer.stated += (served,)
         if all(limit.holds(served.result) for limit in self.limits):

@@ -26,7 +26,7 @@ _USUAL = {name: getattr(Plan("", {}), name) for name in _COMPARED}
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanLine:
     """A plan with the sets that it is in, largest first, and the memory that it needs."""
 
     spread: Job
@@ -56,7 +56,7 @@ class Shapes:
     def by_key(self) -> Mapping[SpreadKey, Job]:
         return {key_of(spread.plan): spread for spread in self.spreads}
 
-    def lightest(self, spread: Job, zero: int, like: Plan, room_bytes: float) -> Line | None:
+    def lightest(self, spread: Job, zero: int, like: Plan, room_bytes: float) -> PlanLine | None:
         """The plan of a spread that makes least again of those that fit, otherwise nearest to ``like``."""
         like = like.with_values({"zero": zero})
         every = self.sets.once(self.sets.families, spread)
@@ -67,40 +67,42 @@ class Shapes:
                 return line
         return None
 
-    def of(self, plan: Plan) -> Line | None:
+    def of(self, plan: Plan) -> PlanLine | None:
         """The plan that is nearest to one of these degrees."""
         spread = self.by_key.get(key_of(plan))
         families = self.sets.once(self.sets.families, spread) if spread is not None else []
         return self.of_family(spread, nearest(families, plan), plan) if spread is not None and families else None
 
-    def of_family(self, spread: Job, family: Job, like: Plan) -> Line | None:
+    def of_family(self, spread: Job, family: Job, like: Plan) -> PlanLine | None:
         """The plan of a family that is nearest to another; None where none is legal."""
         every = self.sets.once(self.sets.staged, family)
         return self.of_staged(spread, family, nearest(every, like), like) if every else None
 
-    def of_staged(self, spread: Job, family: Job, staged: Candidate, like: Plan) -> Line | None:
+    def of_staged(self, spread: Job, family: Job, staged: Candidate, like: Plan) -> PlanLine | None:
         """The same of a schedule within a stage."""
         layout = nearest(self.sets.once(self.sets.pipelined, staged), like)
         return self.of_layout(spread, family, staged, layout, like)
 
-    def of_layout(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, like: Plan) -> Line | None:
+    def of_layout(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, like: Plan) -> PlanLine | None:
         """The same of a layout."""
         every = self.sets.space.divisions(layout)
         alike = [each for each in every if each.zero == like.zero] or every[-1:]
         division = next((each for each in alike if each.shard_group == like.shard_group), alike[0])
         return self._line(spread, family, staged, layout, division)
 
-    def _line(self, spread: Job, family: Job, staged: Candidate, layout: Candidate, division: Division) -> Line | None:
+    def _line(
+        self, spread: Job, family: Job, staged: Candidate, layout: Candidate, division: Division
+    ) -> PlanLine | None:
         made = self.sets.plan(layout, division)
-        return None if made is None else Line(spread, family, staged, layout, division, made[1], made[0])
+        return None if made is None else PlanLine(spread, family, staged, layout, division, made[1], made[0])
 
-    def within(self, line: Line) -> Iterator[Line]:
+    def within(self, line: PlanLine) -> Iterator[PlanLine]:
         """Plans of the same spread that differ in one of its sets: what is made again or the way to experts, the
         schedule, the pipeline, who divides the state."""
         plan, sets = line.candidate.plan, self.sets
         spread, family, staged = line.spread, line.family, line.staged
         families = [each for each in sets.once(sets.families, spread) if differences(each.plan, family.plan) == 1]
-        found: Iterator[Line | None] = itertools.chain(
+        found: Iterator[PlanLine | None] = itertools.chain(
             (self._line(spread, family, staged, line.layout, each) for each in sets.space.divisions(line.layout)),
             (self.of_family(spread, each, plan.with_values(_again(each))) for each in families),
             (self.of_layout(spread, family, staged, each, plan) for each in sets.once(sets.pipelined, staged)),
@@ -108,7 +110,7 @@ class Shapes:
         )
         yield from (each for each in found if each is not None and each.candidate.name != plan.name)
 
-    def beside(self, line: Line) -> Iterator[Job]:
+    def beside(self, line: PlanLine) -> Iterator[Job]:
         """Spreads one step away: another micro-batch, ranks of experts or context method, a factor moved between two
         axes, one scheme in the place of another."""
         spread = line.spread

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...serving.deployment import Deployment
-from ...serving.work import Chunk, Work
+from ...serving.work import PromptChunk, StepWork
 from ...units import digits
-from .rates import Engine
+from .rates import ClosedFormEngine
 
 #: Budgets grow and shrink by this, prompts are rounded up to so many tokens, and none has fewer.
 FACTOR, UNIT, LEAST = 4, 1024, 1024
@@ -55,11 +55,11 @@ class Reading:
     """How soon a plan reads a prompt: at once, and in the engine's steps."""
 
     name: str
-    engine: Engine
+    engine: ClosedFormEngine
 
     @property
     def at_once_s(self) -> float:
-        return float(self.engine.deployment.costs.seconds([Work((Chunk(self.engine.demand.prompt, 0),))]))
+        return float(self.engine.deployment.costs.seconds([StepWork((PromptChunk(self.engine.demand.prompt, 0),))]))
 
 
 def why_not_the_step_s(best: Reading, others: Sequence[Reading], clients: int) -> str:

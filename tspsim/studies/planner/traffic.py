@@ -31,13 +31,13 @@ from ...serving.routers import ROUTERS
 from ..front import front_of
 from ..purchase.offers import expand
 from ..query import Library
-from .effort import Effort
+from .effort import SearchEffort
 from .limit import Limits
 from .service_answer import stated_keys
 from .service_demand import bounded_by, demand_of
 from .service_names import name_of_service, plain
 from .service_part import keys_of_part, part_of, parts_of, under
-from .service_space import Candidate, ServiceSpace, rate
+from .service_space import ServiceCandidate, ServiceSpace, rate
 from .spreads import spreads
 from .step_budgets import budgets, keys_with, why_not_the_step_s
 from .traffic_answer import OBJECTIVES, TrafficPlanned, Tried, goodput
@@ -62,14 +62,14 @@ MOST_CLIENTS, DOWN = 8192, 4
 
 
 @dataclass
-class Offered:
+class TrafficOffer:
     """The search on one offer's cluster."""
 
     name: str
     scenario: Scenario
     space: ServiceSpace
-    effort: Effort
-    candidates: list[Candidate] = field(default_factory=list)
+    effort: SearchEffort
+    candidates: list[ServiceCandidate] = field(default_factory=list)
     known: list[Tried] = field(default_factory=list)
 
     #: Plans that were tried, as text.
@@ -83,7 +83,7 @@ class Offered:
 
 
 @dataclass(frozen=True)
-class Part:
+class EqualPart:
     """One of so many equal parts of a plan, which is simulated instead of all."""
 
     deployment: Deployment
@@ -128,7 +128,7 @@ class TrafficPlanner:
         self.stated = scenario.plans if stated else ()
         keys = tuple(key for key in SOUGHT if SOUGHT.get(key).of_requests)
         self.searched = ("tp", "pp", "dp", "ep", *keys, self.load_name)
-        self.effort = Effort(math.inf if budget_s is None else budget_s)
+        self.effort = SearchEffort(math.inf if budget_s is None else budget_s)
 
     def _searched_on(self, space: ServiceSpace) -> tuple[str, ...]:
         """Keys that are tried on a cluster: those of every way to spread a replica among the others."""
@@ -157,7 +157,7 @@ class TrafficPlanner:
             self._tell(offered.name, number / len(offers))
             effort = searching.part(1.0 / (len(offers) - number))
             space = ServiceSpace(offered, self.demand, self.library, self.kept_limits)
-            here = Offered(offered.name, offered, space, effort)
+            here = TrafficOffer(offered.name, offered, space, effort)
             if answer is None:
                 answer = TrafficPlanned(
                     self.scenario, space.question, self.objective, self._searched_on(space), bounds=self.bounds
@@ -237,12 +237,12 @@ class TrafficPlanner:
 
     # --- the search -----------------------------------------------------------------------------------------
 
-    def _search(self, here: Offered, answer: TrafficPlanned) -> None:
+    def _search(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
         """One offer: stated plans, closed forms of all, the promising ones, variants of the best."""
         for plan in here.scenario.plans if self.stated else ():
             keys = stated_keys(plan)
             keys.pop("name")
-            found = self._try(here, answer, Candidate(keys, here.scenario), plan.name, whole=True)
+            found = self._try(here, answer, ServiceCandidate(keys, here.scenario), plan.name, whole=True)
             answer.stated += (found,) if found is not None else ()
         obvious = here.space.obvious()
         here.candidates += obvious
@@ -274,7 +274,7 @@ class TrafficPlanner:
         self._finer(here, answer)
         self._explain(here, answer)
 
-    def _explain(self, here: Offered, answer: TrafficPlanned) -> None:
+    def _explain(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
         """Why the plan whose step reads a prompt soonest is not the one that serves best."""
         best = max(here.known, key=self._rank, default=None)
         if best is None or "pools" in best.keys:
@@ -295,12 +295,12 @@ class TrafficPlanner:
             several = f"{here.name}: " if self.scenario.offers else ""
             answer.notes += (several + said,) if said else ()
 
-    def _finer(self, here: Offered, answer: TrafficPlanned) -> None:
+    def _finer(self, here: TrafficOffer, answer: TrafficPlanned) -> None:
         """The best plan between its clients and the next power of two on either side."""
         best = max(here.known, key=self._rank, default=None)
         if best is None or not self._free_clients:
             return
-        candidate = Candidate({key: value for key, value in best.keys.items() if key != "name"}, here.scenario)
+        candidate = ServiceCandidate({key: value for key, value in best.keys.items() if key != "name"}, here.scenario)
         for clients in (int(best.load["concurrency"]) * 3 // 2, int(best.load["concurrency"]) * 3 // 4):
             if clients and not here.passed(1.0):
                 served = self._served(here, candidate, best.name)
@@ -311,7 +311,7 @@ class TrafficPlanner:
         """Clients of a closed loop are looked for, between bounds; a stated curve is what it says."""
         return bool(self.bounds) and self.traffic.arrivals.closed and len(self.traffic.points()) == 1
 
-    def _all(self, here: Offered) -> Iterator[Candidate]:
+    def _all(self, here: TrafficOffer) -> Iterator[ServiceCandidate]:
         """Usual plans and pools in turn, so that a short time sees both."""
         both = [here.space.usual(), here.space.split()]
         while both:
@@ -322,7 +322,7 @@ class TrafficPlanner:
                 else:
                     yield candidate
 
-    def _hoped(self, candidate: Candidate) -> float:
+    def _hoped(self, candidate: ServiceCandidate) -> float:
         """Requests/s that are expected within bounds; of those that keep none the shortest wait."""
         hoped = rate(candidate, self.bounds)
         if hoped or not candidate.expected:
@@ -334,21 +334,21 @@ class TrafficPlanner:
         waits = {"ttft": ttft_s, "tpot": tpot_s}
         return max([waits[name] / bound for name, bound in self.bounds.items() if name in waits], default=0.0)
 
-    def _hopeful(self, here: Offered, candidate: Candidate) -> bool:
+    def _hopeful(self, here: TrafficOffer, candidate: ServiceCandidate) -> bool:
         """Whether a plan may serve more than the best does, going by its closed form."""
         most = max(goodput(tried) for tried in here.known)
         return rate(candidate, self.bounds) > HOPE * most or not most
 
-    def _variants(self, here: Offered) -> Iterator[Candidate]:
+    def _variants(self, here: TrafficOffer) -> Iterator[ServiceCandidate]:
         """Of the best plan so far: other drafts, fewer sequences at once, caches that are pushed."""
         best = max(here.known, key=self._rank, default=None)
         if best is None:
             return
         expected = next((each.expected for each in here.candidates if plain(each.keys) == plain(best.keys)), ())
         for keys in self._further(here, best):
-            yield Candidate(keys, here.scenario, expected)
+            yield ServiceCandidate(keys, here.scenario, expected)
 
-    def _further(self, here: Offered, best: Tried) -> Iterator[dict[str, Any]]:
+    def _further(self, here: TrafficOffer, best: Tried) -> Iterator[dict[str, Any]]:
         keys = {key: value for key, value in best.keys.items() if key != "name"}
         if "pools" not in keys and int(best.result.settings.get("replicas") or 1) > 1:
             yield from ({**keys, "router": router} for router in ROUTERS.names())
@@ -363,7 +363,7 @@ class TrafficPlanner:
             for tokens in (1, 3):
                 yield {**keys, "speculation": {"tokens": tokens, "draft": "mtp"}}
         if "pools" not in keys:
-            deployment = here.space.deployment(Candidate(keys, here.scenario).plan("tried"))
+            deployment = here.space.deployment(ServiceCandidate(keys, here.scenario).plan("tried"))
             yield from (keys_with(keys, options) for options in budgets(deployment, self.demand.prompt))
         limit = POLICIES.get(best.result.settings["engine"]["scheduler"]).sequence_option
         if not self.traffic.arrivals.closed and limit and "pools" not in keys:
@@ -372,7 +372,12 @@ class TrafficPlanner:
     # --- one plan -------------------------------------------------------------------------------------------
 
     def _try(
-        self, here: Offered, answer: TrafficPlanned, candidate: Candidate, name: str | None = None, whole: bool = False
+        self,
+        here: TrafficOffer,
+        answer: TrafficPlanned,
+        candidate: ServiceCandidate,
+        name: str | None = None,
+        whole: bool = False,
     ) -> Tried | None:
         """The plan at its best load, if it is legal and has room; ``whole``: on all of the cluster."""
         if plain(candidate.keys) in here.seen:
@@ -396,24 +401,24 @@ class TrafficPlanner:
             return None
         return max(found, key=self._rank, default=None)
 
-    def _served(self, here: Offered, candidate: Candidate, name: str, whole: bool = False) -> Part:
+    def _served(self, here: TrafficOffer, candidate: ServiceCandidate, name: str, whole: bool = False) -> EqualPart:
         """What of a plan is simulated: all of it, or of many equal replicas a part."""
         deployment, cluster = here.space.deployment(candidate.plan(name)), here.space.cluster
         replicas = sum(count for _, _, count, _ in deployment.engines())
         parts = 1 if whole else parts_of(here.scenario, candidate.keys, replicas, cluster.gpus // cluster.nodes)
         if parts == 1:
-            return Part(deployment)
+            return EqualPart(deployment)
         space = here.smaller.get(parts)
         if space is None:
             scenario = part_of(here.scenario, parts)
             here.smaller[parts] = space = ServiceSpace(scenario, self.demand, self.library, self.kept_limits)
-        fewer = Candidate(keys_of_part(candidate.keys, parts), space.scenario)
+        fewer = ServiceCandidate(keys_of_part(candidate.keys, parts), space.scenario)
         part = space.deployment(fewer.plan(name))
         # A plan that spreads something over all GPUs has no such parts.
         alike = parts * sum(count for _, _, count, _ in part.engines()) == replicas
-        return Part(part, parts) if alike else Part(deployment)
+        return EqualPart(part, parts) if alike else EqualPart(deployment)
 
-    def _loads(self, here: Offered, candidate: Candidate, served: Part) -> Iterator[Traffic]:
+    def _loads(self, here: TrafficOffer, candidate: ServiceCandidate, served: EqualPart) -> Iterator[Traffic]:
         """Loads to try, each after the one before was."""
         arrivals = self.traffic.arrivals
         if not arrivals.closed:
@@ -453,7 +458,7 @@ class TrafficPlanner:
                 break
             best = rank()
 
-    def _rank_of_last(self, here: Offered) -> Callable[[], tuple[float, ...]]:
+    def _rank_of_last(self, here: TrafficOffer) -> Callable[[], tuple[float, ...]]:
         return lambda: self._rank(here.known[-1])
 
     def _with_clients(self, clients: int) -> Traffic:
@@ -462,7 +467,14 @@ class TrafficPlanner:
         arrivals = self.traffic.arrivals.model_copy(update={"concurrency": (clients,)})
         return self.traffic.model_copy(update={"arrivals": arrivals, "requests": requests})
 
-    def _at(self, here: Offered, answer: TrafficPlanned, candidate: Candidate, served: Part, traffic: Traffic) -> Tried:
+    def _at(
+        self,
+        here: TrafficOffer,
+        answer: TrafficPlanned,
+        candidate: ServiceCandidate,
+        served: EqualPart,
+        traffic: Traffic,
+    ) -> Tried:
         """A plan under one load."""
         deployment, parts = served.deployment, served.parts
         load = under(traffic, 1.0 / parts) if parts > 1 else traffic
@@ -531,7 +543,7 @@ class TrafficPlanner:
         near = -waits if tried.share == 0.0 and self.bounds else 0.0
         return float(tried.kept), near, self.merit(tried)
 
-    def _name(self, here: Offered, candidate: Candidate) -> str:
+    def _name(self, here: TrafficOffer, candidate: ServiceCandidate) -> str:
         return name_of_service(candidate.keys, here.space.cluster.gpus)
 
     def _tell(self, what: str, share: float) -> None:

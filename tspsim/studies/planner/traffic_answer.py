@@ -9,12 +9,12 @@ from typing import Any
 
 from ...scenario import Plan, Scenario
 from ...serving.steady import figures
-from .service_answer import ServedPlan, ServicePlanned, stated_keys
+from .service_answer import ServicePlanned, SimulatedService, stated_keys
 from .service_names import plain as plain_keys
 
 
 @dataclass(frozen=True)
-class Tried(ServedPlan):
+class Tried(SimulatedService):
     """A plan under one load."""
 
     #: On whose cluster; the scenario's name where nothing is offered.

@@ -16,7 +16,7 @@ HOST = "the host"
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """Seconds of one part of a step, in both plans."""
 
     name: str
@@ -69,8 +69,8 @@ def parts_s(result: PlanResult) -> dict[str, float]:
     return {"compute": compute_s - again_s, "recomputation": again_s, **named, **launched, "waiting": idle_s}
 
 
-def compare(best: Mapping[str, float], other: Mapping[str, float]) -> tuple[Part, ...]:
+def compare(best: Mapping[str, float], other: Mapping[str, float]) -> tuple[StepPart, ...]:
     """Every part of either step, what saves most first."""
     names = dict.fromkeys((*best, *other))
-    parts = [Part(name, best.get(name, 0.0), other.get(name, 0.0)) for name in names]
+    parts = [StepPart(name, best.get(name, 0.0), other.get(name, 0.0)) for name in names]
     return tuple(sorted(parts, key=lambda part: -abs(part.saved_s)))

@@ -13,7 +13,7 @@ from ..executors import Executor, answers
 from ..query import Library, Query
 from ..table import plan_result
 from ..worker import answer
-from .branch import Interrupted
+from .branch import SimulationsInterrupted
 from .candidate import Candidate
 
 
@@ -55,7 +55,7 @@ class Simulators:
                         raise TspsimError(f"bug: plan '{name}': {told.bug}; please report")
                     found[told.key] = plan_result(json.loads(told.text))
         except KeyboardInterrupt:
-            raise Interrupted([found.get(question.key) for question in questions]) from None
+            raise SimulationsInterrupted([found.get(question.key) for question in questions]) from None
         return [found.get(question.key) for question in questions]
 
 

@@ -60,7 +60,7 @@ def expected_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class CheckpointSchedule:
     """How a run is checkpointed, and what comes of it."""
 
     work_s: float
@@ -76,7 +76,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Cost:
+class CheckpointCost:
     """What a plan's checkpoints are to a run."""
 
     #: Seconds that one holds a step up, when the file of the one before is written: as the plan's was simulated, or
@@ -88,7 +88,7 @@ class Cost:
     tokens_per_s: float
 
     @classmethod
-    def of(cls, plan: PlanResult, failures: Failures) -> Cost:
+    def of(cls, plan: PlanResult, failures: Failures) -> CheckpointCost:
         """Of a simulated plan."""
         told = plan.checkpoint
         if not told:
@@ -97,21 +97,21 @@ class Cost:
         least_s = max(step_s, told["copy_s"] + told["file_s"])
         return cls(told["stall_s"] - told["back_pressure_s"], least_s, plan.tokens_per_step / step_s)
 
-    def schedule(self, work_s: float, nodes: int, failures: Failures) -> Schedule:
+    def schedule(self, work_s: float, nodes: int, failures: Failures) -> CheckpointSchedule:
         """So many seconds of steps that write none."""
         return schedule(work_s, nodes, failures, self.checkpoint_s, self.least_interval_s)
 
-    def run(self, tokens: float, nodes: int, failures: Failures) -> Schedule:
+    def run(self, tokens: float, nodes: int, failures: Failures) -> CheckpointSchedule:
         """So many tokens."""
         return self.schedule(tokens / self.tokens_per_s, nodes, failures)
 
 
 def schedule(
     work_s: float, nodes: int, failures: Failures, checkpoint_s: float | None = None, least_interval_s: float = 0.0
-) -> Schedule:
+) -> CheckpointSchedule:
     """The run under Daly's interval, or the least there can be; ``checkpoint_s`` in place of the project's."""
     mtbf_s = failures.node_mtbf / nodes
     held_s = failures.checkpoint if checkpoint_s is None else checkpoint_s
     interval_s = max(least_interval_s, daly_interval_s(held_s, mtbf_s))
     elapsed_s = expected_s(work_s, interval_s, held_s, failures.outage_s, mtbf_s)
-    return Schedule(work_s, elapsed_s, mtbf_s, interval_s, elapsed_s / mtbf_s, work_s / elapsed_s)
+    return CheckpointSchedule(work_s, elapsed_s, mtbf_s, interval_s, elapsed_s / mtbf_s, work_s / elapsed_s)

@@ -10,7 +10,7 @@ from ...hardware import Device
 from ...network import Cluster
 from ...scenario import Scenario
 from ...scenario.project import Power, Project
-from .fabric import Bill
+from .fabric import FabricBill
 from .owning import Owned, owned
 
 STATED, OWNED = "stated", "owned"
@@ -34,7 +34,7 @@ class Rates:
     usd_per_gpu_hour: Mapping[str, float]
     #: The one that ranks; None where the device has no price.
     basis: str | None
-    bill: Bill
+    bill: FabricBill
     #: The fabric's part by the stated prices of its pieces; 0 where none are stated.
     fabric_usd_per_gpu_hour: float
     fabric_watts_per_gpu: float
@@ -61,7 +61,7 @@ class Rates:
 def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
     """What a GPU of this offer costs and draws; raises UnknownNameError for a basis that the device lacks."""
     project = scenario.project or Project()
-    bill = Bill.of(cluster)
+    bill = FabricBill.of(cluster)
     parts = project.fabric
     fabric_usd = bill.usd_per_gpu_hour(parts) if parts else 0.0
     fabric_watts = bill.watts_per_gpu(parts) if parts else 0.0

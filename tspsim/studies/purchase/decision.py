@@ -17,11 +17,11 @@ from ..executors import answers, executor_of
 from ..query import Library, Query, ask
 from ..searched import Searched
 from ..worker import answer
-from .checkpoints import Cost
+from .checkpoints import CheckpointCost
 from .costs import OWNED, Rates, rates_of
 from .likely import Likely, likely_of, slack_of
 from .needs import Need, need
-from .outcome import Outcome, outcome_of
+from .outcome import PurchaseOutcome, outcome_of
 from .row import MEASURES, Row
 from .scaling import Trial, curve, trials_of
 from .service import load_of, nearest_of, service_of
@@ -109,7 +109,7 @@ def _need_json(need: Need) -> dict[str, Any]:
     return entry | {"run": asdict(need.run) if need.run else None}
 
 
-def _outcome_json(done: Outcome | None, likely: Likely | None) -> dict[str, Any] | None:
+def _outcome_json(done: PurchaseOutcome | None, likely: Likely | None) -> dict[str, Any] | None:
     """A run with its days, and where it was drawn its ``likely`` ends and probabilities."""
     if done is None:
         return None
@@ -206,7 +206,7 @@ def doubt_of(row: Row) -> float:
     return row.searched.doubt if row.searched is not None else 0.0
 
 
-def _with_doubt(winner: uncertainty.Offer, row: Row, measure: uncertainty.Measure) -> uncertainty.Verdict:
+def _with_doubt(winner: uncertainty.PricedPlan, row: Row, measure: uncertainty.Measure) -> uncertainty.Verdict:
     """The winner against another; how likely it is ahead, and how little at least, if that has the best plan that
     nobody has looked at."""
     assert row.uncertainty is not None
@@ -295,7 +295,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
         prices = scenario.prices.model_copy(update={"gpu_hour": rates.usd})
         scenario = scenario.model_copy(update={"prices": prices})
         question = library.look_up(scenario)
-    offer: uncertainty.Offer | None = None
+    offer: uncertainty.PricedPlan | None = None
     if load is not None:
         offer = uncertainty.offer_served(
             question,
@@ -311,7 +311,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     if offer is not None:
         offer = replace(_with_fabric(offer, scenario, rates), watts_per_gpu=rates.watts_per_gpu or 0.0)
     if scenario.project is not None and scenario.project.tokens is not None:
-        cost = Cost.of(best, scenario.project.failures)
+        cost = CheckpointCost.of(best, scenario.project.failures)
         run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
         likely = likely_of(outcome, rates, offer, scenario.project) if offer is not None else None
@@ -329,7 +329,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
     )
 
 
-def _with_fabric(offer: uncertainty.Offer, scenario: Scenario, rates: Rates) -> uncertainty.Offer:
+def _with_fabric(offer: uncertainty.PricedPlan, scenario: Scenario, rates: Rates) -> uncertainty.PricedPlan:
     """The offer at the same terms as in the ranking: with its fabric, whose prices have a doubt of their own."""
     usd = rates.usd or 0.0
     parts = scenario.project.fabric if scenario.project else None

@@ -11,7 +11,7 @@ HOURS_A_YEAR = 8766.0
 
 
 @dataclass(frozen=True)
-class Bill:
+class FabricBill:
     """How many pieces join a cluster's nodes.
 
     The stages are those of the simulated graph. Ports that are used are counted, in whole switches a stage: a small
@@ -26,7 +26,7 @@ class Bill:
     gpus: int
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Bill:
+    def of(cls, cluster: Cluster) -> FabricBill:
         """Count a cluster's fabric; a single node has none."""
         if cluster.fabric is None:
             return cls(0, 0, 0, cluster.gpus)

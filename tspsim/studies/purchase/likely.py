@@ -1,9 +1,9 @@
 """Where the days and dollars of a run lie nine times of ten, and how likely it keeps its deadline and budget of money.
 
 A run's expected time is proportional to the time of its work (:mod:`.checkpoints`), and so to the seconds a token that
-:meth:`tspsim.studies.uncertainty.Offer.per_token` draws; its dollars are that time at a drawn price, plus electricity
-that is stated apart, which scales with the time alone. Failures, power and terms of owning are stated, without a
-doubt.
+:meth:`tspsim.studies.uncertainty.PricedPlan.per_token` draws; its dollars are that time at a drawn price, plus
+electricity that is stated apart, which scales with the time alone. Failures, power and terms of owning are stated,
+without a doubt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ...scenario.project import Project
 from .. import uncertainty
 from .costs import Rates
-from .outcome import Outcome
+from .outcome import PurchaseOutcome
 
 DRAWS = 20_000
 
@@ -31,7 +31,7 @@ class Likely:
     in_budget: float | None = None
 
 
-def likely_of(done: Outcome, rates: Rates, offer: uncertainty.Offer, project: Project) -> Likely:
+def likely_of(done: PurchaseOutcome, rates: Rates, offer: uncertainty.PricedPlan, project: Project) -> Likely:
     """The doubt of ``done``, a run of ``offer``'s plan on any number of its machines.
 
     Parameters
@@ -58,7 +58,7 @@ def likely_of(done: Outcome, rates: Rates, offer: uncertainty.Offer, project: Pr
     )
 
 
-def slack_of(offer: uncertainty.Offer | None, project: Project) -> float:
+def slack_of(offer: uncertainty.PricedPlan | None, project: Project) -> float:
     """How many times as fast as asked a run has to be predicted, so that it is fast enough with the project's
     ``confidence``; 1 where none is stated or nothing is known of what errs."""
     if offer is None or project.confidence is None:
@@ -66,7 +66,7 @@ def slack_of(offer: uncertainty.Offer | None, project: Project) -> float:
     return float(np.quantile(_factor(offer, "tokens_per_s"), project.confidence, method="higher"))
 
 
-def _factor(offer: uncertainty.Offer, measure: uncertainty.Measure) -> uncertainty.Normal:
+def _factor(offer: uncertainty.PricedPlan, measure: uncertainty.Measure) -> uncertainty.Normal:
     """Seconds or dollars a token over those predicted, drawn; the same draws whenever it is asked."""
     random = np.random.default_rng(0)
     normals = {name: random.standard_normal(DRAWS) for name in uncertainty.factors_of(offer)}

@@ -12,9 +12,9 @@ from ...result import PlanResult
 from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from ...scenario.project import Project
 from ...units import compact
-from .checkpoints import Cost, Schedule
+from .checkpoints import CheckpointCost, CheckpointSchedule
 from .likely import Likely
-from .outcome import Outcome
+from .outcome import PurchaseOutcome
 
 #: Simulates a scenario with one plan; None where the plan does not fit or run.
 Ask = Callable[[Scenario], PlanResult | None]
@@ -33,13 +33,13 @@ class Need:
     nodes: int
     gpus: int
     tokens_per_s: float
-    run: Schedule | None
+    run: CheckpointSchedule | None
     scenario: Scenario = field(repr=False)
-    cost: Cost
-    outcome: Outcome | None = None
+    cost: CheckpointCost
+    outcome: PurchaseOutcome | None = None
     #: Where days and dollars of that lie nine times of ten.
     likely: Likely | None = None
-    day: Outcome | None = None
+    day: PurchaseOutcome | None = None
     #: Nodes that should be enough if any number of replicas could share a step's sequences; else 0.
     uneven: int = 0
 
@@ -134,7 +134,7 @@ def need(
             return f"at {nodes:,} nodes: {error}"
         if answer is None:
             return f"{plan} does not run on {nodes:,} nodes"
-        found, cost = answer.tokens_per_s, Cost.of(answer, project.failures)
+        found, cost = answer.tokens_per_s, CheckpointCost.of(answer, project.failures)
         run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
         late = slack * run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
         if found >= rate and late <= 1.0:

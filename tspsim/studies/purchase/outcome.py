@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...scenario import Scenario
-from .checkpoints import Schedule
+from .checkpoints import CheckpointSchedule
 from .costs import OWNED, Rates
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PurchaseOutcome:
     """A run on an offer: how long, how much money by price basis, how much energy (None: the power is not known)."""
 
-    run: Schedule
+    run: CheckpointSchedule
     gpu_hours: float
     usd: Mapping[str, float]
     kwh: float | None
@@ -24,7 +24,7 @@ class Outcome:
         return self.run.elapsed_s / 86_400.0
 
 
-def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: Schedule) -> Outcome:
+def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: CheckpointSchedule) -> PurchaseOutcome:
     """What ``run`` costs at these rates; electricity is added only where the scenario states its price, and not to what
     is owned, which has it."""
     gpu_hours = gpus * run.elapsed_s / 3600.0
@@ -34,4 +34,4 @@ def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: Schedule) -> Ou
     usd = {
         basis: gpu_hours * price + (extra if basis != OWNED else 0.0) for basis, price in rates.usd_per_gpu_hour.items()
     }
-    return Outcome(run, gpu_hours, usd, kwh)
+    return PurchaseOutcome(run, gpu_hours, usd, kwh)

@@ -12,9 +12,9 @@ from ..uncertainty import Measure
 from .costs import Rates
 from .likely import Likely
 from .needs import Need
-from .outcome import Outcome
-from .scaling import Point
-from .service import Load, Service
+from .outcome import PurchaseOutcome
+from .scaling import ScalingPoint
+from .service import LoadPoint, ServiceMachines
 
 #: Measures that offers are ranked by, and how people call them.
 MEASURES = {
@@ -60,17 +60,17 @@ class Row:
     need: Need | None = None
     #: Why no size is large enough, where one is asked.
     too_small: str = ""
-    service: Service | None = None
+    service: ServiceMachines | None = None
     #: Where requests are served: the plan and load that it is judged by; None where none keeps the bounds.
-    load: Load | None = None
+    load: LoadPoint | None = None
     #: Then: what comes nearest, in words.
     misses: str = ""
-    outcome: Outcome | None = None
+    outcome: PurchaseOutcome | None = None
     #: Where days and dollars of ``outcome`` lie nine times of ten.
     likely: Likely | None = None
-    weak: tuple[Point, ...] = ()
-    strong: tuple[Point, ...] = ()
-    uncertainty: uncertainty.Offer | None = field(default=None, repr=False)
+    weak: tuple[ScalingPoint, ...] = ()
+    strong: tuple[ScalingPoint, ...] = ()
+    uncertainty: uncertainty.PricedPlan | None = field(default=None, repr=False)
     searched: Searched | None = None
 
     @property

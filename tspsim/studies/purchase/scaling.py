@@ -38,7 +38,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One point of a curve: tokens/s, and tokens/s/GPU over that of the curve's smallest machine."""
 
     nodes: int
@@ -94,7 +94,9 @@ def folds(plan: Plan) -> bool:
     return SCHEMES.get(plan.scheme).folds
 
 
-def curve(ran: Sequence[tuple[Trial, float]]) -> tuple[Point, ...]:
+def curve(ran: Sequence[tuple[Trial, float]]) -> tuple[ScalingPoint, ...]:
     """Points and their tokens/s, against the first."""
     first = ran[0][1] / ran[0][0].gpus if ran else 0.0
-    return tuple(Point(point.nodes, point.gpus, point.crosses, rate, rate / point.gpus / first) for point, rate in ran)
+    return tuple(
+        ScalingPoint(point.nodes, point.gpus, point.crosses, rate, rate / point.gpus / first) for point, rate in ran
+    )

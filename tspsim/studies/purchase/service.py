@@ -24,7 +24,7 @@ HOURS_A_DAY = 24.0
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadPoint:
     """A plan at one point of its load: the one that an offer is judged by."""
 
     plan: PlanResult
@@ -38,7 +38,7 @@ class Load:
     @property
     def heaviest(self) -> bool:
         """Whether it is the last of several loads that were asked of the plan."""
-        asked = [value for point in self.plan.curve for value in Load(self.plan, point).label.values()]
+        asked = [value for point in self.plan.curve for value in LoadPoint(self.plan, point).label.values()]
         return len(asked) > 1 and max(asked) in self.label.values()
 
     @property
@@ -81,7 +81,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceMachines:
     """The machines that are enough."""
 
     #: Of the offer: so many times its cluster.
@@ -125,7 +125,7 @@ class Service:
         return f"{told}.{more}"
 
 
-def load_of(scenario: Scenario, result: Result) -> Load | None:
+def load_of(scenario: Scenario, result: Result) -> LoadPoint | None:
     """The point that an offer is judged by: of those that keep the bounds the one that needs fewest machines for the
     project, and where nothing is asked the one that serves most. None where no point keeps them."""
     able = [each for each in loads_of(result) if (each.point.get("bounds") or {}).get("kept", True)]
@@ -145,7 +145,7 @@ def nearest_of(scenario: Scenario, result: Result) -> str:
     return f"{nearest.plan.name}{at}: {kept_in_words(nearest.point['bounds'])}"
 
 
-def service_of(scenario: Scenario, result: Result, rates: Rates) -> Service | None:
+def service_of(scenario: Scenario, result: Result, rates: Rates) -> ServiceMachines | None:
     """What an offer needs for the project's users and requests; None where nothing is asked, or no point of it keeps
     the bounds."""
     best = load_of(scenario, result) if asks(scenario) else None
@@ -156,7 +156,7 @@ def service_of(scenario: Scenario, result: Result, rates: Rates) -> Service | No
     gpus = machines * int(result.cluster["gpus"])
     watts = rates.watts_per_gpu
     requests = best.requests_per_s
-    return Service(
+    return ServiceMachines(
         machines,
         whole(low),
         whole(high),
@@ -184,7 +184,7 @@ def asks(scenario: Scenario) -> bool:
     return project is not None and scenario.traffic is not None and bool(project.users or project.requests)
 
 
-def _needed(scenario: Scenario, load: Load) -> tuple[float, float, float]:
+def _needed(scenario: Scenario, load: LoadPoint) -> tuple[float, float, float]:
     """Machines for the project before they are whole, and where that lies nine times of ten."""
     project = scenario.project
     assert project is not None
@@ -198,8 +198,8 @@ def _needed(scenario: Scenario, load: Load) -> tuple[float, float, float]:
     return needed(value), needed(high), needed(low)
 
 
-def loads_of(result: Result) -> Iterator[Load]:
+def loads_of(result: Result) -> Iterator[LoadPoint]:
     """Every point of every plan that ran."""
     for plan in result.plans:
         if plan.ran and plan.serving:
-            yield from (Load(plan, point) for point in plan.curve or (plan.serving,))
+            yield from (LoadPoint(plan, point) for point in plan.curve or (plan.serving,))

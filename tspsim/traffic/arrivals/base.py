@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from ...registry import Registry
 from ...units import PositiveNumber
 from ..kind import Floats, Kind, Rate, refuse
-from ..traces import Trace
+from ..traces import RequestTrace
 
 #: Instead of a rate: the highest that the bounds of ``slo`` allow, found by bisection.
 HIGHEST = "highest"
@@ -64,7 +64,7 @@ class Arrivals(Kind):
         """Requests/s; None where it has none of its own."""
         return None
 
-    def trace(self) -> Trace | None:
+    def trace(self) -> RequestTrace | None:
         """The requests that it replays; None where it makes them up."""
         return None
 

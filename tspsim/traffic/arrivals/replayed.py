@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from ..kind import Floats
-from ..traces import Trace, read_trace
+from ..traces import RequestTrace, read_trace
 from .base import HIGHEST, Arrivals, OpenLoop, Rates
 
 
@@ -26,7 +26,7 @@ class Replayed(OpenLoop):
         "highest: the highest that keeps the slo; default: its own",
     )
 
-    def trace(self) -> Trace | None:
+    def trace(self) -> RequestTrace | None:
         return read_trace(self.file)
 
     def points(self) -> tuple[Self, ...]:

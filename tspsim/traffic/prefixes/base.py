@@ -11,7 +11,7 @@ import numpy as np
 
 from ...registry import Registry
 from ..kind import Floats, Ints, Kind
-from ..traces import Trace
+from ..traces import RequestTrace
 
 #: Of each request of a conversation, those of it that have to end before it is sent.
 Needs = tuple[tuple[int, ...], ...]
@@ -76,7 +76,7 @@ class Prefixes(Kind):
         """Calls of tools that run at once; None: no limit."""
         return None
 
-    def needs(self, trace: Trace | None) -> str | None:
+    def needs(self, trace: RequestTrace | None) -> str | None:
         """What is wrong with it beside a trace, or without one; None where nothing is."""
         return None
 
@@ -85,7 +85,7 @@ class Prefixes(Kind):
         return prompt_tokens
 
     def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         """What is shared among requests of these whole prompts and outputs, arrays (requests,); ``trace`` is what
         arrivals replay, None where they make requests up."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ...units import PositiveNumber
 from ..kind import Ints
-from ..traces import Trace
+from ..traces import RequestTrace
 from .base import Prefixes, Shared
 from .share import BLOCK_TOKENS
 
@@ -29,7 +29,7 @@ class Conversing(Prefixes):
         return (before + _by_turn(prompt_tokens, self.turns)).ravel()[: len(prompt_tokens)]
 
     def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         return Conversations(prompt_tokens + output_tokens, self.turns)
 

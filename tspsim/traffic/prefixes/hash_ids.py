@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ...units import PositiveCount
 from ..kind import Ints
-from ..traces import Trace
+from ..traces import RequestTrace
 from .base import Prefixes, Shared
 
 
@@ -20,7 +20,7 @@ class HashIds(Prefixes):
     hash_ids: Literal[True] = Field(True, description="as the trace of the arrivals has them")
     block: Annotated[PositiveCount, Field(le=2**20)] = Field(512, description="tokens that one identity stands for")
 
-    def needs(self, trace: Trace | None) -> str | None:
+    def needs(self, trace: RequestTrace | None) -> str | None:
         if trace is None:
             return "hash_ids are those of a trace; state arrivals: {kind: trace, file: …}"
         if len(trace.hashes) != len(trace):
@@ -28,7 +28,7 @@ class HashIds(Prefixes):
         return None
 
     def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         assert trace is not None
         return Hashed(trace.hashes, prompt_tokens, self.block)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ...units import PositiveNumber
 from ..kind import Ints
-from ..traces import Trace
+from ..traces import RequestTrace
 from .base import Prefixes, Shared
 
 #: Tokens of a block with an identity: those of most engines.
@@ -28,7 +28,7 @@ class Share(Prefixes):
         return self.part > 0.0
 
     def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         if not self.part:
             return Shared()

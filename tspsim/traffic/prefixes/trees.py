@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from ..._memory import once
 from ...units import Count, Seconds
 from ..kind import Floats, Ints
-from ..traces import Trace
+from ..traces import RequestTrace
 from .base import Needs, Prefixes, Shared
 from .drawn import MOST_CALLS, Drawable, Draws, Number, Tokens, in_words
 from .share import BLOCK_TOKENS
@@ -135,7 +135,7 @@ class Trees(WithTools):
         return whole
 
     def share(
-        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: Trace | None
+        self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         return Texts(self._shapes(len(self.sizes(len(prompt_tokens)))), prompt_tokens + output_tokens, self.task)
 

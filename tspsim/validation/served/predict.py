@@ -18,7 +18,7 @@ from .run import ServedPlan, ServedRun
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..answers import Answers
+    from ..answers import RowAnswers
 
 #: The column that a row's run, or the reason why it has none, stands in.
 RUN = "run"
@@ -59,7 +59,7 @@ def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
     return [found[key] for key in sorted(found, key=lambda key: -work[key])]
 
 
-def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
+def predict_silicon(frame: pd.DataFrame, answers: RowAnswers) -> None:
     """Mean time per output token, and beside it mean time to the first token, in milliseconds."""
     _label(frame, answers)
     for position, run in enumerate(frame[RUN]):
@@ -77,18 +77,18 @@ def predict_silicon(frame: pd.DataFrame, answers: Answers) -> None:
         answers.also(position, "silicon_ttft_ms_high", ttft * band.ttft[1])
 
 
-def predict_published(frame: pd.DataFrame, answers: Answers) -> None:
+def predict_published(frame: pd.DataFrame, answers: RowAnswers) -> None:
     """The metric of a row, in its unit."""
     _label(frame, answers)
     _metric_by_metric(frame, answers, published.METRICS)
 
 
-def predict_cookbook(frame: pd.DataFrame, answers: Answers) -> None:
+def predict_cookbook(frame: pd.DataFrame, answers: RowAnswers) -> None:
     """The same of rows that stand in groups of their own."""
     _metric_by_metric(frame, answers, cookbook.METRICS)
 
 
-def _metric_by_metric(frame: pd.DataFrame, answers: Answers, metrics: Mapping[str, published.Metric]) -> None:
+def _metric_by_metric(frame: pd.DataFrame, answers: RowAnswers, metrics: Mapping[str, published.Metric]) -> None:
     for position, (run, name) in enumerate(zip(frame[RUN], frame["metric"], strict=True)):
         measures = _measures(run, position, answers)
         if measures is None:
@@ -105,7 +105,7 @@ def _ends(metric: published.Metric, band: Band) -> tuple[float, float]:
     return band.ttft if metric.kind == "TTFT" else band.tpot
 
 
-def _measures(run: ServedRun | str, position: int, answers: Answers) -> Measures | None:
+def _measures(run: ServedRun | str, position: int, answers: RowAnswers) -> Measures | None:
     if isinstance(run, str):
         answers.skip(position, run)
         return None
@@ -116,7 +116,7 @@ def _measures(run: ServedRun | str, position: int, answers: Answers) -> Measures
         return None
 
 
-def _label(frame: pd.DataFrame, answers: Answers) -> None:
+def _label(frame: pd.DataFrame, answers: RowAnswers) -> None:
     for position, run in enumerate(frame[RUN]):
         if isinstance(run, str):
             continue

@@ -9,14 +9,14 @@ import numpy as np
 
 from tspsim.errors import InputError
 from tspsim.parallel.capacity import capacity_of
-from tspsim.parallel.serving_engine import Limits, MemoryRule, ServingEngine
+from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
 from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.engine import Engine
 from tspsim.serving.metrics import Waits
 from tspsim.serving.policies import POLICIES
-from tspsim.serving.replicas import Members, Pool
+from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
 from tspsim.serving.tables import Floats
@@ -78,7 +78,7 @@ def replay(run: ServedRun) -> Measures:
     options |= dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
     source = Clients(asked, costs.front_end_s)
-    pool = Pool([Members(engine, costs, run.replicas, run.plan.dp)])
+    pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])
     if Service(source, pool).run().interrupted:
         raise KeyboardInterrupt
     waits = Waits.of(source.book)
@@ -210,7 +210,7 @@ def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> S
     policy = POLICIES.get(run.policy)
     if sequences is not None:
         sequences = policy.of_replica(policy.sequence_option, sequences, run.plan.dp)
-    limits = (Limits(0.0, tokens or usual.tokens, sequences or usual.sequences),) if usual else ()
+    limits = (EngineLimits(0.0, tokens or usual.tokens, sequences or usual.sequences),) if usual else ()
     scheduler = replace(engine.scheduler, shares_tokens=policy.shares_tokens)
     return replace(engine, limits=limits, memory=_rule(engine.memory, run), scheduler=scheduler)
 
