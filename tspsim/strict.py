@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticKnownError, PydanticSerializationError, core_schema
 
+from ._memory import once
 from .errors import is_ctrl_c
 
 
 class Strict(BaseModel):
     """Frozen, and no key that nobody reads."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(once,))
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
         """As pydantic's; Ctrl-C while a part writes itself, which pydantic calls an error of serialization, stays

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
+from .._memory import once
 from ..errors import UnitError, did_you_mean, either
 from ..registry import Registry
 from ..units import WITH_UNITS, parse
@@ -38,7 +39,7 @@ class Kind(BaseModel):
         What a scenario's ``kind`` calls it.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, ignored_types=(once,))
     name: ClassVar[str]
     #: Of the family: set by its base class.
     registry: ClassVar[Registry[Any]]
