@@ -25,7 +25,7 @@ PACKAGE = Path(tspsim.__file__).parent
 #: What remembers, by the name that the code calls it.
 REMEMBERS = (
     *("once", "remembered", "BoundedCache"),
-    *("lru_cache", "cache", "cached_property", "memo", "Shared", "Recent", "WeakKeyDictionary"),
+    *("lru_cache", "cache", "cached_property", "memo", "Recent", "WeakKeyDictionary"),
 )
 
 
@@ -77,7 +77,8 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
             decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []
             for part in [*([called] if called else []), *(d for d in decorators if not isinstance(d, ast.Call))]:
                 name = part.attr if isinstance(part, ast.Attribute) else part.id if isinstance(part, ast.Name) else ""
-                uses[name] += name in REMEMBERS
+                # A method of another thing may be called so too; the decorator is a plain name.
+                uses[name] += name in REMEMBERS and not (name == "cache" and part is called)
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
                 kept = node.value
                 uses["__dict__"] += isinstance(kept, ast.Attribute) and kept.attr == "__dict__"
