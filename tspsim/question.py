@@ -285,7 +285,7 @@ def cluster_of(scenario: Scenario, lookups: Lookups = FRESH) -> Cluster:
     inline = scenario.cluster
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
     try:
-        cluster = lookups.build_cluster(*parts, inline.gpus_per_node, inline.transport)
+        cluster = lookups.build_cluster(*parts, inline.gpus_per_node, inline.transport, inline.nic_bandwidth)
         if inline.islands and inline.nodes > 1:
             cluster = in_islands(cluster, inline.islands)
         if inline.topology is not None:

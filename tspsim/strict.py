@@ -30,6 +30,27 @@ class Strict(BaseModel):
 
 
 @dataclass(frozen=True)
+class OneOrSeveral:
+    """Annotates a tuple for which one value may stand, as its JSON Schema says."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        several = handler(source)
+        single = several["items_schema"][0]  # type: ignore[typeddict-item]
+        return core_schema.no_info_before_validator_function(
+            one_or_several, several, json_schema_input_schema=core_schema.union_schema([single, several])
+        )
+
+
+def one_or_several(value: object) -> tuple[object, ...]:
+    """One value, or a list of them, as a tuple.
+
+    >>> one_or_several(3), one_or_several([3, 4])
+    ((3,), (3, 4))
+    """
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+@dataclass(frozen=True)
 class OneOf:
     """Annotates a name that must be one of ``names()``, asked when a file is read: registries may have grown."""
 

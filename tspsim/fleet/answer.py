@@ -130,7 +130,7 @@ def cluster_of(question: FleetQuestion) -> Cluster:
     """The whole cluster, with its faults."""
     inline = question.cluster
     parts = (inline.device, inline.nodes, inline.fabric, inline.node, inline.oversubscription, inline.library)
-    cluster = build_cluster(*parts, inline.gpus_per_node, inline.transport)
+    cluster = build_cluster(*parts, inline.gpus_per_node, inline.transport, inline.nic_bandwidth)
     if inline.islands and inline.nodes > 1:
         cluster = in_islands(cluster, inline.islands)
     if inline.measured is not None:

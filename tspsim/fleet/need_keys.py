@@ -38,6 +38,6 @@ class Needs(Section):
 class FleetOffer(Section):
     """Hardware that could be bought for a fleet."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)]
+    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="how answers call it")
     cluster: ClusterInline = Field(description="its `nodes` are the most that are looked at")
     prices: Prices | None = Field(None, description="instead of the fleet's")

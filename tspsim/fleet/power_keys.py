@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..scenario.section import Section, refuse
+from ..strict import OneOrSeveral
 from ..units import Quantity, UsdPerKilowattHour, Watts
 
 PositiveWatts = Annotated[float, Quantity("W", positive=True, examples=("1.2 MW", "800 kW"))]
 HOURS = 24
-
-
-def _several(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 class PowerKeys(Section):
@@ -35,9 +32,9 @@ class PowerKeys(Section):
         description="under a cap: what a GPU may draw at least; clocks of all jobs are lowered that far before one "
         "waits. Default: clocks stay as they are",
     )
-    electricity: Annotated[
-        tuple[UsdPerKilowattHour, ...], BeforeValidator(_several), Field(min_length=1, max_length=HOURS)
-    ] = Field((), validate_default=False, description="price of energy, or 24 of them by hour of day from midnight")
+    electricity: Annotated[tuple[UsdPerKilowattHour, ...], Field(min_length=1, max_length=HOURS), OneOrSeveral()] = (
+        Field((), validate_default=False, description="price of energy, or 24 of them by hour of day from midnight")
+    )
     begins: Annotated[float, Field(ge=0, lt=24)] = Field(0.0, description="hour of day at which the fleet begins")
 
     @model_validator(mode="after")

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     Field,
     GetJsonSchemaHandler,
     PrivateAttr,
@@ -28,6 +27,7 @@ from ..scenario.loop import Loop
 from ..scenario.question import origin_of
 from ..scenario.section import Name, Prose, Section, refuse
 from ..scenario.traffic import Traffic
+from ..strict import OneOrSeveral
 from ..traffic import ARRIVALS, Arrivals, OneKind
 from ..units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
 from . import durations, placements, schedulers
@@ -62,10 +62,6 @@ class AsStated:
         return keys
 
 
-def _several(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
 #: Offers of one question.
 MOST_OFFERS = 64
 
@@ -81,7 +77,7 @@ class Checkpoints(Section):
 class JobKeys(Section):
     """One job, or a class of jobs that arrive, or the jobs of a log."""
 
-    name: Name
+    name: Name = Field(description="how answers call it")
     kind: Name | None = Field(None, alias="class", description="what it is counted with; default: its name")
     user: Name | None = Field(None, description="who asks for it; default: its class")
     workload: Annotated[dict[str, Any], AsStated(Workload)] | None = Field(
@@ -95,9 +91,9 @@ class JobKeys(Section):
     replicas: Replicas | None = Field(
         None, description="of a service: its replicas follow its load, each on `nodes` or `gpus` of its own"
     )
-    nodes: (
-        Annotated[tuple[PositiveNumber, ...], BeforeValidator(_several), Field(min_length=1, max_length=64)] | None
-    ) = Field(None, description="a number, or several that it can run on, the preferred one first; default 1")
+    nodes: Annotated[tuple[PositiveNumber, ...], Field(min_length=1, max_length=64), OneOrSeveral()] | None = Field(
+        None, description="a number, or several that it can run on, the preferred one first; default 1"
+    )
     gpus: PositiveNumber | None = Field(None, description="of one node that others share; instead of nodes")
     tokens: PositiveCount | None = Field(None, description="its end: tokens trained on")
     steps: PositiveCount | None = Field(None, description="its end: steps")
@@ -167,10 +163,12 @@ class JobKeys(Section):
 class FleetQuestion(Section):
     """Many jobs on one cluster; see :func:`tspsim.fleet.load`."""
 
-    name: Name
-    description: Prose = ""
+    name: Name = Field(description="how answers call it")
+    description: Prose = Field("", description="what is asked, in prose")
     cluster: ClusterInline = Field(description="in the scenario's own words; every job gets some of its nodes")
-    jobs: Annotated[tuple[JobKeys, ...], Field(min_length=1, max_length=MOST_ENTRIES)]
+    jobs: Annotated[tuple[JobKeys, ...], Field(min_length=1, max_length=MOST_ENTRIES)] = Field(
+        description="what is to be done on it: jobs, classes that arrive, logs"
+    )
     scheduler: Annotated[JobScheduler, OneKind(JOB_SCHEDULERS, schedulers.shorthand)] = Field(
         schedulers.fcfs.FirstCome(), validate_default=True, description="which of the jobs that wait start"
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from ..scenario.section import Section, refuse
+from ..strict import OneOrSeveral
 from ..traffic import OneKind
 from ..units import PositiveNumber, Quantity, Seconds
 from .autoscalers import AUTOSCALERS, Autoscaler
@@ -16,17 +17,13 @@ HOURS = 24
 Share = Annotated[float, Field(ge=0, le=1e3)]
 
 
-def _several(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
 class Replicas(Section):
     """Replicas of a service, each on nodes or GPUs of its own."""
 
     min: PositiveNumber = Field(1, description="never fewer are asked for")
     max: PositiveNumber = Field(description="never more are asked for")
     autoscaler: Annotated[Autoscaler, OneKind(AUTOSCALERS)] = Field(description="the rule between them")
-    load: Annotated[tuple[Share, ...], BeforeValidator(_several), Field(min_length=1, max_length=HOURS)] = Field(
+    load: Annotated[tuple[Share, ...], Field(min_length=1, max_length=HOURS), OneOrSeveral()] = Field(
         (1.0,),
         description="requests/s over those of the traffic: always, or 24 by hour of day, the fleet's first hour first",
     )

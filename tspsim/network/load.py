@@ -66,6 +66,7 @@ def build_cluster(
     library: str | None = None,
     gpus_per_node: int | None = None,
     transport: str | None = None,
+    nic_bandwidth: float | None = None,
     *,
     name: str | None = None,
     graph: nx.Graph[Any] | None = None,
@@ -90,6 +91,8 @@ def build_cluster(
         How many GPUs of each node are used; None: all.
     transport
         Catalog name of what carries messages between nodes; None: as the fabric states.
+    nic_bandwidth
+        Bytes/s of every NIC and of the switches' ports; None: as the fabric states.
     name
         How reports call it; None: from device and size.
     graph
@@ -142,7 +145,9 @@ def build_cluster(
             raise UnknownNameError("library", library, spec.collectives.versions)
         collectives = spec.collectives.model_copy(update={"default_library": library})
         spec = spec.model_copy(update={"collectives": collectives})
-    joined = load_fabric(fabric, transport) if fabric is not None else None
+    joined = load_fabric(fabric, transport, nic_bandwidth) if fabric is not None else None
+    if joined is None and nic_bandwidth is not None:
+        raise InputError("a NIC's bandwidth is that of a fabric; name one")
     if graph is not None and whole:
         template = Cluster(name or spec.name, spec, max(2, nodes), joined, float(oversubscription or 1.0))
         found = with_graph(template, graph)
@@ -173,8 +178,9 @@ _clusters = BoundedCache(MOST, changes)
 _fabrics = BoundedCache(MOST, changes)
 
 
-def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
-    """A fabric from the catalog with the factors of its transport, or of another one that takes its place.
+def load_fabric(name: str, transport: str | None = None, nic_bandwidth: float | None = None) -> FabricSpec:
+    """A fabric from the catalog with the factors of its transport, or of another one that takes its place; its NICs
+    with another bandwidth, in bytes/s, where one is stated.
 
     Raises
     ------
@@ -189,6 +195,9 @@ def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
     from .specs import FabricSpec, TransportSpec
 
     fabric = catalog.load("fabrics", name, FabricSpec)
+    if nic_bandwidth is not None:
+        loaded = fabric
+        fabric = _fabrics.of_parts((loaded,), nic_bandwidth, lambda: _with_nics(loaded, nic_bandwidth))
     carrying = transport or (fabric.transport if fabric.collectives is None else None)
     if carrying is None:
         return fabric
@@ -199,6 +208,12 @@ def load_fabric(name: str, transport: str | None = None) -> FabricSpec:
         raise error.at(**place) from None
     changes = {"transport": carrying, "collectives": spec.collectives}
     return _fabrics.of_parts((fabric, spec), carrying, lambda: fabric.model_copy(update=changes))
+
+
+def _with_nics(fabric: FabricSpec, bytes_per_s: float) -> FabricSpec:
+    update = {"value": bytes_per_s, "source": "the scenario's cluster.nic_bandwidth", "basis": "assumed"}
+    bandwidth = fabric.nic.bandwidth.model_copy(update=update)
+    return fabric.model_copy(update={"nic": fabric.nic.model_copy(update={"bandwidth": bandwidth})})
 
 
 def with_fabrics(cluster: Cluster, islands: Sequence[tuple[int, str]]) -> Cluster:

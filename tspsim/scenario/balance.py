@@ -30,7 +30,7 @@ class BalanceType:
 
 def of_policy(policy: ExpertBalance) -> dict[str, Any]:
     """The JSON Schema of a policy with its options."""
-    keys: dict[str, Any] = {POLICY: {"const": policy.name}}
+    keys: dict[str, Any] = {POLICY: {"const": policy.name, "description": "which policy"}}
     for each in policy.options:
         keys[each.name] = TypeAdapter(each.type).json_schema() | {"description": each.summary, "default": each.default}
     return {"type": "object", "properties": keys, "required": [POLICY], "additionalProperties": False}

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
 from ..errors import InputError, shorten
-from ..units import PositiveNumber, Watts, parse
+from ..units import BytesPerSecond, PositiveNumber, Watts, parse
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
 from .variation import Variation
@@ -46,11 +46,13 @@ class SlowGpu(Section):
 class Faults(Section):
     """What is not as specified: slower and dead links, dead switches and NICs, slower GPUs."""
 
-    links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = ()
+    links: Annotated[tuple[SlowLink, ...], Field(max_length=1000)] = Field((), description="slower and dead links")
     dead: Annotated[tuple[Named, ...], Field(max_length=1000)] = Field(
         (), description="switches and NICs that are down, such as node0/nic3 or rail3/leaf0: all their links are dead"
     )
-    slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = ()
+    slow_gpus: Annotated[tuple[SlowGpu, ...], Field(max_length=1000)] = Field(
+        (), description="GPUs whose kernels take longer"
+    )
 
     @model_validator(mode="after")
     def _once(self) -> Faults:
@@ -124,7 +126,7 @@ class ClusterInline(Section):
     """A cluster in the scenario's own words; :mod:`tspsim.network` builds it."""
 
     device: Name | None = Field(None, description="GPU, from the catalog of devices")
-    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = 1
+    nodes: Annotated[PositiveNumber, Field(le=MOST_NODES)] = Field(1, description="how many; from two on with a fabric")
     fabric: Name | None = Field(None, description="between nodes, from the catalog of fabrics")
     node: Name | None = Field(None, description="node type; the device's usual eight-GPU node when left out")
     gpus_per_node: PositiveNumber | None = Field(
@@ -138,6 +140,9 @@ class ClusterInline(Section):
     )
     transport: Name | None = Field(
         None, description="what carries messages, from the catalog of transports: infiniband, roce; the fabric's own"
+    )
+    nic_bandwidth: BytesPerSecond | None = Field(
+        None, description="of every NIC between nodes, such as 200 Gb/s, instead of the fabric's own"
     )
     library: Name | None = Field(
         None, description="version or launch mode of the node's collective library, such as NCCL 2.29.2; its default"
@@ -164,10 +169,14 @@ class ClusterInline(Section):
         joined = sum(island.nodes for island in self.islands)
         if self.islands and joined != self.nodes:
             raise refuse(f"islands have {joined} nodes, but the cluster has {self.nodes}")
+        if self.nic_bandwidth is not None and (self.fabric is None or self.islands):
+            raise refuse(
+                "nic_bandwidth is of the one fabric that joins all nodes; state it beside fabric, without islands"
+            )
         if self.islands and self.measured is not None:
             raise refuse("state islands or what was measured between nodes, not both")
         if self.topology is not None:
-            given = ("gpus_per_node", "oversubscription", "islands", "measured")
+            given = ("gpus_per_node", "oversubscription", "nic_bandwidth", "islands", "measured")
             also = next((name for name in given if getattr(self, name)), None)
             if also is not None:
                 raise refuse(f"topology says what all links are; leave out {also}")
@@ -184,7 +193,9 @@ class ClusterInline(Section):
         faults = (*((own,) if self.topology else ()), *(self.faults.in_words() if self.faults else ()))
         varied = self.variation.in_words() if self.variation else ()
         limit = f"A GPU draws at most {self.power_limit or 0:g} W; its clock is that (`cluster.power_limit`)."
-        parts = ((part, used), (limit, self.power_limit))
+        rate = f"{8e-9 * (self.nic_bandwidth or 0.0):g} Gb/s"
+        nic = f"A NIC between nodes has {rate} instead of the fabric's own (`cluster.nic_bandwidth`)."
+        parts = ((part, used), (limit, self.power_limit), (nic, self.nic_bandwidth))
         told = tuple(sentence for sentence, stated in parts if stated is not None)
         return (*told, *self._islands_in_words(), *faults, *varied)
 

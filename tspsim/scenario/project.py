@@ -57,7 +57,7 @@ class Failures(_Terms):
     )
     diagnosis: Seconds = Field(0.0, description="from there until the node at fault is known and taken out")
     checkpoint: PositiveSeconds = Field(60.0, description="a step is held up by one checkpoint; 1 min, assumed")
-    source: Annotated[str, Field(max_length=1000)] = NODE_MTBF_SOURCE
+    source: Annotated[str, Field(max_length=1000)] = Field(NODE_MTBF_SOURCE, description="where these are from")
 
     @property
     def outage_s(self) -> float:
@@ -78,7 +78,9 @@ class Power(_Terms):
     and ``cooling`` must stay 1). ``device`` builds it up: (device limit + ``host`` + fabric) · ``cooling``.
     """
 
-    basis: Literal["all_in", "device"] = "all_in"
+    basis: Literal["all_in", "device"] = Field(
+        "all_in", description="the device file's power with its machine room, or built up from the device's limit"
+    )
     host: Watts = Field(0.0, description="CPUs, memory, fans and disks, a GPU; with basis: device")
     cooling: Annotated[float, Field(ge=1, le=3)] = Field(
         1.0, description="power of the building over that of the machines (PUE); with basis: device"
@@ -100,18 +102,18 @@ class Parts(_Terms):
     says how far the prices may be off, all together, nine times of ten; it is drawn where the fabric is added.
     """
 
-    nic: Usd = 0.0
-    switch: Usd = 0.0
-    optic: Usd = 0.0
-    nic_power: Watts = 0.0
-    switch_power: Watts = 0.0
-    optic_power: Watts = 0.0
+    nic: Usd = Field(0.0, description="price of a NIC")
+    switch: Usd = Field(0.0, description="price of a switch")
+    optic: Usd = Field(0.0, description="price of a transceiver: two at a cable between switches")
+    nic_power: Watts = Field(0.0, description="what a NIC draws")
+    switch_power: Watts = Field(0.0, description="what a switch draws")
+    optic_power: Watts = Field(0.0, description="what a transceiver draws")
     years: Annotated[float, Field(gt=0, le=20)] = Field(4.0, description="over which the parts are paid")
     in_price: StrictBool = Field(True, description="the GPU's price has the fabric in it: shown, not added")
     range: tuple[Share, Excess] = Field(
         (1.0, 1.0), description="low and high factor on these prices, nine times of ten; [1, 1] for a quote"
     )
-    source: Annotated[str, Field(max_length=1000)] = "stated"
+    source: Annotated[str, Field(max_length=1000)] = Field("stated", description="where the prices are from")
 
 
 class Owning(_Terms):
@@ -150,7 +152,7 @@ class Project(_Terms):
     own: Owning | None = Field(None, description="buying beside renting: adds the basis `owned` where capex is stated")
     failures: Failures = Failures()
     power: Power = Power()
-    fabric: Parts | None = None
+    fabric: Parts | None = Field(None, description="price and power of the fabric's pieces")
 
     @model_validator(mode="after")
     def _dated(self) -> Project:

@@ -57,4 +57,6 @@ class PublishedRuns(Section):
 
     name: Name = Field(description="of them in figures: the machine, or the plan")
     source: Annotated[str, Field(min_length=1, max_length=500)] = Field(description="who measured them, and when")
-    points: Annotated[tuple[PublishedPoint, ...], Field(min_length=1, max_length=MOST_POINTS)]
+    points: Annotated[tuple[PublishedPoint, ...], Field(min_length=1, max_length=MOST_POINTS)] = Field(
+        description="what was measured, an entry a load"
+    )

@@ -40,8 +40,8 @@ class Prices(Section):
 class Offer(Section):
     """Hardware that could be bought for the scenario's work; ``tspsim compare`` asks the scenario on each."""
 
-    name: Annotated[str, Field(min_length=1, max_length=60)]
-    cluster: ClusterChoice
+    name: Annotated[str, Field(min_length=1, max_length=60)] = Field(description="how answers call it")
+    cluster: ClusterChoice = Field(description="from the catalog, or put together from its parts")
     plans: Annotated[tuple[Name, ...], Field(max_length=MOST_PLANS)] = Field(
         (), description="names of the scenario's plans that are tried on it; all when left out"
     )
@@ -52,13 +52,15 @@ class Offer(Section):
 class Scenario(Section):
     """A typed and checked question; see :func:`load`."""
 
-    name: Name
-    description: Prose = ""
+    name: Name = Field(description="how answers call it")
+    description: Prose = Field("", description="what is asked, in prose")
     cluster: ClusterChoice = Field(description="the first offer's when left out")
     workload: Workload
     traffic: Traffic | None = Field(None, description="requests to be served; without it a scenario is one step")
     loop: Loop | None = Field(None, description="reinforcement learning around the training step")
-    plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)]
+    plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)] = Field(
+        description="ways to spread the work over the GPUs; best: the planner's own"
+    )
     prices: Prices = Prices()
     offers: Annotated[tuple[Offer, ...], Field(max_length=MOST_PLANS)] = Field((), description="what could be bought")
     project: Project | None = Field(None, description="the whole job: tokens, failures, power, price of the fabric")

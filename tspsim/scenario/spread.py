@@ -47,7 +47,9 @@ Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == 
 class PartlyRecomputed(Section):
     """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
 
-    what: Literal["selective", "cheap", "full"] = "full"
+    what: Literal["selective", "cheap", "full"] = Field(
+        "full", description="attention alone; norms, products of activations and heads from latents; or all of a layer"
+    )
     layers: PositiveCount = Field(description="of every chunk of a stage, as the method counts them")
     method: Annotated[str, OneOf(RECOMPUTE_METHODS.names)] = Field(
         BLOCK.name, description="the first layers, every so-many-th one, or all in groups of so many"
@@ -73,8 +75,8 @@ class Placement(Section):
     """Which axes run along the node, and which along rails across nodes; the first named is innermost. And in which
     order nodes, or GPUs, are taken."""
 
-    node: tuple[Axis, ...] = ()
-    rails: tuple[Axis, ...] = ()
+    node: tuple[Axis, ...] = Field((), description="axes inside a node, the innermost first")
+    rails: tuple[Axis, ...] = Field((), description="axes across nodes, the innermost first")
     order: Annotated[tuple[Annotated[StrictInt, Field(ge=0)], ...], Field(max_length=MOST_RANKS)] = Field(
         (), description="every node, or every GPU, once, as the plan's axes take them; default: by number"
     )
@@ -100,7 +102,7 @@ class Spread(Section):
     # Axes and options of registered objects are keys as well, and so is cp.
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Spread.complete(schema))
 
-    name: str = ""
+    name: str = Field("", description="of a plan alone; leave it out where there is one way only")
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
     tp: Degree = Field(1, description="tensor parallelism")
     sp: Degree = Field(
@@ -110,14 +112,20 @@ class Spread(Section):
     vpp: Degree = Field(1, description="virtual stages a pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
-    partition: Literal["zigzag", "contiguous"] = "zigzag"
-    exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = "all_gather"
+    partition: Literal["zigzag", "contiguous"] = Field(
+        "zigzag", description="which tokens a sequence shard has: two blocks of equal causal work, or one block"
+    )
+    exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = Field(
+        "all_gather", description="how sequence shards come by the keys and values of others"
+    )
     sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
     overlap: StrictBool | Literal["fused"] | None = Field(
         None, description="exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
         "slices of one kernel; default: the scheme's"
     )  # fmt: skip
-    overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = 4
+    overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = Field(
+        4, description="pieces that a product and its exchange are cut into where they overlap"
+    )
     recomputation: Recomputation | None = Field(
         None, description="what a backward makes again, of all layers or of some; default: full in training, else none"
     )
@@ -188,7 +196,7 @@ class Spread(Section):
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
     algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
-    placement: Placement | None = None
+    placement: Placement | None = Field(None, description="which axes run along the node and which along rails")
 
     @model_validator(mode="before")
     @classmethod

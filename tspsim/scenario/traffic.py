@@ -67,7 +67,7 @@ class Slo(Section):
 class Traffic(Section):
     """Requests: when they come, how long they are, what they share, and how they are counted."""
 
-    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)]
+    arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] = Field(description="when requests come")
     prompt: Annotated[Lengths, OneKind(LENGTHS, lengths_.shorthand)] | None = Field(
         None, description="tokens; default: those of the arrivals' trace"
     )
@@ -80,10 +80,15 @@ class Traffic(Section):
         "what the protocol sends, ten a client of a closed loop and at least 100, a "
         "whole trace",
     )
-    prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = prefixes_.NOTHING
-    slo: Slo | None = None
-    protocol: Annotated[Protocol, OneKind(PROTOCOLS, protocols_.shorthand)] = protocols_.plain.Plain()
-    seed: Annotated[StrictInt, Field(ge=0)] = 0
+    prefix: Annotated[Prefixes, OneKind(PREFIXES, prefixes_.shorthand)] = Field(
+        prefixes_.NOTHING, description="what prompts have in common, which a prefix cache keeps"
+    )
+    slo: Slo | None = Field(None, description="bounds on waits; default: those of the protocol")
+    protocol: Annotated[Protocol, OneKind(PROTOCOLS, protocols_.shorthand)] = Field(
+        protocols_.plain.Plain(),
+        description="the client: what it sends beside the requests that count, and which count",
+    )
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of the first draw of the requests")
     seeds: Annotated[PositiveNumber, Field(le=100)] = Field(
         1, description="draws of the requests, from `seed` on: the first is told, the others widen its ranges"
     )

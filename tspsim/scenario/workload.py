@@ -47,12 +47,12 @@ class OptimizerSpec(Section):
     makes; ``buffers`` what replicas never divide, such as the buckets of DDP.
     """
 
-    name: Name = "stated"
-    weights: BytesPerParameter
-    gradients: BytesPerParameter
-    state: BytesPerParameter
-    temporaries: BytesPerParameter = 0.0
-    buffers: BytesPerParameter = 0.0
+    name: Name = Field("stated", description="how answers call it")
+    weights: BytesPerParameter = Field(description="bytes a parameter of the weights that layers multiply with")
+    gradients: BytesPerParameter = Field(description="bytes a parameter of gradients")
+    state: BytesPerParameter = Field(description="bytes a parameter of master weights and moments")
+    temporaries: BytesPerParameter = Field(0.0, description="bytes a parameter that an unfused step makes")
+    buffers: BytesPerParameter = Field(0.0, description="bytes a parameter that replicas never divide")
 
     @model_validator(mode="before")
     @classmethod
@@ -88,11 +88,13 @@ SKEWED = ("zipf", "dirichlet")
 class RoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
-    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = "balanced"
+    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = Field(
+        "balanced", description="how assignments fall on experts: evenly, skewed, on a few hot ones, or as measured"
+    )
     skew: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
     )
-    seed: Annotated[StrictInt, Field(ge=0)] = 0
+    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of what is drawn")
     shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
         (), description="measured: tokens an expert, in any unit"
     )
@@ -140,8 +142,10 @@ class RoutingSpec(Section):
 class AdaptersSpec(Section):
     """Low-rank adapters beside frozen weights (LoRA)."""
 
-    rank: Annotated[PositiveCount, Field(le=65536)]
-    targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] = ("qkv", "output", "gate_up", "down")
+    rank: Annotated[PositiveCount, Field(le=65536)] = Field(description="columns of an adapter's first matrix")
+    targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] = Field(
+        ("qkv", "output", "gate_up", "down"), description="products that have an adapter"
+    )
     experts: Literal["each", "shared", "none"] = Field(
         "each", description="of routed experts: a pair each, one pair for those of a rank, or none"
     )
@@ -344,11 +348,13 @@ class Workload(Section):
         description="traffic: options of the serving engine by their own names, such as max_num_seqs; `policy` names "
         "another scheduler than the stack's",
     )
-    optimizer: OptimizerSpec = OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"])
+    optimizer: OptimizerSpec = Field(
+        OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"]), description="of a training step: a name, or its bytes"
+    )
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
     )
-    causal: StrictBool = True
+    causal: StrictBool = Field(True, description="whether a token attends to those before it alone")
     routing: RoutingSpec = Field(RoutingSpec(), description="how evenly tokens fall on experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 

@@ -108,7 +108,8 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
     entry = scenario.searched
     assert entry is not None and entry.search is not None
     limits = entry.search.limits
-    planner = planner_of(scenario, top=TOP, jobs=1, budget_s=budget_s)
+    # Of a purchase that is run alone the question's own machine is meant.
+    planner = planner_of(scenario.model_copy(update={"offers": ()}), top=TOP, jobs=1, budget_s=budget_s)
     bare, _, _ = searched_apart(scenario, True)
     if isinstance(planner, ServingPlanner):
         raise InputError(
@@ -116,7 +117,7 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
         )
     if isinstance(planner, Planner):
         return _of_step(scenario, bare, planner, limits)
-    assert isinstance(planner, TrafficPlanner)  # offers were taken apart before
+    assert isinstance(planner, TrafficPlanner)  # there are no offers
     served = planner.run()
     plan = Plan.model_validate(dict(served.best[0].keys))
     keys = dict.fromkeys(served.searched, ())

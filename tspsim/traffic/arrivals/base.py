@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field
 
 from ...registry import Registry
+from ...strict import OneOrSeveral, one_or_several
 from ...units import PositiveNumber
 from ..kind import Floats, Kind, Rate, refuse
 from ..traces import RequestTrace
@@ -76,18 +77,15 @@ class Arrivals(Kind):
 Arrivals.registry.of = type[Arrivals]
 
 
-def several(value: Any) -> Any:
-    """One or a list of them, as a tuple."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
 Concurrency = Annotated[PositiveNumber, Field(le=2**20)]
 
 
 def _one_or_highest(value: Any) -> Any:
     if value == HIGHEST:
         return value
-    values = several(value)
+    values = one_or_several(value)
+    if not values:
+        raise refuse("needs at least 1 entry")
     if HIGHEST in values:
         raise refuse(f"'{HIGHEST}' stands alone: a curve has stated rates")
     return values
@@ -95,7 +93,8 @@ def _one_or_highest(value: Any) -> Any:
 
 #: A rate, several for a curve, or the highest that keeps the bounds.
 Rates = Annotated[
-    tuple[Rate, ...] | Literal["highest"], BeforeValidator(_one_or_highest), Field(min_length=1, max_length=MOST_POINTS)
+    Annotated[tuple[Rate, ...], Field(min_length=1, max_length=MOST_POINTS), OneOrSeveral()] | Literal["highest"],
+    BeforeValidator(_one_or_highest),
 ]
 
 

@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from typing import Annotated, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
+from ...strict import OneOrSeveral
 from ...units import Seconds, duration
 from ..kind import Floats
-from .base import MOST_POINTS, Arrivals, Concurrency, several
+from .base import MOST_POINTS, Arrivals, Concurrency
 
 
 class Closed(Arrivals):
     """All clients send at the start; whenever a request ends the next one is sent."""
 
     name = "closed"
-    concurrency: Annotated[
-        tuple[Concurrency, ...], BeforeValidator(several), Field(min_length=1, max_length=MOST_POINTS)
-    ] = Field(description="clients; a list makes a curve")
+    concurrency: Annotated[tuple[Concurrency, ...], Field(min_length=1, max_length=MOST_POINTS), OneOrSeveral()] = (
+        Field(description="clients; a list makes a curve")
+    )
 
     def points(self) -> tuple[Self, ...]:
         return tuple(self.model_copy(update={"concurrency": (clients,)}) for clients in self.concurrency)

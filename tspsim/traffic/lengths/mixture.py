@@ -15,15 +15,17 @@ class Part(BaseModel):
     """One of them, and how much of it there is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand, without=("mixture",))]
+    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="how much of it there is, over the others")
+    lengths: Annotated[Lengths, OneKind(Lengths.registry, shorthand, without=("mixture",))] = Field(
+        description="tokens of its requests"
+    )
 
 
 class Mixture(Lengths):
     """Each request is of one of the parts, as likely as their weights say; prompts and outputs are drawn apart."""
 
     name = "mixture"
-    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=64)]
+    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=64)] = Field(description="what it is mixed of")
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         weights = np.array([part.weight for part in self.parts])

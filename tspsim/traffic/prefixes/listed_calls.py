@@ -20,14 +20,16 @@ class Listed(BaseModel):
     whose answers it reads (default: all that it needs but does not continue)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
-    name: Annotated[str, Field(min_length=1, max_length=100)]
-    after: tuple[str, ...] = ()
-    goes_on: str | None = None
-    reads: tuple[str, ...] | None = None
-    tool: bool = False
-    memory: Tokens = 0
-    new: Annotated[Count, Field(ge=0)] | None = None
-    times: Times = 1
+    name: Annotated[str, Field(min_length=1, max_length=100)] = Field(description="by which others name it")
+    after: tuple[str, ...] = Field((), description="calls that it needs")
+    goes_on: str | None = Field(None, description="the one of them whose text it continues")
+    reads: tuple[str, ...] | None = Field(
+        None, description="those whose answers it reads; default: all that it needs but does not continue"
+    )
+    tool: bool = Field(False, description="whether a tool runs behind it, on a worker")
+    memory: Tokens = Field(0, description="tokens that it fetches")
+    new: Annotated[Count, Field(ge=0)] | None = Field(None, description="tokens of its own; default: of the prompt")
+    times: Times = Field(1, description="calls that it stands for, beside each other")
 
 
 class Calls(Trees):
