@@ -16,7 +16,8 @@ def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
 
         device = load_device(name)
         rates = ", ".join(f"{dtype} {compact(rate, 'FLOP/s')}" for dtype, rate in device.peak_flops_per_s.items())
-        return f"A device with {gib(device.visible_memory_bytes)} of memory to use; dense peak {rates}"
+        memory = f"{gib(device.visible_memory_bytes)} of memory to use at {compact(device.hbm_bytes_per_s, 'B/s')}"
+        return f"A device with {memory}; dense peak {rates}"
     if kind == "models":
         from .model import load_model
         from .units import compact, gib
@@ -29,7 +30,16 @@ def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
         from .parallel import load_stack
 
         return f"A stack: {load_stack(name).description}"
+    if kind == "failures":
+        from .catalog import load
+        from .fleet.failure_keys import FailureEntry
+        from .units import several
+
+        entry = load("failures", name, FailureEntry)
+        rate = sum(part.rate for part in entry.components.values())
+        return f"Failures of {several(len(entry.components), 'part')}, {rate:.3g} per 1,000 node-days"
     from .network import build_cluster, load_cluster
+    from .units import several
 
     if kind == "fabrics":
         from .network.load import load_fabric
@@ -44,5 +54,6 @@ def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
         factors = load("transports", name, TransportSpec).collectives
         return f"A transport: latency × {factors.latency:g}, bandwidth × {factors.bandwidth:g}"
     cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
-    nodes = "A node" if kind == "nodes" else f"{cluster.nodes:,} nodes"
-    return f"{nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {cluster.node.nics} NICs each"
+    nodes = "A node" if kind == "nodes" else several(cluster.nodes, "node")
+    each = "" if kind == "nodes" else " each"
+    return f"{nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {several(cluster.node.nics, 'NIC')}{each}"

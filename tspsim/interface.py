@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .entries import entry_in_words
 from .errors import InputError, Interrupted
 from .files import atomic_write
 from .fleet import FleetQuestion, is_fleet
+from .fleet import load as load_fleet
 from .fleet import load_text as fleet_of_text
 from .refusals import nothing_runs, placed
 from .result import SCHEMA_VERSION, PlanResult, Result, waits_of
@@ -83,6 +84,7 @@ __all__ = [
     "parse_yaml",
     "placed",
     "plan",
+    "project_of",
     "scenario_text",
     "schema",
     "simulate",
@@ -222,6 +224,23 @@ def fleet_figures(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
     return drawn(answer)
 
 
+def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
+    """What the tokens of a question's ``project`` take on its own machine, a plan that runs each: ``days``,
+    ``gpu_hours``, ``usd`` by basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them
+    of offers. Nothing where the question has none.
+
+    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": {"model": "llama-3.1-8b", "pass": "forward"}}
+    >>> question = load(asked | {"plans": [{"name": "TP8", "tp": 8}], "project": {"tokens": "1G"}})
+    >>> sorted(project_of(question, simulate(question))["TP8"])
+    ['days', 'gpu_hours', 'kwh', 'run', 'usd']
+    """
+    if isinstance(question, FleetQuestion):
+        return {}
+    from .studies.purchase.outcome import outcomes
+
+    return {name: asdict(each) | {"days": each.days} for name, each in outcomes(question, answer).items()}
+
+
 def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Asked, str]:
     """A question with its best plan where it asks for that (``plans: best``, a job's ``plan: best``), and what was
     searched in a sentence; as it is elsewhere. ``tspsim run`` asks so before it simulates.
@@ -247,11 +266,13 @@ def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Aske
     return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 
-def answered(question: Asked, progress: Progress | None = None, **how: Any) -> tuple[Result, str]:
+def answered(question: Asked | Source, progress: Progress | None = None, **how: Any) -> tuple[Result, str]:
     """The answer of ``tspsim run``, and what was searched in a sentence.
 
     Parameters
     ----------
+    question
+        One that was read, or its name, file or mapping; of a fleet too.
     how
         As :func:`tspsim.simulate` takes it: ``every_rank``, ``every_step``, ….
 
@@ -259,7 +280,14 @@ def answered(question: Asked, progress: Progress | None = None, **how: Any) -> t
     ------
     InputError, InfeasibleError
         As :func:`best_stated` and :func:`tspsim.simulate` raise them.
+
+    >>> few = {"name": "best", "search": {"limits": ["schemes=tp"]}}
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward"}
+    >>> answered({"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [few]})[0].best.ran
+    True
     """
+    if not isinstance(question, Scenario | FleetQuestion):
+        question = load_fleet(question) if is_fleet(question) else load(question)
     stated, searched = best_stated(question, progress)
     result = simulate(stated, progress=progress, **how)
     return (beside_the_ceiling(stated, result) if isinstance(stated, Scenario) else result), searched

@@ -35,7 +35,7 @@ class OneOrSeveral:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         several = handler(source)
-        single = several["items_schema"][0]  # type: ignore[typeddict-item]
+        single = several["items_schema"][0]
         return core_schema.no_info_before_validator_function(
             one_or_several, several, json_schema_input_schema=core_schema.union_schema([single, several])
         )

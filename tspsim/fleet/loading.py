@@ -70,10 +70,13 @@ def is_fleet(source: object) -> bool:
 
 
 def _with_file(job: JobKeys, folder: Path | None) -> JobKeys:
-    """A log beside the question's file, reachable from here; raises InputError where it is nowhere."""
+    """A log beside the question's file or beside the catalog's, reachable from here; raises InputError where it is
+    nowhere."""
     if job.file is None:
         return job
-    for path in (Path(job.file), *((folder / job.file,) if folder is not None else ())):
+    shipped = [root / catalog.FOLDERS["scenarios"] for root in catalog.roots()]
+    for path in (Path(), *([folder] if folder is not None else []), *shipped):
+        path = path / job.file
         if path.is_file():
             return job.model_copy(update={"file": str(path)})
     raise InputError(f"{job.file} is no file, neither here nor beside the scenario", key=f"jobs.{job.name}.file")

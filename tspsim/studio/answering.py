@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from ..errors import shorten
-from . import values
+from ..errors import InputError, shorten
+from ..interface import mapping_of
+from . import numbers, values
 from .answers import SORTS, loads
 from .part import WAIT_S, Said, StudioPart, one_by_one
 
@@ -27,6 +30,7 @@ class Answers(StudioPart):
             Output("cancel", "hidden"),
             Output("tick", "disabled"),
             Output("problem", "children"),
+            Output("mend", "children"),
             Output("lines", "children"),
             Output("figure", "options"),
             Output("figure", "value"),
@@ -70,7 +74,7 @@ class Answers(StudioPart):
         if not job.wait(WAIT_S):
             words = shorten(f"{job.words}: {100 * job.share:.0f} %" if job.words else "", 90)
             status = f"answering… {words}".rstrip()
-            return (no_update, no_update, status, False, False, False, no_update, no_update, *keep)
+            return (no_update, no_update, status, False, False, False, no_update, no_update, no_update, *keep)
         count = question["text"].count("\n") + 1
         if job.line:
             place = values.place_of(question["text"], job.key)
@@ -81,12 +85,13 @@ class Answers(StudioPart):
             if not (answered and answered.get("shown")):
                 status = "cancelled" if job.cancelled else "no answer yet"
             told["shown"] = bool(answered and answered.get("shown"))
-            return (no_update, told, status, True, True, True, f"{where}{job.line}", _lines(count, at), *keep)
+            mend = _mend(question, place[1] if place else [])
+            return (no_update, told, status, True, True, True, f"{where}{job.line}", mend, _lines(count, at), *keep)
         value = job.value
         document = json.loads(value["json"])
         desk.document, desk.value = document, value
         sort = SORTS[value["sort"]]
-        names = {each.key: each.name for figures in sort.lines(document).values() for each in figures}
+        names = {each.key: each.name for figures in sort.lines(document, value).values() for each in figures}
         options = [{"label": name, "value": key} for key, name in names.items()]
         chosen = figure if figure in names else next(iter(names), None)
         points = loads.loads(document)
@@ -100,6 +105,7 @@ class Answers(StudioPart):
             True,
             True,
             problem,
+            [],
             _lines(count, None),
             options,
             chosen,
@@ -124,6 +130,19 @@ class Answers(StudioPart):
             return [], ""
         at = min(int(float(index or 0)), len(names) - 1)
         return loads.at_load(document, at), f"load: {names[at]}"
+
+
+def _mend(question: Said, of: list[str]) -> list[Any]:
+    """A button that opens the section with the key that is wrong, where the form shows another."""
+    try:
+        data = mapping_of(question["text"], Path(question["file"]))
+    except InputError:
+        return []
+    section = of if isinstance(values.get(data, of), Mapping | list) else of[:-1]
+    if not of or values.path(section) == question["at"]:
+        return []
+    key = {"type": "mend", "path": values.path(section)}
+    return [html.Button(f"Go to {numbers.titled(values.path(of), data)}", id=key, type="button", className="mend")]
 
 
 def _lines(count: int, wrong: int | None) -> str:

@@ -27,19 +27,23 @@ class Choices(StudioPart):
         desk = self.desks.of(tab)
         with desk.listing:
             desk.own = None
-        entries = offered(desk)
+        entries = offered(desk, described=True)
         scenarios = [html.Option(what, value=name) for name, what in dict(entries.get("scenarios", ())).items()]
         return [*formed.lists(entries), html.Datalist(scenarios, id="offered-scenarios")]
 
 
-def offered(desk: TabProcesses) -> dict[str, list[tuple[str, str]]]:
-    """Entries of catalogs and files of the folder, by kind: each its name and what it is."""
+def offered(desk: TabProcesses, described: bool = False) -> dict[str, list[tuple[str, str]]]:
+    """Entries of catalogs and files of the folder, by kind: each its name and what it is (``described``: with its
+    figures, which may take a moment)."""
     with desk.listing:
         try:
             if desk.own is None:
                 desk.own = desk.done("list", "folder")
-            entries = desk.catalogs()
+            own = desk.own
         except InputError:
             return {}
-        own = desk.own
-    return {kind: [*((file, "a file of this folder") for file in own[kind]), *told] for kind, told in entries.items()}
+    try:
+        entries = desk.catalogs(described)
+    except InputError:
+        return {}
+    return {kind: [*own[kind], *told] for kind, told in entries.items()}

@@ -155,9 +155,9 @@ class Worker:
 
 
 class TabProcesses:
-    """The processes of one tab; ``catalogs`` gives the entries of all catalogs, which tabs share."""
+    """The processes of one tab; ``catalogs`` gives the entries of all catalogs, as :meth:`Desks.catalogs` does."""
 
-    def __init__(self, folder: Path, catalogs: Callable[[], Entries]) -> None:
+    def __init__(self, folder: Path, catalogs: Callable[[bool], Entries]) -> None:
         self.folder, self.catalogs = folder, catalogs
         self.lanes: dict[str, Worker] = {}
         self.heard_s = time.monotonic()
@@ -175,7 +175,7 @@ class TabProcesses:
         self.aside: dict[str, WorkerTask] = {}
         self.writing: WorkerTask | None = None
         #: Files of the folder that can be named, by kind; None: it is to be looked at.
-        self.own: dict[str, list[str]] | None = None
+        self.own: Entries | None = None
         self.listing = threading.Lock()
 
     def ask(self, lane: str, name: str, *arguments: Any) -> WorkerTask:
@@ -237,18 +237,24 @@ class Desks:
         self.folder = folder
         self._desks: dict[str, TabProcesses] = {}
         self._lock = threading.Lock()
-        self._first = TabProcesses(folder, dict)
-        self._listing = threading.Lock()
+        self._first = TabProcesses(folder, lambda _: {})
+        self._listing, self._describing = threading.Lock(), threading.Lock()
         self._entries: Entries | None = None
+        self._described = False
 
-    def catalogs(self) -> Entries:
-        """Kind → its entries: name, what it is. Looked at once, before a page asks where there is time (raises
-        InputError)."""
+    def catalogs(self, described: bool = False) -> Entries:
+        """Kind → its entries: name, what it is called, and once they were read what they are; ``described`` waits for
+        that. Looked at once, before a page asks where there is time (raises InputError)."""
         with self._listing:
             if self._entries is None:
                 self._entries = self._first.done("list", "catalogs")
-                self._first.clear()
-            return self._entries
+        if described:
+            with self._describing:
+                if not self._described:
+                    self._entries = self._first.done("list", "described")
+                    self._described = True
+                    self._first.clear()
+        return self._entries
 
     def of(self, tab: str) -> TabProcesses:
         """The desk of a tab, laid when it is first asked for; desks of tabs that fell silent are cleared."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..interface import schema, sort_of
-from . import values
+from . import quantities, values
 from .levels import CATALOGS, Field, Level
 
 Schema = Mapping[str, Any]
@@ -119,7 +119,7 @@ class Form:
         level = Level(
             path=values.path(here),
             title=above[-1][1],
-            doc=doc if own in ("", doc) else " ".join(filter(None, (doc, own))),
+            doc=doc if own in ("", doc) else ". ".join(each.rstrip(".") for each in (doc, own) if each),
             kinds=kinds,
             kind=self._called(section) if kinds else "",
             above=tuple(above[:-1]),
@@ -175,8 +175,10 @@ class Form:
             doc=""
             if name.isdecimal() and isinstance(within, list)
             else str(told.get("description") or (every[0].get("description") if len(every) == 1 else "") or ""),
-            default="" if default in (None, "", [], {}) else values.shown(default),
+            default="" if default in (None, "", [], {}) else values.shown(quantities.written(default, example)),
             example=example,
+            around=next((str(word) for each in flat for word in reversed(each.get("examples", ()))), ""),
+            usual="0.5" if any(each.get("maximum", each.get("exclusiveMaximum", 2)) <= 1 for each in flat) else "1",
             required=required,
             choices=() if open_ended else choices,
             catalogs=CATALOGS.get(name, ()) if texts and open_ended else (),

@@ -36,7 +36,7 @@ def level(shown: Level, offered: Offered, below: Callable[[str], Level]) -> list
     """
     parts: list[Any] = [_crumbs(shown)]
     if shown.doc and shown.path:
-        parts.append(html.P(_plain(shown.doc), className="doc"))
+        parts.append(html.P(_sentence(_plain(shown.doc)), className="doc"))
     if shown.kinds:
         parts.append(_kinds(shown))
     first = [each for each in shown.fields if each.required or each.stated or shown.entry is not None]

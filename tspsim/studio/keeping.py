@@ -21,7 +21,7 @@ class Keep(StudioPart):
     def join(self, app: Dash) -> None:
         """Bind files to their buttons."""
         app.callback(
-            Output("number", "options"),
+            Output("numbers", "children"),
             Output("command", "children"),
             Output("script", "children"),
             Output("keys", "children"),
@@ -59,10 +59,6 @@ class Keep(StudioPart):
         except InputError:
             return no_update, "", "", no_update, no_update
         form, sort = self.forms.of(data), sort_of(data)
-        options = [
-            {"label": f"{numbers.titled(path, data)} (now {text})", "value": path}
-            for path, text in numbers.sliding(form, data)
-        ]
         try:
             base = mapping_of(question["base"], Path("base.yaml"))
         except InputError:
@@ -70,10 +66,13 @@ class Keep(StudioPart):
         one = kept.line(question["start"], base, data)
         whole = kept.command(question["text"], question["file"])
         command = f"{one}\n\n# or, with a file of its own:\n{whole}" if one else whole
-        keys: Any = no_update
-        if sort != keys_of:
-            keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
-        return options, command, kept.script(data), keys, sort
+        script = kept.script(data, question["file"])
+        sliding = numbers.sliding(form, data)
+        known = f"{sort} {' '.join(sliding)}"
+        if known == keys_of:
+            return no_update, command, script, no_update, known
+        keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
+        return [html.Option(value=title) for title in sliding], command, script, keys, known
 
     def write(
         self,

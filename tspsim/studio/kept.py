@@ -5,6 +5,7 @@ from __future__ import annotations
 import pprint
 import shlex
 from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 from . import values
@@ -16,7 +17,8 @@ def command(text: str, file: str) -> str:
     while end in text.splitlines():
         end += "_"
     quoted = shlex.quote(file)
-    return f"cat > {quoted} <<'{end}'\n{text.rstrip()}\n{end}\ntspsim run {quoted}\n"
+    document = shlex.quote(str(PurePosixPath(file).with_suffix(".json")))
+    return f"cat > {quoted} <<'{end}'\n{text.rstrip()}\n{end}\ntspsim run {quoted} --json {document}\n"
 
 
 def overrides(base: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
@@ -57,11 +59,14 @@ def line(start: str, base: Mapping[str, Any] | None, now: Mapping[str, Any]) -> 
     return " ".join(["tspsim run", shlex.quote(start), *(f"--set {shlex.quote(each)}" for each in told)])
 
 
-def script(data: Any) -> str:
-    """A Python program that asks the same."""
+def script(data: Any, file: str) -> str:
+    """A Python program that asks the same and writes the bytes of ``tspsim run --json``."""
+    document = PurePosixPath(file).with_suffix(".json").name
     return (
-        "import tspsim\n\n"
+        "from pathlib import Path\n\n"
+        "from tspsim.interface import answered\n\n"
         f"question = {pprint.pformat(data, sort_dicts=False, width=100)}\n"
-        "result = tspsim.simulate(question)\n"
+        "result, searched = answered(question)\n"
         "print(result)\n"
+        f'Path({document!r}).write_text(result.dumps() + "\\n", encoding="utf-8")\n'
     )

@@ -89,6 +89,7 @@ def _text() -> Any:
                 ["The same as YAML", html.Span("", id="file-name", className="what")], htmlFor="yaml", className="title"
             ),
             html.P("", id="problem", className="problem", role="alert"),
+            html.Div(id="mend"),
             html.Div(
                 [
                     html.Pre("", id="lines", className="lines", **{"aria-hidden": "true"}),
@@ -215,7 +216,30 @@ def _answer() -> Any:
                             html.Div(
                                 [
                                     html.Label("Number", htmlFor="number"),
-                                    dbc.Select(id="number", options=[], value="", className="input"),
+                                    dcc.Input(
+                                        id="number",
+                                        type="text",
+                                        list="numbers",
+                                        debounce=0.3,
+                                        className="input",
+                                        placeholder="type to search, such as sequence, price, bandwidth",
+                                        autoComplete="off",
+                                    ),
+                                    html.Datalist(id="numbers"),
+                                ],
+                                className="row",
+                            ),
+                            html.Div(
+                                [
+                                    html.Label("Values", htmlFor="points"),
+                                    dcc.Input(
+                                        id="points",
+                                        type="text",
+                                        debounce=0.5,
+                                        className="input",
+                                        placeholder="around it; or your own: 8Ki, 32Ki, 1Mi",
+                                        autoComplete="off",
+                                    ),
                                 ],
                                 className="row",
                             ),

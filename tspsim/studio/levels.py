@@ -32,6 +32,10 @@ class Field:
     default: str = ""
     #: How a value may be written, with its unit.
     example: str = ""
+    #: Another, around which a number that is not stated may slide.
+    around: str = ""
+    #: A number of the usual size where no example is told.
+    usual: str = "1"
     required: bool = False
     #: What may be chosen; empty: anything may be typed.
     choices: tuple[str, ...] = ()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from . import values
 from .fields import Form
-from .levels import Field
 
 #: Times the value as it stands.
 FACTORS = tuple(Fraction(each) for each in ("1/8", "1/4", "1/2", "3/4", "1", "3/2", "2", "4", "8"))
+#: Sections within sections that are looked into.
+DEEPEST = 5
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 
 
@@ -23,7 +25,7 @@ def split(text: str) -> tuple[Fraction, str] | None:
     ((Fraction(32, 1), 'Ki'), (Fraction(400, 1), ' Gb/s'), None)
     """
     found = _NUMBER.fullmatch(text)
-    if found is None or (found[2] and not re.fullmatch(r"[A-Za-z/$]{1,12}", found[2])):
+    if found is None or (found[2] and not re.fullmatch(r"[A-Za-z/$]{1,12}", found[2].strip())):
         return None
     space = " " if text[found.end(1) : found.end(1) + 1] == " " else ""
     return Fraction(found[1]), space + found[2]
@@ -54,28 +56,63 @@ def points(text: str) -> list[str]:
     return list(found)
 
 
-def sliding(form: Form, data: Any) -> list[tuple[str, str]]:
-    """Paths of numbers that are stated, or have a default where a section stands, with what they are now."""
-    return [(path, text) for path, text in _numbers(form, data, "", 0) if points(text)]
+@dataclass(frozen=True)
+class Number:
+    """A number that may slide: its place, and what people call it."""
+
+    path: str
+    title: str
+    #: As it is stated; empty where it is not.
+    now: str
+    #: What holds then; empty where that is nothing.
+    default: str
+    #: What its values lie around.
+    around: str
+
+    def points(self) -> list[str]:
+        """Values that it slides over, in order; the empty one is that it is not stated."""
+        told = points(self.around)
+        if self.now:
+            return told
+        if self.default == self.around:
+            return ["" if each == self.default else each for each in told]
+        return ["", *told]
+
+    def over(self, stated: str) -> list[str]:
+        """The values of a list that somebody wrote, and as it stands; :meth:`points` where nothing is written."""
+        written = [each.strip() for each in stated.split(",") if each.strip()]
+        return (
+            list(dict.fromkeys(written if self.now in written else [self.now, *written])) if written else self.points()
+        )
+
+    def shown(self, point: str) -> str:
+        """A value in words."""
+        return point or (f"{self.default} (default)" if self.default else "not stated")
 
 
-def _numbers(form: Form, data: Any, path: str, depth: int) -> Iterator[tuple[str, str]]:
-    if depth > 5:
+def sliding(form: Form, data: Any) -> dict[str, Number]:
+    """Numbers of a question by what people call them: those that are stated, and all that may be where a section
+    stands, or has a default."""
+    found: dict[str, Number] = {}
+    for each in _numbers(form, data, "", 0):
+        if points(each.around):
+            found.setdefault(each.title, each)
+    return found
+
+
+def _numbers(form: Form, data: Any, path: str, depth: int) -> Iterator[Number]:
+    if depth > DEEPEST:
         return
     level = form.level(data, path)
     if level.path != path:
         return
     for field in level.fields:
-        if field.opened:
+        if field.opened or (not field.stated and field.sections and field.default and not field.choices):
             yield from _numbers(form, data, field.path, depth + 1)
-        elif field.number and (field.stated or (field.default and not _needs_unit(field))):
-            yield field.path, values.shown(field.value) if field.stated else field.default
-
-
-def _needs_unit(field: Field) -> bool:
-    """Whether a number of this key is written with a unit, which its default, in SI, is without."""
-    told = split(field.example)
-    return told is not None and told[1] not in ("", "Ki")
+        elif field.number:
+            now = values.shown(field.value) if field.stated else ""
+            around = next((each for each in (now, field.default, field.around, field.usual) if points(each)), "")
+            yield Number(field.path, titled(field.path, data), now, field.default, around)
 
 
 def titled(path: str, data: Any) -> str:

@@ -45,6 +45,7 @@ class Turns(StudioPart):
             Input("slid", "data"),
             Input({"type": "field", "path": ALL}, "value"),
             Input({"type": "go", "path": ALL}, "n_clicks"),
+            Input({"type": "mend", "path": ALL}, "n_clicks"),
             Input({"type": "put", "path": ALL, "what": ALL}, "n_clicks"),
             Input({"type": "free", "path": ALL}, "value"),
             Input({"type": "join", "row": ALL}, "n_clicks"),
@@ -127,7 +128,7 @@ class Turns(StudioPart):
             return link.State(text, file, at), whole
         if kind == "file":
             return link.State(text, str(happened["value"] or file), at), False
-        if kind == "go":
+        if kind in ("go", "mend"):
             at = happened["path"]
         elif kind == "put":
             text, at = edits.put(self.forms, text, happened["path"], happened["what"], at)
@@ -141,7 +142,8 @@ class Turns(StudioPart):
         elif kind == "find":
             at = edits.place(self.forms, text, str(happened["value"]), at)
         elif kind == "slid":
-            text = edits.edited(self.forms, text, happened["path"], values.scalar(str(happened["value"])))
+            slid = str(happened["value"])
+            text = edits.edited(self.forms, text, happened["path"], values.scalar(slid) if slid else values.GONE)
         elif kind == "join":
             text = edits.joined(text, found[happened["row"]])
         elif kind == "reopen":

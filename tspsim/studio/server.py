@@ -131,7 +131,7 @@ def _listening(host: str, port: int | None) -> socket.socket:
 def _look(desks: Desks) -> None:
     """Have the catalogs listed before a page asks."""
     with contextlib.suppress(InputError):  # who asks is told
-        desks.catalogs()
+        desks.catalogs(described=True)
 
 
 def _addresses() -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class SliderCurves(StudioPart):
             Output("slide", "value"),
             Output("slide-name", "children"),
             Input("number", "value"),
+            Input("points", "value"),
             Input("figure", "value"),
             Input("question", "data"),
             Input("curve-tick", "n_intervals"),
@@ -51,7 +53,8 @@ class SliderCurves(StudioPart):
 
     def curve(
         self,
-        path: str | None,
+        title: str | None,
+        stated: str | None,
         figure: str | None,
         question: Said | None,
         _tick: int,
@@ -59,19 +62,21 @@ class SliderCurves(StudioPart):
         tab: str,
     ) -> tuple[Any, ...]:
         """The curve of a figure along a number, as far as it is drawn."""
-        if not path or question is None:
+        if not title or question is None:
             raise PreventUpdate
         desk = self.desks.of(tab)
         try:
             data = mapping_of(question["text"], Path(question["file"]))
         except InputError:
             raise PreventUpdate from None
-        now = dict(numbers.sliding(self.forms.of(data), data)).get(path)
-        if now is None:
-            return [], "this number is no longer in the question", True, None, True, 1, "", 0, ""
-        points = before["points"] if before and before["path"] == path else []
+        sliding = numbers.sliding(self.forms.of(data), data)
+        number = sliding.get(title.strip())
+        if number is None:
+            return [], _unknown(title, list(sliding)), True, None, True, 1, "", 0, ""
+        path, now, own = number.path, number.now, stated or ""
+        points = before["points"] if before and (before["path"], before["own"]) == (path, own) else []
         if now not in points:
-            points = numbers.points(now)
+            points = number.over(own)
         rest = values.dumped(values.put(data, values.parts(path), values.GONE))
         key = hashlib.sha256(f"{rest}\0{path}\0{points}".encode()).hexdigest()
         if desk.drawn != key or desk.drawing is None:
@@ -80,24 +85,24 @@ class SliderCurves(StudioPart):
         job: WorkerTask = desk.drawing
         looks = ctx.triggered_id == "curve-tick"
         over = job.wait(WAIT_S / 4 if looks else 0.05)  # a slider that was moved waits for this
-        title = numbers.titled(path, data)
         told = job.line if job.line else "" if over else f"drawing: {job.words or 'begins'}"
         index = points.index(now)
         refused = [each["error"] for each in job.parts if "error" in each]
         if over and refused:
             told = f"{len(refused)} of {len(points)} points have no answer: {refused[0]}"
         same = before is not None and before["key"] == key
-        ends = [html.Span(points[0]), html.Span(points[-1])]
+        names = {point: number.shown(point) for point in points}
+        ends = [html.Span(names[points[0]]), html.Span(names[points[-1]])]
         return (
-            _drawing(job.parts, points, figure, title, now),
+            _drawing(job.parts, names, figure, number.title, now),
             told,
             over,
-            {"key": key, "path": path, "points": points},
+            {"key": key, "path": path, "points": points, "own": own},
             False,
             no_update if same else len(points) - 1,
             no_update if same else ends,
             no_update if looks else index,  # somebody may have moved it meanwhile
-            f"{title}: {now}",
+            f"{number.title}: {names[now]}",
         )
 
     def slide(self, index: float | str | None, curve: Said | None, question: Said | None) -> Any:
@@ -107,25 +112,35 @@ class SliderCurves(StudioPart):
             raise PreventUpdate
         value = curve["points"][place]
         data = mapping_of(question["text"], Path(question["file"]))
-        if dict(numbers.sliding(self.forms.of(data), data)).get(curve["path"]) == value:
+        of = values.parts(curve["path"])
+        if (values.shown(values.get(data, of)) if values.stated(data, of) else "") == value:
             raise PreventUpdate
         return {"path": curve["path"], "value": value}
 
 
-def _drawing(parts: list[Said], points: list[str], figure: str | None, title: str, now: str) -> Any:
-    """A line a plan, as far as points came; the value as it stands is marked."""
+def _unknown(title: str, names: list[str]) -> str:
+    """Which number was meant, perhaps."""
+    if not names:
+        return "this question has no number that may slide"
+    sought = title.strip().lower()
+    near = [name for name in names if sought in name.lower()][:6] or difflib.get_close_matches(title, names, 3, 0.4)
+    return f"no number is called so; {'perhaps ' + ', '.join(near) if near else 'choose one of the list'}"
+
+
+def _drawing(parts: list[Said], points: dict[str, str], figure: str | None, title: str, now: str) -> Any:
+    """A line a plan, as far as points came; the value as it stands is marked. ``points`` has their names."""
     import plotly.graph_objects as go
 
     drawn = go.Figure()
-    names = list(dict.fromkeys(name for part in parts for name in part["lines"]))
-    for name in names:
+    places, names = list(points), list(points.values())
+    for name in dict.fromkeys(name for part in parts for name in part["lines"]):
         told = {part["at"]: part["lines"][name].get(figure) for part in parts if name in part["lines"]}
-        drawn.add_scatter(x=points, y=[told.get(point) for point in points], name=name, mode="lines+markers")
-    drawn.add_vline(x=points.index(now), line_dash="dot", line_color="#8a94a6")
+        drawn.add_scatter(x=names, y=[told.get(point) for point in places], name=name, mode="lines+markers")
+    drawn.add_vline(x=places.index(now), line_dash="dot", line_color="#8a94a6")
     drawn.update_layout(
         **LOOKS,
         height=280,
-        xaxis={**AXIS, "title": {"text": title}, "type": "category", "categoryarray": points},
+        xaxis={**AXIS, "title": {"text": title}, "type": "category", "categoryarray": names},
         yaxis={**AXIS, "rangemode": "tozero"},
         legend={"orientation": "h", "y": 1.15},
         uirevision=title,

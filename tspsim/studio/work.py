@@ -26,6 +26,7 @@ from .answers import SORTS
 #: Called with what is under way, the share that is done, and a piece of the answer (or None).
 Tell = Callable[[str, float, Any], None]
 
+SCENARIOS = "scenarios"
 #: Files of the folder that are looked at for questions of one's own.
 MOST_FILES = 400
 DEEPEST_FOLDER = 3
@@ -93,7 +94,7 @@ def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
     sort = interface.sort_of(question)
     with interface.placed(question):
         result, searched = interface.answered(question, lambda words, share: tell(words, share, None))
-    told = SORTS[sort].facts(result)
+    told = SORTS[sort].facts(question, result)
     return {
         **told,
         "json": result.dumps() + "\n",
@@ -120,15 +121,17 @@ def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) ->
     data = interface.mapping_of(text, Path(file))
     told: list[dict[str, Any]] = []
     for number, point in enumerate(points):
-        value = interface.parse_yaml(point)
+        value = interface.parse_yaml(point) if point else values.GONE
         try:
             question = interface.load_text(values.dumped(values.put(data, values.parts(path), value)), file)
             with interface.placed(question):
                 stated, _ = interface.best_stated(question)
-                document = interface.simulate(stated).to_json()
+                result = interface.simulate(stated)
+                sort = SORTS[interface.sort_of(question)]
+                named = sort.lines(result.to_json(), sort.facts(stated, result))
             lines = {
                 name: {each.key: each.value for each in figures if each.value is not None}
-                for name, figures in SORTS[interface.sort_of(question)].lines(document).items()
+                for name, figures in named.items()
             }
             told.append({"at": point, "lines": lines})
         except TspsimError as error:
@@ -167,19 +170,37 @@ def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
 
 
 def catalogs(tell: Tell) -> dict[str, list[tuple[str, str]]]:
-    """Entries of every catalog with what they are."""
+    """Entries of every catalog with what they are called."""
     kinds = [cast("interface.Kind", kind) for kind in interface.FOLDERS]
     return {kind: [(name, interface.describe_entry(kind, name)) for name in interface.entries(kind)] for kind in kinds}
 
 
-def folder(tell: Tell) -> dict[str, list[str]]:
-    """Files of this folder that can be named, by the kind that they describe."""
-    own: dict[str, list[str]] = {kind: [] for kind in interface.FOLDERS}
+def described(tell: Tell) -> dict[str, list[tuple[str, str]]]:
+    """The same with what they are: a device's rates, a model's weights and caches. It reads all of them."""
+    return {kind: [(name, _what(kind, name, told)) for name, told in each] for kind, each in catalogs(tell).items()}
+
+
+def _what(kind: str, name: str, called: str) -> str:
+    """An entry in a line: what it is called, and its main figures."""
+    if kind == SCENARIOS:
+        return called
+    try:
+        figures = interface.entry_in_words(cast("interface.Kind", kind), name).partition("\n")[0]
+    except TspsimError:
+        return called
+    return figures if called in figures else f"{called.rstrip('.')}. {figures}" if called else figures
+
+
+def folder(tell: Tell) -> dict[str, list[tuple[str, str]]]:
+    """Files of this folder that can be named, with what they are, by the kind that they describe."""
+    own: dict[str, list[tuple[str, str]]] = {kind: [] for kind in interface.FOLDERS}
     for path in _files(Path()):
         with contextlib.suppress(TspsimError):
-            kind = interface.kind_of(path, interface.mapping_of(path.read_text(encoding="utf-8-sig"), path))
+            data = interface.mapping_of(path.read_text(encoding="utf-8-sig"), path)
+            kind = interface.kind_of(path, data)
             if kind is not None:
-                own[kind].append(path.as_posix())
+                called = shorten(" ".join(str(data.get("description") or "a file of this folder").split()), 160)
+                own[kind].append((path.as_posix(), _what(kind, path.as_posix(), printable(called))))
     return own
 
 
@@ -256,5 +277,6 @@ def rest(seconds: float, tell: Tell) -> str:
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each for each in (answer, curve, plans, purchase, catalogs, folder, opened, save, report, rest)
+    each.__name__: each
+    for each in (answer, curve, plans, purchase, catalogs, described, folder, opened, save, report, rest)
 }

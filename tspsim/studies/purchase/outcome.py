@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...question import look_up
+from ...result import Result
 from ...scenario import Scenario
-from .checkpoints import CheckpointSchedule
-from .costs import OWNED, Rates
+from .checkpoints import CheckpointCost, CheckpointSchedule
+from .costs import OWNED, Rates, rates_of
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,20 @@ def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: CheckpointSched
         basis: gpu_hours * price + (extra if basis != OWNED else 0.0) for basis, price in rates.usd_per_gpu_hour.items()
     }
     return PurchaseOutcome(run, gpu_hours, usd, kwh)
+
+
+def outcomes(scenario: Scenario, result: Result) -> dict[str, PurchaseOutcome]:
+    """What the project's tokens take on the scenario's own machine, a plan that runs each; nothing where there are
+    none, or requests are served."""
+    project = scenario.project
+    if project is None or project.tokens is None or scenario.traffic is not None or scenario.loop is not None:
+        return {}
+    question = look_up(scenario)
+    rates = rates_of(scenario, question.cluster, question.device)
+    found = {}
+    for plan in result.plans:
+        if plan.ran:
+            cost = CheckpointCost.of(plan, project.failures)
+            run = cost.run(project.tokens, question.cluster.nodes, project.failures)
+            found[plan.name] = outcome_of(scenario, question.cluster.gpus, rates, run)
+    return found

@@ -27,10 +27,10 @@ class Fleets:
                     found.append((f"jobs.{job.name}.workload.{key}", kind, name))
         return found
 
-    def facts(self, result: Any) -> dict[str, Any]:
+    def facts(self, question: Any, result: Any) -> dict[str, Any]:
         return {"refused": "", "best": None, "doubts": {}, "drawn": interface.fleet_figures(result)}
 
-    def lines(self, document: Document) -> dict[str, list[Figure]]:
+    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
         fleet = document["fleet"]
         return {WHOLE: whole(fleet), **{each["class"]: of_class(each) for each in fleet["classes"]}}
 

@@ -1,11 +1,17 @@
-"""The points of a serving curve, one at a time."""
+"""The points of a serving curve: all in a picture, one at a time in a table. No number is made here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from dash import dcc
+
+from .parts import AXIS, LOOKS
 from .plan_parts import table
+
+#: Keys of a point that the picture is of.
+ACROSS, UP = "tokens_per_s_per_user", "output_tokens_per_s_per_gpu"
 
 
 def loads(document: Mapping[str, Any]) -> list[str]:
@@ -32,8 +38,41 @@ def at_load(document: Mapping[str, Any], index: int) -> Any:
         point = curve[index]
         rate = point.get("output_tokens_per_s", plan["tokens_per_s"])
         told = point.get("range", plan["range"])
-        plans.append({**plan, "serving": point, "tokens_per_s": rate, "range": {**plan["range"], **told}, "cost": {}})
+        cost = {key: point[key] for key in ("usd_per_million_tokens",) if key in point}
+        plans.append({**plan, "serving": point, "tokens_per_s": rate, "range": {**plan["range"], **told}, "cost": cost})
     if not plans:
         return None
     best = max(plans, key=lambda plan: plan["tokens_per_s"])
-    return table({**document, "plans": plans}, best, "Figures at this load")
+    return [drawn(document, index), table({**document, "plans": plans}, best, "Figures at this load")]
+
+
+def drawn(document: Mapping[str, Any], index: int) -> Any:
+    """The serving curve: a line a plan over its loads, the one that is looked at filled."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    names = loads(document)
+    for plan in document["plans"]:
+        curve = plan.get("curve") or []
+        if "error" in plan or not curve:
+            continue
+        figure.add_scatter(
+            x=[point[ACROSS] for point in curve],
+            y=[point[UP] for point in curve],
+            name=plan["name"],
+            text=names[: len(curve)],
+            mode="lines+markers",
+            hovertemplate="%{text}: %{y:.4g} at %{x:.4g}<extra>%{fullData.name}</extra>",
+            marker={
+                "size": [14 if at == index else 7 for at in range(len(curve))],
+                "symbol": ["circle" if at == index else "circle-open" for at in range(len(curve))],
+            },
+        )
+    figure.update_layout(
+        **LOOKS,
+        height=300,
+        xaxis={**AXIS, "title": {"text": "tokens/s a user"}, "rangemode": "tozero"},
+        yaxis={**AXIS, "title": {"text": "output tokens/s a GPU"}, "rangemode": "tozero"},
+        legend={"orientation": "h", "y": 1.15},
+    )
+    return dcc.Graph(figure=figure, config={"displayModeBar": False}, responsive=True, id="load-graph")

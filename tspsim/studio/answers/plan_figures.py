@@ -33,6 +33,19 @@ def figures(plan: Plan) -> list[Figure]:
     usd, basis = dollars(plan)
     if usd is not None:
         told.append(Figure("usd", f"$ a million tokens{basis and f' ({basis})'}", usd, f"${digits(usd)}"))
+    return told + (_project(plan["project"]) if "project" in plan else [])
+
+
+def _project(project: Mapping[str, Any]) -> list[Figure]:
+    """The project's tokens on this machine."""
+    goodput = project["run"]["goodput"]
+    told = [
+        Figure("days", "days of the project", project["days"], digits(project["days"])),
+        Figure("project_goodput", "goodput of the project", goodput, percent(goodput)),
+    ]
+    basis, usd = next(iter(project["usd"].items()), ("", None))
+    if usd is not None:
+        told.append(Figure("project_usd", f"$ of the project ({basis})", usd, f"${compact(usd)}"))
     return told
 
 

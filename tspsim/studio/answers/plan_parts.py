@@ -122,11 +122,25 @@ def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
             ", ".join(f"{name}: {_money(value)}" for name, value in plan["cost"].items()),
             *sources(document, "price"),
         ]
+    if "project" in plan and key in _PROJECT:
+        return [*_run(plan["project"]["run"]), *sources(document, "price" if key == "project_usd" else "")]
     told = plan["range"].get(key.removesuffix("_p99"))
     rows = (
         [f"Nine times of ten {duration(told['low'])} to {duration(told['high'])}."] if isinstance(told, Mapping) else []
     )
     return [*rows, f"Rests on: {plan['range']['basis']}."]
+
+
+_PROJECT = ("days", "project_goodput", "project_usd")
+
+
+def _run(run: Mapping[str, Any]) -> list[str]:
+    """What failures make of a run."""
+    return [
+        f"Work of {duration(run['work_s'])} takes {duration(run['elapsed_s'])}: {digits(run['failures'])} failures are "
+        f"expected, one in {duration(run['mtbf_s'])} of the whole machine (`project.failures`).",
+        f"A checkpoint every {duration(run['interval_s'])} of work, the interval that loses least.",
+    ]
 
 
 def _money(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ... import interface
 from ...errors import InputError
 from ...interface import Progress
-from ...units import compact
+from .offer_columns import NOTHING, OFFER_COLUMNS
 from .plan_figures import figures
 from .sort import Bought, Document, Figure, Pinned
 
@@ -24,36 +24,40 @@ class Plans:
             *of_cluster(question.cluster),
         ]
 
-    def facts(self, result: Any) -> dict[str, Any]:
+    def facts(self, question: Any, result: Any) -> dict[str, Any]:
         refused = "" if any(plan.ran for plan in result.plans) else str(interface.nothing_runs(result.plans))
         return {
             "refused": refused,
             "best": result.best.name if result.best is not None else None,
             "doubts": {plan.name: interface.doubts(result, plan) for plan in result.plans if plan.ran},
+            "projects": interface.project_of(question, result),
         }
 
-    def lines(self, document: Document) -> dict[str, list[Figure]]:
-        return {plan["name"]: figures(plan) for plan in document["plans"]}
+    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
+        return {plan["name"]: figures(plan) for plan in _with_projects(document, told)["plans"]}
 
     def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:
-        best = next((plan for plan in document["plans"] if plan["name"] == told["best"]), None)
+        plans = _with_projects(document, told)["plans"]
+        best = next((plan for plan in plans if plan["name"] == told["best"]), None)
         return None if best is None else Pinned(best["name"], figures(best), told["doubts"][best["name"]])
 
     def parts(self, document: Document, told: Mapping[str, Any]) -> list[Any]:
         from .plan_parts import parts
 
-        return parts(document, told)
+        return parts(_with_projects(document, told), told)
 
     def bought(self, question: Any, progress: Progress) -> Bought:
         decision = interface.compare(question, jobs=1, progress=progress).verdict
         if decision is None:
             raise InputError("has no offers to compare; state some", key="offers")
         document = decision.to_json()
-        names = [offer["name"] for offer in document["offers"]]
+        offers = document["offers"]
+        names = [offer["name"] for offer in offers]
+        columns = [column for column in OFFER_COLUMNS if any(column.of(offer) != NOTHING for offer in offers)]
         return Bought(
             words=list(decision.in_words()),
-            columns=list(_BOUGHT.values()),
-            rows=[[_cell(offer.get(key)) for key in _BOUGHT] for offer in document["offers"]],
+            columns=[column.name for column in columns],
+            rows=[[column.of(offer) for column in columns] for offer in offers],
             best=names.index(document["winner"]) if document["winner"] in names else None,
         )
 
@@ -61,23 +65,14 @@ class Plans:
         return not question.offers
 
 
-#: Keys of an offer's entry, and what they are called.
-_BOUGHT = {
-    "name": "offer",
-    "device": "device",
-    "gpus": "GPUs",
-    "plan": "plan",
-    "tokens_per_s": "tokens/s",
-    "tokens_per_usd": "tokens a dollar",
-    "tokens_per_joule": "tokens a joule",
-    "limit": "what limits it",
-}
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return compact(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+def _with_projects(document: Document, told: Mapping[str, Any]) -> Document:
+    """The answer with what the project takes in the entry of every plan, for tables and curves."""
+    projects = told.get("projects") or {}
+    if not projects:
+        return document
+    plans = [{**plan, "project": projects[plan["name"]]} if plan["name"] in projects else plan
+             for plan in document["plans"]]  # fmt: skip
+    return {**document, "plans": plans}
 
 
 def of_cluster(cluster: Any) -> list[tuple[str, str, str | None]]:

@@ -47,12 +47,13 @@ class Sort(Protocol):
         """Key, catalog and name of the entries that a question names; None where it names none there."""
         ...
 
-    def facts(self, result: Any) -> dict[str, Any]:
-        """What the page is told of an answer beside its JSON: ``best``, ``doubts``, ``refused``, ``drawn``."""
+    def facts(self, question: Any, result: Any) -> dict[str, Any]:
+        """What the page is told of an answer beside its JSON: ``best``, ``doubts``, ``refused``, ``drawn``,
+        ``projects``."""
         ...
 
-    def lines(self, document: Document) -> dict[str, list[Figure]]:
-        """Figures by what they are of: a curve draws a line each."""
+    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
+        """Figures by what they are of: a curve draws a line each; ``told`` is what :meth:`facts` tells."""
         ...
 
     def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:

@@ -11,7 +11,7 @@
   const typing = new Map();
   function push(event) {
     event.at = Date.now();
-    if (!["go", "find", "file"].includes(event.kind) && answer()) answer().setAttribute("data-changing", "");
+    if (!["go", "mend", "find", "file"].includes(event.kind) && answer()) answer().setAttribute("data-changing", "");
     const last = queue[queue.length - 1];
     if (last && last.kind === event.kind && event.kind === "field") Object.assign(last.values, event.values);
     else if (last && last.kind === event.kind && event.kind === "typed") last.value = event.value;

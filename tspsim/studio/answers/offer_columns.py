@@ -1,0 +1,84 @@
+"""Columns of a purchase's table: what they are called, and what stands in them of an offer's entry. No number is made
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...units import compact, digits, percent
+
+NOTHING = "–"
+Offer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class OfferColumn:
+    """A column: its name and the cell of an offer; :data:`NOTHING` where an offer has none."""
+
+    name: str
+    of: Callable[[Offer], str]
+
+
+def _stated(key: str) -> Callable[[Offer], str]:
+    def cell(offer: Offer) -> str:
+        value = offer.get(key)
+        if value is None:
+            return NOTHING
+        return compact(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+    return cell
+
+
+def _hour(offer: Offer) -> str:
+    usd = offer["rates"].get("usd")
+    return NOTHING if usd is None else f"${digits(usd)}"
+
+
+def _days(offer: Offer) -> str:
+    project = offer.get("project")
+    return NOTHING if project is None else digits(project["days"]) + _between(project, "days")
+
+
+def _dollars(offer: Offer) -> str:
+    project = offer.get("project")
+    usd = (project or {}).get("usd", {}).get(offer["rates"].get("basis"))
+    return NOTHING if project is None or usd is None else f"${compact(usd)}" + _between(project, "usd")
+
+
+def _between(project: Offer, key: str) -> str:
+    """Where a figure lies nine times of ten, behind it."""
+    ends = (project.get("likely") or {}).get(key)
+    return f" ({compact(ends[0])} to {compact(ends[1])})" if ends else ""
+
+
+def _goodput(offer: Offer) -> str:
+    project = offer.get("project")
+    return NOTHING if project is None else percent(project["run"]["goodput"])
+
+
+def _nodes(offer: Offer) -> str:
+    need = offer.get("need") or offer.get("service")
+    nodes = (need or {}).get("nodes")
+    return NOTHING if nodes is None else f"{nodes:,}"
+
+
+OFFER_COLUMNS = (
+    OfferColumn("offer", _stated("name")),
+    OfferColumn("device", _stated("device")),
+    OfferColumn("GPUs", _stated("gpus")),
+    OfferColumn("plan", _stated("plan")),
+    OfferColumn("load", _stated("load")),
+    OfferColumn("tokens/s", _stated("tokens_per_s")),
+    OfferColumn("$ a GPU hour", _hour),
+    OfferColumn("tokens a dollar", _stated("tokens_per_usd")),
+    OfferColumn("tokens a joule", _stated("tokens_per_joule")),
+    OfferColumn("days", _days),
+    OfferColumn("$ of the project", _dollars),
+    OfferColumn("goodput", _goodput),
+    OfferColumn("nodes that are enough", _nodes),
+    OfferColumn("why none is enough", _stated("too_small")),
+    OfferColumn("what it misses", _stated("misses")),
+    OfferColumn("what limits it", _stated("limit")),
+)
