@@ -104,6 +104,12 @@ def test_limits_of_the_search_are_kept() -> None:
     assert plan.degrees(8)["tp"] > 1
 
 
+def test_a_purchase_that_is_run_alone_answers_for_its_first_machine() -> None:
+    few = {"name": "best", "search": {"limits": ["schemes=tp"]}}
+    result, searched = tspsim.interface.answered(asked([few]))
+    assert result.best is not None and result.cluster["device"]["name"] == "mi300x" and searched
+
+
 def test_what_does_not_fit_is_refused_by_its_leanest_plan() -> None:
     big = {"model": "llama-3.1-405b", "pass": "training", "sequence": "8Ki", "global_batch": 16}
     offers = [{"name": "A", "cluster": {"device": "h100", "nodes": 1}}]

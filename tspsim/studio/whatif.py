@@ -140,7 +140,13 @@ def _drawing(parts: list[Said], points: dict[str, str], figure: str | None, titl
     drawn.update_layout(
         **LOOKS,
         height=280,
-        xaxis={**AXIS, "title": {"text": title}, "type": "category", "categoryarray": names},
+        xaxis={
+            **AXIS,
+            "title": {"text": title, "standoff": 12},
+            "automargin": True,
+            "type": "category",
+            "categoryarray": names,
+        },
         yaxis={**AXIS, "rangemode": "tozero"},
         legend={"orientation": "h", "y": 1.15},
         uirevision=title,

@@ -93,8 +93,9 @@ def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
     question = interface.load_text(text, file)
     sort = interface.sort_of(question)
     with interface.placed(question):
-        result, searched = interface.answered(question, lambda words, share: tell(words, share, None))
-    told = SORTS[sort].facts(question, result)
+        stated, searched = interface.best_stated(question, lambda words, share: tell(words, share, None))
+        result, _ = interface.answered(stated, lambda words, share: tell(words, share, None))
+    told = SORTS[sort].facts(stated, result)
     return {
         **told,
         "json": result.dumps() + "\n",
@@ -195,7 +196,7 @@ def folder(tell: Tell) -> dict[str, list[tuple[str, str]]]:
     """Files of this folder that can be named, with what they are, by the kind that they describe."""
     own: dict[str, list[tuple[str, str]]] = {kind: [] for kind in interface.FOLDERS}
     for path in _files(Path()):
-        with contextlib.suppress(TspsimError):
+        with contextlib.suppress(TspsimError, OSError, UnicodeDecodeError):  # who names it is told
             data = interface.mapping_of(path.read_text(encoding="utf-8-sig"), path)
             kind = interface.kind_of(path, data)
             if kind is not None:
