@@ -348,6 +348,32 @@ def test_a_wrong_start_is_refused_in_one_line(
     assert why in told and told.count("\n") == 1
 
 
+def test_a_page_that_opens_beside_others_has_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tabs of a server before this one ask while the first page is made."""
+    dash = pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
+    from tspsim.studio.server import opened
+
+    walk = dash.Dash._walk_assets_directory
+    monkeypatch.setattr(dash.Dash, "_walk_assets_directory", lambda app: time.sleep(0.4) or walk(app))
+    studio = opened(tmp_path, port=0)
+    running = threading.Thread(target=studio.run, daemon=True)
+    running.start()
+    address = studio.address.removeprefix("http://").rstrip("/")
+
+    def asked(path: str) -> bytes:
+        connection = HTTPConnection(address, timeout=20)
+        connection.request("GET", path)
+        return connection.getresponse().read()
+
+    first = threading.Thread(target=asked, args=("/",))
+    first.start()
+    time.sleep(0.1)
+    assert b"studio.js" in asked("/")
+    first.join()
+    studio.stop()
+    running.join(10.0)
+
+
 def test_the_server_refuses_strangers_and_frames(tmp_path: Path) -> None:
     pytest.importorskip("dash", reason="dash is not installed (extra 'studio')")
     from tspsim.studio.server import opened

@@ -42,6 +42,9 @@ def made(desks: Desks, start: str | None) -> Dash:
     for part in PARTS:
         part(desks, forms, start).join(app)
     app.server.add_url_rule("/leave/<tab>", "leave", lambda tab: _left(desks, tab), methods=["POST"])
+    # Dash looks at its files on the first request, and answers others meanwhile without them: tabs of a server before
+    # this one ask at once.
+    app.server.test_client().get("/")
     return app
 
 

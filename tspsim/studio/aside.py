@@ -8,7 +8,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from .answers.parts import heads, region
+from .answers.parts import heads, prose, region
 from .desks import WorkerTask
 from .part import WAIT_S, Said, StudioPart, one_by_one
 
@@ -112,4 +112,4 @@ def _bought(value: Mapping[str, Any]) -> list[Any]:
         )
         for at, cells in enumerate(value["rows"])
     ]
-    return [*map(html.P, value["words"]), region("Offers", heads(value["columns"]), rows)]
+    return [*(html.P(prose(each)) for each in value["words"]), region("Offers", heads(value["columns"]), rows)]

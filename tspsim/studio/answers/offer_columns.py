@@ -32,7 +32,7 @@ def _stated(key: str) -> Callable[[Offer], str]:
 
 
 def _hour(offer: Offer) -> str:
-    usd = offer["rates"].get("usd")
+    usd = offer["rates"]["usd_per_gpu_hour"].get(offer["rates"]["basis"])
     return NOTHING if usd is None else f"${digits(usd)}"
 
 

@@ -39,10 +39,10 @@ def about(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
     head = [html.Th(word, scope="col") for word in ("what", "value", "source", "basis")]
     return [
         *details("What the named entries are", [html.Ul(facts)], facts),
-        *details("Notes", [html.Ul([html.Li(each) for each in lines])], lines),
+        *details("Notes", [html.Ul([html.Li(prose(each)) for each in lines])], lines),
         *details(
             "Assumed; each can be switched",
-            [html.Ul([html.Li(each) for each in document["defaults"]])],
+            [html.Ul([html.Li(prose(each)) for each in document["defaults"]])],
             document["defaults"],
         ),
         *details(
@@ -69,6 +69,11 @@ def heads(columns: Sequence[str]) -> list[Any]:
     return [html.Th(name, scope="col") for name in columns]
 
 
+def prose(text: str) -> list[Any]:
+    """A text with what stands between backticks as code."""
+    return [html.Code(part) if at % 2 else part for at, part in enumerate(text.split("`"))]
+
+
 def capital(text: str) -> str:
     """A sentence's begin."""
     return text[:1].upper() + text[1:]
@@ -85,7 +90,7 @@ def explained(figure: Figure, of: str, reasons: Sequence[str]) -> list[Any]:
 def folded(label: str, reasons: Sequence[str]) -> Any:
     """Sentences that fold out of "why?"."""
     summary = html.Summary("why?", **{"aria-label": label})
-    return html.Details([summary, html.Div([html.P(each) for each in reasons])], className="why")
+    return html.Details([summary, html.Div([html.P(prose(each)) for each in reasons])], className="why")
 
 
 def sources(document: Document, word: str) -> list[str]:
