@@ -48,7 +48,7 @@ def main() -> None:
         page.screenshot(path=HERE / "studio.png")
         link = page.url.partition("#")[2]
         page.click("#what-if summary")
-        page.select_option("#number", "workload/sequence")
+        page.fill("#number", "workload.sequence")
         page.wait_for_selector("#curve-graph .js-line", timeout=PATIENCE_MS)
         page.wait_for_function("() => document.querySelector('#curve-told').textContent === ''", timeout=PATIENCE_MS)
         page.wait_for_timeout(1000)

@@ -115,6 +115,10 @@ def test_form_and_text_follow_each_other_and_what_is_wrong_is_marked(tab: Tab) -
     tab.shows("#problem", "line 6: first.yaml: plans.TP4-SP2")
     assert "▶6" in page.inner_text("#lines") and "stale" in page.get_attribute("#answer", "class")
     assert page.query_selector('.row.wrong[data-path="plans/1"]') is not None
+    page.click("#mend button")  # it stands in another section than the form shows
+    tab.shows("#level-title", "TP4-SP2")
+    page.click("nav button >> nth=0")
+    tab.shows("#level-title", "question")
     tab.type("tp: 5", "tp: 4").fresh()
     assert page.inner_text("#problem") == "" and page.query_selector(".row.wrong") is None
     tab.type("pass: forward", "pass: [")
@@ -158,7 +162,7 @@ def test_pins_stand_side_by_side_and_a_number_slides(tab: Tab) -> None:
     page.click("#pin")
     tab.pinned(before + 1)
     page.click("#what-if summary")
-    page.select_option("#number", "workload/sequence")
+    page.fill("#number", "workload.sequence")
     tab.shows("#slide-name", "workload.sequence: 8Ki")
     page.wait_for_selector("#curve-graph .js-line", timeout=PATIENCE_MS)
     page.focus("#slide [role=slider]")
@@ -245,6 +249,7 @@ def test_own_files_and_shipped_scenarios_begin_a_question(tab: Tab, folder: Path
     page.focus("#load [role=slider]")
     page.keyboard.press("End")
     tab.shows("#load-name", "concurrency 16").shows("#at-load", "first token after")
+    page.wait_for_selector("#load-graph .js-line", timeout=PATIENCE_MS)
     page.fill("#start", "tsp-8x-h100")
     tab.says("name: tsp-8x-h100").fresh()
     assert (page.text_content("#command") or "").startswith("tspsim run tsp-8x-h100")
