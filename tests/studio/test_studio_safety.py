@@ -119,7 +119,15 @@ def refusal(desk: TabProcesses, name: str, *arguments: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "model", ["/etc/passwd", "link.yaml", "../outside0/secret.yaml", "/proc/self/../../etc/hosts.json"]
+    "model",
+    [
+        "/etc/passwd",
+        "link.yaml",
+        "../outside0/secret.yaml",
+        "/proc/self/../../etc/hosts.json",
+        "/proc/self/environ",
+        "/proc/1/cmdline",
+    ],
 )
 def test_no_path_leads_out_of_the_folder(desk: TabProcesses, model: str) -> None:
     told = refusal(desk, "answer", QUESTION.replace("llama-3.1-8b", model), "q.yaml")

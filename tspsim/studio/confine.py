@@ -20,8 +20,12 @@ MEMORY_BYTES = 6 * 2**30
 #: Seconds of a processor for one answer.
 PROCESSOR_S = 900
 OUTSIDE = "lies outside the folder that the studio was started in"
-#: What programs read of a machine that is none of its users'.
-_SYSTEM = ("/proc", "/sys", "/dev", "/usr/lib", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/localtime", "/lib")
+#: What programs read of a machine that is none of its users'; of processes only how large this one is.
+_SYSTEM = (
+    *(f"/proc/{name}" for name in ("self/statm", "self/stat", "self/status", "cpuinfo", "meminfo", "stat")),
+    *("/sys/devices/system", "/sys/fs/cgroup", "/dev/null", "/dev/urandom"),
+    *("/usr/lib", "/usr/local/lib", "/usr/share/zoneinfo", "/etc/localtime", "/lib"),
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
