@@ -309,6 +309,25 @@ def test_what_is_asked_anew_replaces_what_was_asked(desk: TabProcesses) -> None:
     assert not process.is_alive()
 
 
+def test_an_answer_that_was_begun_is_that_of_the_question(folder: Path) -> None:
+    desks = Desks(folder)
+    desk = desks.of("tab")
+    other = QUESTION.replace("4Ki", "8Ki")
+    desk.begin(QUESTION, "q.yaml")
+    begun = desk.lanes["front"].job
+    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.asked == 1
+    assert begun is not None and begun.wait(60.0) and begun.value["best"] == "TP8"
+    desk.begin(other, "q.yaml")  # somebody typed, and took it back
+    assert desk.answer(1, QUESTION, "q.yaml") is begun and desk.asked == 1
+    again = desk.answer(1, QUESTION, "q.yaml", again=True)
+    assert again is not begun and again is not None and again.wait(60.0) and again.value == begun.value
+    third = desk.ask("front", "rest", 600.0)
+    desk.answering = third
+    desk.begin(other, "q.yaml")  # nothing is ended for it
+    assert not third.over
+    desks.close()
+
+
 def test_a_process_that_is_killed_says_so_and_the_next_one_answers(desk: TabProcesses) -> None:
     job = desk.ask("front", "rest", 600.0)
     time.sleep(0.05)
@@ -405,7 +424,14 @@ def test_the_server_refuses_strangers_and_frames(tmp_path: Path) -> None:
     update = "/_dash-update-component"
     assert status("POST", update, b"{}", Origin="http://evil.example")[0] == 403
     assert status("POST", update, b"{}")[0] == 403
-    assert status("POST", "/leave/x", Origin=f"http://127.0.0.1:{port}")[0] == 204
+    own = {"Origin": f"http://127.0.0.1:{port}", "Content_Type": "application/json"}
+    assert status("POST", "/leave/x", **own)[0] == 204
+    assert status("POST", "/begin/x", b'{"text": "", "file": ""}', Content_Type="application/json")[0] == 403
+    for body in (b"", b"[]", b"{", b'{"text": 1, "file": ""}'):
+        assert status("POST", "/begin/x", body, **own)[0] == 400
+    for said in ('"values": {"a": 1}', '"values": {"workload/sequence": "8Ki"}'):
+        assert status("POST", "/begin/x", f'{{"text": "[", "file": "q.yaml", {said}}}'.encode(), **own)[0] == 204
+    assert not studio.desks.processes()
     for path in (
         "/assets/../../../../etc/passwd",
         "/assets/%2e%2e/%2e%2e/app.py",

@@ -167,6 +167,8 @@ class TabProcesses:
         self.asked = 0
         self._asked = ("", "")
         self.answering: WorkerTask | None = None
+        #: What was begun before it was asked: text and file, and what answers them.
+        self._begun: tuple[tuple[str, str], WorkerTask] | None = None
         self.document: dict[str, Any] | None = None
         self.value: dict[str, Any] | None = None
         #: What the curve that was asked for last is of, and the jobs beside the answer.
@@ -196,9 +198,19 @@ class TabProcesses:
             if number < self.asked:
                 return None
             if self.answering is None or (number, text, file) != (self.asked, *self._asked) or again:
-                self.answering = self.ask("front", "answer", text, file)
+                begun, self._begun = self._begun, None
+                if begun is not None and begun[0] == (text, file) and not begun[1].cancelled and not again:
+                    self.answering = begun[1]
+                else:
+                    self.answering = self.ask("front", "answer", text, file)
                 self.asked, self._asked = number, (text, file)
             return self.answering
+
+    def begin(self, text: str, file: str) -> None:
+        """Begin the answer of a question that is about to be asked, where nothing else is under way."""
+        with self._asking:
+            if self.answering is None or self.answering.over:
+                self._begun = (text, file), self.ask("front", "answer", text, file)
 
     def done(self, lane: str, name: str, *arguments: Any, seconds: float = 60.0) -> Any:
         """What a short job gives back.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from ..errors import InputError
@@ -21,15 +21,20 @@ class Keep(StudioPart):
     def join(self, app: Dash) -> None:
         """Bind files to their buttons."""
         app.callback(
-            Output("numbers", "children"),
             Output("command", "children"),
             Output("script", "children"),
+            Input("question", "data"),
+            prevent_initial_call=True,
+        )(self.copied)
+        app.callback(
+            Output("numbers", "children"),
             Output("keys", "children"),
             Output("keys-of", "data"),
-            Input("question", "data"),
+            Input("answered", "data"),  # the answer does not wait for them
+            State("question", "data"),
             State("keys-of", "data"),
             prevent_initial_call=True,
-        )(self.about)
+        )(self.named)
         app.callback(
             Output("saved", "children"),
             Output("asked", "hidden"),
@@ -50,15 +55,14 @@ class Keep(StudioPart):
             running=one_by_one("write-tick"),
         )(self.write)
 
-    def about(self, question: Said | None, keys_of: str | None) -> tuple[Any, ...]:
-        """Numbers that may slide, the question as a command and as a script, and the keys that may be looked for."""
+    def copied(self, question: Said | None) -> tuple[str, str]:
+        """The question as a command and as a script."""
         if question is None:
             raise PreventUpdate
         try:
             data = mapping_of(question["text"], Path(question["file"]))
         except InputError:
-            return no_update, "", "", no_update, no_update
-        form, sort = self.forms.of(data), sort_of(data)
+            return "", ""
         try:
             base = mapping_of(question["base"], Path("base.yaml"))
         except InputError:
@@ -66,13 +70,23 @@ class Keep(StudioPart):
         one = kept.line(question["start"], base, data)
         whole = kept.command(question["text"], question["file"])
         command = f"{one}\n\n# or, with a file of its own:\n{whole}" if one else whole
-        script = kept.script(data, question["file"])
+        return command, kept.script(data, question["file"])
+
+    def named(self, _answered: Said | None, question: Said | None, known: str | None) -> tuple[Any, Any, str]:
+        """Numbers that may slide, and the keys that may be looked for, where they are others than before."""
+        if question is None:
+            raise PreventUpdate
+        try:
+            data = mapping_of(question["text"], Path(question["file"]))
+        except InputError:
+            raise PreventUpdate from None
+        form = self.forms.of(data)
         sliding = numbers.sliding(form, data)
-        known = f"{sort} {' '.join(sliding)}"
-        if known == keys_of:
-            return no_update, command, script, no_update, known
+        now = f"{sort_of(data)} {' '.join(sliding)}"
+        if now == known:
+            raise PreventUpdate
         keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
-        return [html.Option(value=title) for title in sliding], command, script, keys, known
+        return [html.Option(value=title) for title in sliding], keys, now
 
     def write(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 from dash.exceptions import PreventUpdate
+from flask import request
 
 from ..errors import InputError, printable
 from ..interface import mapping_of
@@ -79,6 +80,24 @@ class Turns(StudioPart):
             State("pins", "data"),
             prevent_initial_call=True,
         )(self.turn)
+        app.server.add_url_rule("/begin/<tab>", "begin", self.begin, methods=["POST"])
+
+    def begin(self, tab: str) -> tuple[str, int]:
+        """Begin the answer of a question that the page is about to ask: its text, or one with values in its fields.
+        The turn that asks it finds the answer under way."""
+        said = request.get_json(silent=True)
+        if not isinstance(said, dict):
+            return "", 400
+        text, file, fields = (said.get(key) for key in ("text", "file", "values"))
+        if not (isinstance(text, str) and isinstance(file, str)):
+            return "", 400
+        try:
+            now = edits.typed(self.forms, text, fields)[0] if isinstance(fields, dict) else text
+        except (InputError, LookupError, TypeError, ValueError):
+            return "", 204  # what is wrong is told when it is asked
+        if now != text or fields is None:
+            self.desks.of(tab).begin(now, file)
+        return "", 204
 
     def turn(
         self,

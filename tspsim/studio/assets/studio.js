@@ -1,6 +1,6 @@
 /* Small glue: waits until typing rests, dims what is no longer the answer, copies, says when the tab closes. */
 (function () {
-  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500;
+  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500, RESTED_MS = 250;
   let waiting = null, number = 0, busy = 0, begun = false, turning = null, same = false, changed = 0, settled = 0;
   const none = () => window.dash_clientside.no_update;
   const answer = () => document.getElementById("answer");
@@ -65,6 +65,7 @@
       },
       fresh: function (question, answered) {
         same = Boolean(question && answered && question.n === answered.n);
+        asked = question;
         settle();
         document.querySelectorAll(".row").forEach((row) => {
           const path = (answered && answered.n === question.n && answered.path) || "";
@@ -87,9 +88,21 @@
     waiting = setTimeout(() => push({ kind: "typed", value: text }), WAIT_MS);
   }
 
+  /* Whoever changes the question waits for its answer alone: it begins before the page's own parts hear of the change. */
+  let asked = null;
+  function begin(more) {
+    if (!asked || !same || queue.length || Date.now() - changed < RESTED_MS) return;
+    const said = Object.assign({ text: asked.text, file: asked.file }, more);
+    const headers = { "Content-Type": "application/json" };
+    const tab = document.querySelector("[data-tab]").dataset.tab;
+    fetch("/begin/" + tab, { method: "POST", headers: headers, body: JSON.stringify(said) }).catch(() => {});
+  }
   document.addEventListener("input", (event) => {
     const from = event.target.closest && event.target.closest(".ask, .editor");
     if (!from || event.target.id === "find" || !answer()) return;
+    if (event.target.id === "yaml") begin({ text: event.target.value });
+    else if (event.target.id.includes('"field"'))
+      begin({ values: { [JSON.parse(event.target.id).path]: event.target.value } });
     changed = Date.now();
     if (event.target.id.includes('"field"')) {
       const { value, selectionStart } = event.target;
@@ -97,7 +110,7 @@
     }
     answer().setAttribute("data-changing", "");
     setTimeout(settle, FORGET_MS + 50);
-  });
+  }, true);
   /* What is typed into a field that offers entries replaces the one that it names. */
   let held = "";
   document.addEventListener("pointerdown", () => (held = ""));
