@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -80,11 +81,11 @@ class Keep(StudioPart):
             data = mapping_of(question["text"], Path(question["file"]))
         except InputError:
             raise PreventUpdate from None
-        form = self.forms.of(data)
-        sliding = numbers.sliding(form, data)
-        now = f"{sort_of(data)} {' '.join(sliding)}"
+        now = f"{sort_of(data)} {_shape(data)}"
         if now == known:
             raise PreventUpdate
+        form = self.forms.of(data)
+        sliding = numbers.sliding(form, data)
         keys = [html.Option(value=path.replace("/", ".")) for path, _ in form.keys(data)]
         return [html.Option(value=title) for title in sliding], keys, now
 
@@ -144,3 +145,13 @@ class Keep(StudioPart):
             asked = [(pin["text"], pin["file"]) for pin in pins] or asked
             page = "reports/pins.html"
         return desk.ask("file", "report", asked, page, replace)
+
+
+def _shape(data: Any) -> str:
+    """What sections, lists and keys a question has; names and kinds, and no other values."""
+    if isinstance(data, Mapping):
+        told = (
+            f"{key}:{value}" if key in ("name", "kind") else f"{key}:{_shape(value)}" for key, value in data.items()
+        )
+        return f"{{{','.join(told)}}}"
+    return f"[{','.join(map(_shape, data))}]" if isinstance(data, list) else ""
