@@ -235,6 +235,14 @@ def test_what_takes_long_is_cancelled_and_what_dies_is_told(tab: Tab, studio: An
     tab.shows("#problem", "ended from outside (signal 9)")
     page.fill("#yaml", before)
     tab.says(before).fresh()
+    name = tab.name
+    front = studio.desks.processes()[name]["front"]
+    page.goto("about:blank")  # its processes end with it
+    for _ in range(200):
+        if name not in studio.desks.processes() and not Path(f"/proc/{front}").exists():
+            break
+        page.wait_for_timeout(50)
+    assert name not in studio.desks.processes() and not Path(f"/proc/{front}").exists()
 
 
 @pytest.mark.slow
