@@ -229,8 +229,9 @@ def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
     ``gpu_hours``, ``usd`` by basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them
     of offers. Nothing where the question has none.
 
-    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": {"model": "llama-3.1-8b", "pass": "forward"}}
-    >>> question = load(asked | {"plans": [{"name": "TP8", "tp": 8}], "project": {"tokens": "1G"}})
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
+    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [{"name": "TP8", "tp": 8}]}
+    >>> question = load(asked | {"project": {"tokens": "1G"}})
     >>> sorted(project_of(question, simulate(question))["TP8"])
     ['days', 'gpu_hours', 'kwh', 'run', 'usd']
     """
@@ -282,7 +283,7 @@ def answered(question: Asked | Source, progress: Progress | None = None, **how: 
         As :func:`best_stated` and :func:`tspsim.simulate` raise them.
 
     >>> few = {"name": "best", "search": {"limits": ["schemes=tp"]}}
-    >>> work = {"model": "llama-3.1-8b", "pass": "forward"}
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
     >>> answered({"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [few]})[0].best.ran
     True
     """
