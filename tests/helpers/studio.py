@@ -12,6 +12,23 @@ from typing import Any
 FRESH = """() => { const answer = document.querySelector('#answer');
     return answer && answer.className === 'answer' && !answer.hasAttribute('data-changing'); }"""
 PATIENCE_MS = 90_000
+QUESTION = """\
+name: small
+cluster: {device: h100, nodes: 1}
+workload: {model: llama-3.1-8b, pass: forward, sequence: 4Ki}
+plans: [{name: TP8, tp: 8}]
+"""
+FLEET = """\
+name: several
+cluster: {device: h100, nodes: 4, fabric: rails-400g}
+jobs:
+  - name: train
+    nodes: 2
+    steps: 1000
+    workload: {model: llama-3.1-8b, pass: training, sequence: 4Ki}
+    plan: {tp: 8}
+  - {name: other, hours: 3 h, nodes: 4}
+"""
 
 
 class Tab:
