@@ -17,7 +17,7 @@ from ..units import duration
 from .causes import Causes, causes_of
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
 from .match import align, stated_sizes, within_padding
-from .names import waits
+from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered, plan_named
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace, busy_s
@@ -433,25 +433,39 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
+    eight = np.array([narrow(name) for name in names.tolist()], bool)
     found = np.full(len(measured), -1, np.int64)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
-        lanes = _lanes(named, of_transfers)
-        for own in lanes:
+        splits: dict[str, int] | None = None
+        for own in _lanes(named, of_transfers):
             mine = rows[np.isin(phases[rows], own)] if own else rows
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
             if len(mine) and theirs:
                 if "grouped_gemm" not in kinds[mine]:  # a kernel an expert
                     theirs = [index for index in theirs for _ in range(operations[index].calls)]
+                if splits:
+                    theirs = [i for i in theirs for _ in range(splits.get(operations[i].joins, 1))]
                 given = align(
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
-                    waiting[mine].tolist(),
+                    waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
                 found[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
+                if splits is None and not any(shapes[mine].tolist()):
+                    splits = _splits(operations, theirs, Counter(found[mine[kinds[mine] == "gemm"]].tolist()))
     return found
+
+
+def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:
+    """How many kernels a product of several weights is: who runs one a weight does so backward as well."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for index in own:
+        if operations[index].joins:
+            counts[operations[index].joins].append(kernels.get(index, 0))
+    return {role: max(1, int(np.median(count))) for role, count in counts.items()}
 
 
 def _lanes(named: set[str], of_transfers: bool) -> list[tuple[str, ...]]:

@@ -90,6 +90,20 @@ def waits(kernel: str) -> bool:
     return _waits(kernel, changes())
 
 
+#: Types of eight bits and fewer as libraries write them into names of kernels.
+_NARROW = re.compile(r"fp8|e4m3|e5m2|mxfp|nvfp4|fp4|_f8_|f8f8|int8|int4|w4a16|w8a8", re.IGNORECASE)
+
+
+@remembered(65_536)
+def narrow(kernel: str) -> bool:
+    """Whether a kernel's name states operands of eight bits or fewer.
+
+    >>> narrow("fp8_ptp128c::GemmKernel"), narrow("sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n")
+    (True, False)
+    """
+    return _NARROW.search(kernel) is not None
+
+
 @remembered(65_536)
 def _waits(kernel: str, version: int) -> bool:
     return any(re.search(pattern, kernel) for rule in KERNEL_NAMES.values() for pattern in rule.waits)

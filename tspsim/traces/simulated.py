@@ -35,6 +35,8 @@ _BY_ROLE = {
     Role.EMBEDDING: "embedding",
     Role.LOSS: "loss",
 }
+_JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
+_WIDE = frozenset({"fp32", "fp16", "bf16"})
 _BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "add": "elementwise", "copy": "quantize"}
 
 
@@ -85,6 +87,24 @@ class Operation:
     def computes(self) -> Computes:
         """What it makes of a product; the output where it is none."""
         return self.operator.computes if self.operator is not None else Computes.OUTPUT
+
+    @property
+    def joins(self) -> str:
+        """The role of a product of several weights (Q, K and V; gate and up), which others multiply one by one."""
+        return self.operator.role if self.operator is not None and self.operator.role in _JOINED else ""
+
+    @property
+    def of_dense_mlp(self) -> bool:
+        """Whether it is a product of a dense MLP, or of shared experts."""
+        return self.kind == "gemm" and self.operator is not None and self.operator.role in (Role.GATE_UP, Role.DOWN)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is a product whose operands have 16 bits and more."""
+        operator = self.operator
+        if operator is None or self.kind not in ("gemm", "grouped_gemm"):
+            return False
+        return operator.dtype in _WIDE and getattr(operator, "weight_dtype", None) in (None, *_WIDE)
 
     @property
     def calls(self) -> int:
