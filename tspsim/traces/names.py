@@ -326,13 +326,13 @@ KERNEL_NAMES.register(
                 r"activation18",
                 r"gated_act",
             ),
-            "norm": (r"rmsnorm|RMSNorm|Rmsnorm|rms_norm|layernorm|ln_fwd_kernel|ln_bwd_kernel|norm_quant",),
+            "norm": (r"rmsnorm|RMSNorm|Rmsnorm|rms_norm|layernorm|ln_(fwd|bwd)_\w*kernel|norm_quant",),
             "quantize": (
                 r"per_token_cast|per_channel_cast|cast_back",
                 r"per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
                 r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
                 r"group_quant|_quant_kernel(?!.*norm)|float8_cast|cvt_fp",
-                r"grouped_gemm::cuda::utils::transpose|batched_transpose",
+                r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose",
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
