@@ -10,8 +10,11 @@ import pytest
 from helpers.profiles import kineto, of_lane, written
 
 import tspsim
-from tspsim.calibration.traces import calibrate_traces, fitted
+from tspsim.calibration.traces import TracedOperator, calibrate_traces, fitted
 from tspsim.cli import main
+from tspsim.hardware import load_device
+from tspsim.hardware.pricers import bound_of, in_steps
+from tspsim.operators import Gemm, MemoryBound
 from tspsim.question import look_up
 from tspsim.traces.simulated import Simulated
 
@@ -57,6 +60,36 @@ def test_one_shape_is_a_factor_with_a_wide_range(runs: list[tuple[Path, Path]]) 
     alone = fits["DecodeAttention"]
     assert (alone.rows, alone.start_us, alone.high) == (1, 0.0, 1.6)
     assert fitted([], "") == ()
+
+
+def seen(operator: Any, model_us: float, measured_us: float, bound: str = "", kernels: float = 1.0) -> TracedOperator:
+    return TracedOperator(operator, 1e-6 * model_us, 1e-6 * measured_us, 36, kernels, 4.5e-6, bound)
+
+
+def test_short_kernels_are_a_start_and_long_ones_a_factor() -> None:
+    """A norm of 32 tokens takes what any kernel takes; one of 8,192 tells what moving bytes takes."""
+    short, long = MemoryBound("add_rmsnorm", 1_000_000.0, 32), MemoryBound("add_rmsnorm", 200_000_000.0, 8192)
+    (alone,) = fitted([seen(short, 1.4, 4.7)], "a test")
+    assert (round(alone.start_us, 3), alone.factor) == (3.3, 1.0)
+    both = fitted([seen(short, 1.4, 4.7), seen(long, 48.0, 70.5)], "a test")[0]
+    assert both.start_us + both.factor * 48.0 == pytest.approx(70.5, rel=1e-3)
+    # Five short kernels of an operator are no outlier of a model that has one.
+    (several,) = fitted([seen(MemoryBound("rope", 700_000.0, 32), 1.7, 24.0, kernels=5.0)], "a test")
+    assert several.factor == 1.0 and several.start_us == pytest.approx(22.3)
+
+
+def test_products_of_bytes_teach_nothing_of_products_of_arithmetic() -> None:
+    device = load_device("mi300x")
+    narrow = [Gemm(32, n, k) for n, k in ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288))]
+    wide = Gemm(8192, 5120, 2880)
+    assert {bound_of(device, gemm) for gemm in narrow} == {"bytes"} and bound_of(device, wide) == "arithmetic"
+    fits = fitted([seen(gemm, 10.0 * (1 + i), 13.0 * (1 + i), "bytes") for i, gemm in enumerate(narrow)], "a test")
+    assert [fit.bound for fit in fits] == ["bytes"] and fits[0].factor == pytest.approx(1.3, rel=1e-2)
+    taught = type("Taught", (), {
+        "spec": type("Spec", (), {"in_steps": fits}), "peak_flops_per_s": device.peak_flops_per_s,
+        "hbm_bytes_per_s": device.hbm_bytes_per_s,
+    })()  # fmt: skip
+    assert in_steps(taught, narrow[0]) is fits[0] and in_steps(taught, wide) is None
 
 
 def test_the_command_writes_a_device_that_steps_are_priced_by(

@@ -93,7 +93,7 @@ def _from_traces(
         fits.add_column(name, justify="left" if name == "operator" else "right")
     for fit in found.fits:
         cells = (duration(fit.start_us * 1e-6), f"{fit.factor:.3f}", f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
-        fits.add_row(Text(fit.operator), *cells)
+        fits.add_row(Text(f"{fit.operator}, bound by its {fit.bound}" if fit.bound else fit.operator), *cells)
     steps = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kernels of", "measured", "before", "after", "by the others"):
         steps.add_column(name, justify="left" if name == "kernels of" else "right")
