@@ -83,7 +83,7 @@ def _parser() -> Callable[[bytes], list[Event]]:
     return parse
 
 
-class _Reading:
+class EventsKept:
     """What is kept of a file while it is read."""
 
     def __init__(self) -> None:
@@ -172,13 +172,20 @@ def _of_operator(raw: bytes) -> tuple[str, int]:
     return "", external
 
 
-def read_kineto(path: Path) -> FilePart:
-    """Read a file; raises InputError where it has no events."""
-    ending, reading = Ending(), _Reading()
+def read_events(path: Path, reading: EventsKept) -> Ending:
+    """Give a file's events to what keeps them, piece by piece; returns how the file ends and what stands beside them."""
+    ending = Ending()
     for found in events(path, _parser(), _lenient, ending):
         for event in found:
             if event[0]:
                 reading.take(event)
+    return ending
+
+
+def read_kineto(path: Path) -> FilePart:
+    """Read a file; raises InputError where it has no events."""
+    reading = EventsKept()
+    ending = read_events(path, reading)
     missing = []
     if not ending.whole:
         missing.append("the file's end: it is cut off, and whole events before the cut are kept")
@@ -238,7 +245,7 @@ def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
     return found
 
 
-def _marks(reading: _Reading, rank: int, origin: float) -> list[Mark]:
+def _marks(reading: EventsKept, rank: int, origin: float) -> list[Mark]:
     return [
         Mark(rank, name, (start - origin) / 1e6, (end - origin) / 1e6, reading.threads.words[thread])
         for name, thread, start, end in sorted(reading.notes, key=lambda note: (note[2], -note[3]))
@@ -246,14 +253,14 @@ def _marks(reading: _Reading, rank: int, origin: float) -> list[Mark]:
     ]
 
 
-def _rows(reading: _Reading, rank: int) -> tuple[Rows, float]:
+def _rows(reading: EventsKept, rank: int) -> tuple[Rows, float]:
     """Kernels as rows, each with what launched it; the time that is zero."""
     rows = Rows()
     if not reading.kernels:
         return rows, 0.0
     reading.kernels.sort(key=lambda kernel: kernel[2])
     origin = min(reading.kernels[0][2], min((note[2] for note in reading.notes), default=reading.kernels[0][2]))
-    operator_of = _Operators(reading)
+    operator_of = Launchers(reading)
     in_graph: dict[int, int] = {}
     autograd = _Spans(reading)
     phases = [(start, end, thread, phase) for name, thread, start, end in reading.notes if (phase := phase_of(name))]
@@ -314,7 +321,7 @@ def _phase(
 class _Spans:
     """When autograd's engine was at work, by thread."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: EventsKept) -> None:
         self._of: dict[int, tuple[list[float], list[float]]] = {}
         back = {number for number, word in enumerate(reading.op_name.words) if word.startswith(_BACKWARD)}
         for index in sorted(
@@ -369,10 +376,10 @@ def _collective_bytes(arguments: dict[str, Any]) -> float:
     return float(elements * width)
 
 
-class _Operators:
+class Launchers:
     """Finds the operator that launched a kernel: by external id, else the innermost one around the launching call."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: EventsKept) -> None:
         self._reading = reading
         order = np.argsort(np.frombuffer(reading.run_correlation or array("q", [0]), np.int64), kind="stable").tolist()
         order = order[: len(reading.run_correlation)]

@@ -74,15 +74,16 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _SEVERAL = frozenset({"attention", "linear_attention", "grouped_gemm", "optimizer"})
 
 #: Worth of the first kernel of an operator's kind, of one that may stand for it, of a helper; what it costs to leave a
-#: kernel over or an operator empty. Only their order matters: a heavy kernel is never given up for small ones.
-_OWN, _STANDS_FOR, _HELPS = 3.0, 1.5, 0.1
+#: kernel over or an operator empty. Only their order matters: a heavy kernel is never given up for small ones. Whole
+#: numbers, so that equal assignments are equal, whatever was added before them.
+_OWN, _STANDS_FOR, _HELPS = 60.0, 30.0, 2.0
 _HEAVIER = 4.0
-_LEFT, _EMPTY, _FURTHER = 0.3, 0.5, 0.4
+_LEFT, _EMPTY, _FURTHER = 6.0, 10.0, 8.0
 #: … of a product that joins several weights: where kernels are more than operators, it is the one that was not joined.
-_FURTHER_OF_JOINED = 0.7
-_NEVER = -1e6
+_FURTHER_OF_JOINED = 14.0
+_NEVER = -(2.0**26)
 #: Assignments of so equal worth are one as good as the other.
-_SAME = 1e-6
+_SAME = 0.5
 #: How many operators apart the two gradients of one product stand at most.
 _TWINS = 4
 
