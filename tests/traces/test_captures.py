@@ -34,7 +34,10 @@ def capture_of(path: Path, kernels: list[str], *, named: bool = True, missing: i
             {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": start - 1.0, "dur": 5.0,
              "args": {"External id": number, "Input Dims": dims}}
         )  # fmt: skip
-        said = {"External id": number, **({"kernel": kernel.removeprefix("void ").removesuffix("(char*)")} if named else {})}
+        said = {
+            "External id": number,
+            **({"kernel": kernel.removeprefix("void ").removesuffix("(char*)")} if named else {}),
+        }
         events.append(call("hipExtModuleLaunchKernel" if named else "cudaLaunchKernelExC", start, number, said))
     events.append(call("hipStreamEndCapture", 1e5, 3, {}))
     document = kineto([], device="mi300x")

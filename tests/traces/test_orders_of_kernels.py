@@ -17,6 +17,7 @@ from tspsim.traces.lay import matched
 from tspsim.traces.names import narrow
 from tspsim.traces.simulated import Operation, Simulated, ordered
 
+
 @pytest.fixture(scope="module")
 def operations(tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     """What a rank does in a training step of deepseek-v2-lite over 8 GPUs: two layers of it, forward and back."""

@@ -15,7 +15,6 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import InputError
 from .kinds import UNKNOWN
@@ -125,7 +124,9 @@ def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
                 kinds[row] = kind_of(names[row], operator[row])
     if not told:
         files = ", ".join(str(each.file.name) for each in captures)
-        raise InputError(f"is of other graphs than {files} captures: no kernel has the same name", file=str(trace.files[0]))
+        raise InputError(
+            f"is of other graphs than {files} captures: no kernel has the same name", file=str(trace.files[0])
+        )
     columns, words = dict(trace.columns), dict(trace.words)
     for column, values in (("operator", operator), ("shapes", shapes), ("kind", kinds)):
         distinct = list(dict.fromkeys(values))

@@ -73,7 +73,7 @@ def _parser() -> Callable[[bytes], list[Event]]:
     def parse(text: bytes) -> list[Event]:
         try:
             found = decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(str(error)) from None
         kept = [event for event in found if event.ph == "X" and event.cat in _KEPT]
         if not all(_timed(event.ts, event.dur) for event in kept):
