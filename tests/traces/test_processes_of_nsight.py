@@ -17,8 +17,8 @@ def export(path: Path, *, processes: int = 2, own_device: bool = True, old: bool
     with closing(sqlite3.connect(path)) as base:
         name, owner = ("shortName", "") if old else ("demangledName", ", globalPid")
         base.execute(
-            f"create table CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, {name}, gridX, gridY,"
-            f" gridZ{owner})"
+            "create table CUPTI_ACTIVITY_KIND_KERNEL "
+            f"(start, end, deviceId, streamId, correlationId, {name}, gridX, gridY, gridZ{owner})"
         )
         base.execute("create table CUPTI_ACTIVITY_KIND_RUNTIME (start, end, correlationId, globalTid)")
         base.execute("create table NVTX_EVENTS (start, end, text, textId, globalTid)")

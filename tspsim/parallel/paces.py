@@ -46,7 +46,8 @@ def paced(
 ) -> Callable[[Operator, float], float] | None:
     """``f(operator, seconds)`` → seconds that the kernel takes on a device; None where all are as they were measured.
 
-    Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and no more.
+    Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
+    no more.
     """
     here = [each for each in paces if device in each.devices]
     if not here:

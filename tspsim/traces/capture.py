@@ -2,7 +2,8 @@
 
 A replayed graph is one call of the host, so its kernels have no operators. SGLang and vLLM can profile the capture
 itself (``capture_traces/``): there every launch stands in its operator, but nothing runs. Launches and replayed kernels
-are matched in order, by the names that both have; where a profiler writes no names at launches (CUPTI), by their number.
+are matched in order, by the names that both have; where a profiler writes no names at launches (CUPTI), by their
+number.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _BEGIN, _END = "StreamBeginCapture", "StreamEndCapture"
 
 @dataclass(frozen=True)
 class Capture:
-    """The launches of one file's graphs in their order: names of kernels (empty where not stated), operators, shapes."""
+    """The launches of one file's graphs in their order: names of kernels (empty where not stated), operators, and
+    shapes."""
 
     file: Path
     names: tuple[str, ...]

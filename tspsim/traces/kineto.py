@@ -173,7 +173,7 @@ def _of_operator(raw: bytes) -> tuple[str, int]:
 
 
 def read_events(path: Path, reading: EventsKept) -> Ending:
-    """Give a file's events to what keeps them, piece by piece; returns how the file ends and what stands beside them."""
+    """Give a file's events to what keeps them, piece by piece; returns how it ends and what stands beside them."""
     ending = Ending()
     for found in events(path, _parser(), _lenient, ending):
         for event in found:

@@ -76,12 +76,14 @@ def _read(base: sqlite3.Connection) -> FilePart:
     for table, what in (("CUPTI_ACTIVITY_KIND_MEMCPY", "Memcpy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "Memset")):
         if table in tables and len(rows):
             owned = {name for _, name, *_ in base.execute(f"pragma table_info({table})")} & {"globalPid"}
+            own = process if owned else "null"
             for start, end, device, stream, size, owner in base.execute(
-                f"select start, end, deviceId, streamId, bytes, {process if owned else 'null'} from {table} order by start"
+                f"select start, end, deviceId, streamId, bytes, {own} from {table} order by start"
             ):
                 if end >= start:
+                    rank = ranks.get((owner, device), device)
                     rows.add(
-                        rank=ranks.get((owner, device), device), device=device, stream=str(stream), start_s=(start - first) / 1e9,
+                        rank=rank, device=device, stream=str(stream), start_s=(start - first) / 1e9,
                         duration_s=(end - start) / 1e9, name=what, size_bytes=float(size),
                     )  # fmt: skip
     if negative:
