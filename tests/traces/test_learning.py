@@ -109,3 +109,49 @@ def test_the_command_writes_a_device_that_steps_are_priced_by(
     assert main(["calibrate", "mi300x", "--trace", str(runs[0][0])]) == 2
     assert main(["calibrate", "h100", *words]) == 2
     assert "is of mi300x, not of h100" in capsys.readouterr().err
+
+
+TRAINING = {"model": "llama-3.2-1b", "pass": "training", "sequence": 2048, "sequences_per_replica": 1}
+
+
+def training(batch: int) -> dict[str, Any]:
+    return {
+        "name": f"t{batch}",
+        "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2},
+        "workload": {**TRAINING, "sequences_per_replica": batch},
+        "plans": [{"name": "TP2", "tp": 2, "recomputation": "none"}],
+    }
+
+
+def one_by_one(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same events, none of which begins before the one before it ends."""
+    end, found = 0.0, []
+    for event in sorted(events, key=lambda each: each["ts"]):
+        start = max(event["ts"], end)
+        end = start + event["dur"]
+        found.append({**event, "ts": start})
+    return found
+
+
+def test_slower_transfers_move_the_node_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine whose all-reduces take a quarter longer: the next step of another batch is told so."""
+    words: list[str] = []
+    for batch in (1, 4):
+        question = look_up(tspsim.load(training(batch)))
+        lane = Simulated(question, question.plans[0]).lane(0)
+        document = kineto([], device="h100", world_size=2)
+        slower = of_lane(lane.operations, lambda each: 1.25 if each.is_transfer else 1.0)
+        document["traceEvents"] = one_by_one(slower)
+        trace, yaml = written(tmp_path / f"t{batch}.json.gz", document), tmp_path / f"t{batch}.yaml"
+        yaml.write_text(json.dumps(training(batch)), encoding="utf-8")
+        words += ["--trace", str(trace), "--scenario", str(yaml)]
+    monkeypatch.chdir(tmp_path)
+    before = tspsim.simulate(training(3)).plans[0]
+    assert main(["calibrate", "h100", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "node: topologies/nodes/hgx-h100-8.yaml" in shown and "transfers: " in shown
+    after = tspsim.simulate(training(3)).plans[0]
+    exposed = [sum(plan.breakdown_s["exposed_communication"].values()) for plan in (before, after)]
+    assert exposed[1] == pytest.approx(1.25 * exposed[0], rel=0.05)

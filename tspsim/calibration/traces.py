@@ -3,8 +3,9 @@
 A step is laid over its scenario (:mod:`tspsim.traces.lay`), which gives every operator its measured time: the median
 over its layers, so that one slow kernel moves nothing. Of a family, t = start + factor · t(model), fitted to the
 logarithm of time by its different shapes; one shape alone is taken as a factor with a wide range. Ranges come from
-crossed folds: a shape is judged by the fit to the others. Launches of small kernels in a graph are the start;
-transfers between ranks and the host's gaps stay as they are.
+crossed folds: a shape is judged by the fit to the others. Kernels shorter than three of a
+step's shortest are a start. Transfers that ran alone move the node's and the fabric's files as rows of nccl-tests do
+(:mod:`.traced_transfers`); the host's gaps stay as they are.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
+from .network_files import CalibratedTransfers, calibrate_transfers
+from .traced_transfers import transfers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,14 +95,18 @@ class TraceCalibration:
     fits: tuple[InSteps, ...]
     checks: tuple[Check, ...]
     document: Mapping[str, Any]
+    #: Of transfers between ranks: nodes and fabrics that they moved, by kind of file and name.
+    transfers: CalibratedTransfers | None = None
 
-    def text(self) -> str:
-        """The file."""
+    def text(self, entry: tuple[str, str] | None = None) -> str:
+        """The device's file, or that of a node or fabric."""
         import yaml
 
-        head = f"# {self.device}: steps of profiles fitted by tspsim calibrate --trace; the rest as in the catalog\n"
+        document = self.document if entry is None or self.transfers is None else self.transfers.documents[entry]
+        name = self.device if entry is None else entry[1]
+        head = f"# {name}: steps of profiles fitted by tspsim calibrate --trace; the rest as in the catalog\n"
         return head + yaml.safe_dump(
-            dict(self.document), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+            dict(document), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
         )
 
 
@@ -243,11 +250,14 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
         before[entry.operator, entry.bound] = entry
     document = dict(catalog.read_yaml(catalog.locate("devices", name)))
     document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
-    return TraceCalibration(name, fits, tuple(checks), document)
+    measured = transfers_of([one for one, _, _ in laid])
+    told = measured.rows or measured.left_out
+    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}") if told else None
+    return TraceCalibration(name, fits, tuple(checks), document, transfers)
 
 
 def _together(points: Sequence[TracedOperator], fits: Sequence[InSteps]) -> float:
-    known = {(entry.operator, entry.bound or ""): entry for entry in fits}
+    known: dict[tuple[str, str], InSteps] = {(entry.operator, entry.bound or ""): entry for entry in fits}
     total = 0.0
     for point in points:
         entry = known.get((point.operator.family, point.bound))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ SCHEMA_VERSION = 1
 #: Rows of what was left over, and gaps, that JSON lists.
 MOST = 20
 _ATTENTION = ("attention", "linear_attention")
+_BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
 #: Kind of the time in which kernels wait for other ranks.
 WAIT = "wait"
 
@@ -266,6 +268,10 @@ def _attention(measured: Trace, phase: str = "forward") -> NDArray[Any]:
         rows = rows[phases[rows] == phase]
     elif np.isin(phases[rows], ["forward"]).any():
         rows = rows[np.isin(phases[rows], ["forward", ""])]
+    else:
+        # Without phases the names of backward kernels are all that tells them from forward ones.
+        names = measured.word("name")[rows]
+        rows = rows[[_BACKWARD_KERNEL.search(name) is None for name in names.tolist()]]
     by_name: dict[int, float] = defaultdict(float)
     for row in rows.tolist():
         by_name[int(measured.columns["name"][row])] += float(measured.columns["duration_s"][row])

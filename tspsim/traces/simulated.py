@@ -73,6 +73,9 @@ class Operation:
     is_transfer: bool
     operator: Operator | None = None
     shape: str = ""
+    #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
+    size_bytes: float = 0.0
+    axis: str = ""
 
     @property
     def end_s(self) -> float:
@@ -286,7 +289,7 @@ class Simulated:
                 operations.append(
                     Operation(
                         number, kind, instruction.name, part, phase, layer, stream, start, end - start, True, None,
-                        shape,
+                        shape, instruction.size_bytes, instruction.axis,
                     )
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):
