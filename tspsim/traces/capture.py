@@ -21,7 +21,7 @@ from ..errors import InputError
 from .kinds import UNKNOWN
 from .kineto import Event, EventsKept, Launchers, read_events
 from .names import kind_of
-from .reader import reader_of
+from .reader import read_files, reader_of
 from .table import Trace
 
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|Memcpy\w*Async|Memset\w*Async")
@@ -64,6 +64,23 @@ class _Launches(EventsKept):
             numbers = (said.get(key) for key in ("correlation", "External id"))
             correlation, external = (value if isinstance(value, int) else -1 for value in numbers)
             self.launches.append((start, name, str(said.get("kernel", "")), correlation, external))
+
+
+def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Trace:
+    """Read one or more files of one run, a rank each.
+
+    Parameters
+    ----------
+    captures
+        Profiles of the captures of its graphs, which tell operators and shapes of replayed kernels.
+
+    Raises
+    ------
+    InputError
+        A file is missing, of no known format, holds nothing that ran, or two files are the same rank; a capture is
+        none, or of other graphs.
+    """
+    return with_captures(read_files(files), [read_capture(Path(file)) for file in captures])
 
 
 def read_capture(path: Path) -> Capture:

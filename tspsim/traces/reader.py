@@ -67,13 +67,8 @@ _SIDE_BY_SIDE = 8 << 20
 TRACE_READERS: Registry[TraceReader] = Registry("reader of traces", "tspsim.trace_readers", TraceReader)
 
 
-def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Trace:
+def read_files(files: Sequence[Path | str]) -> Trace:
     """Read one or more files of one run, a rank each.
-
-    Parameters
-    ----------
-    captures
-        Profiles of the captures of its graphs, which tell operators and shapes of replayed kernels.
 
     Raises
     ------
@@ -116,10 +111,6 @@ def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Tr
         facts=facts,
     )
     trace = aligned(_with_steps(trace))
-    if captures:
-        from .capture import read_capture, with_captures
-
-        trace = with_captures(trace, [read_capture(Path(file)) for file in captures])
     return replace(trace, missing=(*dict.fromkeys(word for part in parts for word in part.missing), *_missing(trace)))
 
 
