@@ -25,6 +25,8 @@ from .table import Trace, busy_s
 
 #: Version of the JSON.
 SCHEMA_VERSION = 1
+#: Share of the kernels' time that finds operators where a trace is of its scenario.
+LEAST_MATCHED = 0.5
 #: Rows of what was left over, and gaps, that JSON lists.
 MOST = 20
 _ATTENTION = ("attention", "linear_attention")
@@ -179,9 +181,16 @@ def lay(
     causes = causes_of(lane, kernels, transfers, simulated_s=simulated_s, measured_s=measured_s, measured_busy_s=busy)
     seconds = measured.columns["duration_s"]
     total = float(seconds.sum())
+    share = float(seconds[operation >= 0].sum()) / total if total else 0.0
+    if share < LEAST_MATCHED:
+        raise InputError(
+            f"only {share:.0%} of its kernels' time is of operators that {asked.name} has: it is of another model or "
+            "plan than stated",
+            file=str(trace.files[0]),
+        )
     return Laid(
         measured, lane, operation, asked.name, trace.ranks[0], number, measured_s, simulated_s,
-        _layers(lane, measured, operation), float(seconds[operation >= 0].sum()) / total if total else 0.0,
+        _layers(lane, measured, operation), share,
         _kinds(lane, measured, operation, waiting),
         _operators(lane, measured, np.where(waiting, -1, operation)), causes,
         _left_over(measured, operation), _gaps(measured, start, measured_s), tuple(notes), batch,
@@ -299,6 +308,8 @@ def _lane(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTimelin
     shown = len(forward)
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
+    if simulated.job.plan.pp == 1 and shown < 0.8 * lane.layers:
+        return lane, []  # fewer layers than every step of this plan has: another model's
     backward = measured.columns["start_s"][_attention(measured, "backward")]
     pattern = np.searchsorted(backward, forward)[1:] - np.searchsorted(backward, forward)[:-1]
     best: tuple[int, int, float, float] | None = None
@@ -392,7 +403,13 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
         if kind in COLLECTIVES and not waits(name):
             found[kind] += 1
     if found["exchange"]:
-        return  # a kernel that serves every kind tells no plan
+        # A kernel that serves every kind tells a plan that has none of them from one that has.
+        if not any(item.is_transfer for item in lane.operations) and found["exchange"] > max(layers, 4):
+            raise InputError(
+                f"expected no transfers between ranks, found {found['exchange']}: it is of another plan than stated",
+                file=file,
+            )
+        return
     for kind in _TELLING:
         wanted, there = expected[kind], found[kind]
         if kind == "all_to_all" and (found["dispatch"] or found["send_recv"]):
