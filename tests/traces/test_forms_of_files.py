@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.profiles import decode_step, kineto
+from helpers.profiles import Kernel, decode_step, kineto, written
 
 from tspsim import traces
 from tspsim.cli import main
 from tspsim.errors import InputError
 from tspsim.traces.names import kind_of
+from tspsim.traces.scenario import guess
 
 NOTE = "ProfilerStep#1"
 
@@ -67,3 +68,19 @@ def test_other_encodings_are_named(content: bytes, said: str, tmp_path: Path) ->
 def test_kernels_that_finish_a_norm_or_fill_descriptors_are_no_experts() -> None:
     assert kind_of("void layer_norm::ln_bwd_finalize_kernel<layer_norm::Kernel_traits_finalize<7168u>>") == "norm"
     assert kind_of("dpsk::grouped_gemm::cuda::utils::fill_tensormaps_kernel(CUtensorMap_st)") == "quantize"
+
+
+def test_templates_of_kernels_tell_width_experts_ranks_and_framework(tmp_path: Path) -> None:
+    """DeepSeek's profile has no shapes and no named groups; widths of norms and DeepEP's nodes stand in names."""
+    layer = [
+        Kernel("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<__nv_bfloat16, float, 7168u, 1u>>", 90.0),
+        Kernel("dpsk::grouped_gemm::cuda::fp8_ptp128c::GemmKernel", 100.0),
+        Kernel("flash::compute_attn_ws<Flash_fwd_kernel_traits<192>>", 900.0),
+        Kernel("void dpsk::ep::internode::dispatch<false, 8, false, 8>(int4*)", 3000.0, stream=27),
+        Kernel("m_grouped_fp8_ptp128c::GemmKernel", 2000.0),
+        Kernel("void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8>(int4*)", 6000.0, stream=27),
+    ]  # fmt: skip
+    trace = traces.read([written(tmp_path / "t.json", kineto([("ProfilerStep#1", 4 * layer)], world_size=64))])
+    found = guess(trace)
+    assert (found.hidden, found.degrees, found.stack) == (7168, {"ep": 64}, "hai-llm")
+    assert "deepseek-v3" in found.models
