@@ -150,10 +150,31 @@ class EventsKept:
 def _arguments(raw: bytes) -> dict[str, Any]:
     """A kernel's arguments; its own few that are wanted."""
     try:
-        found = json.loads(raw, strict=False) if raw else {}
-    except ValueError:
-        found = {}
+        found = _DECODE(raw) if raw else {}
+    except (ValueError, RecursionError):
+        found = _loosely(raw)
     return found if isinstance(found, dict) else {}
+
+
+def _loosely(raw: bytes) -> Any:
+    """The same with control characters in texts; nothing where it is no JSON."""
+    try:
+        return json.loads(raw, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _decoder() -> Callable[[bytes], Any]:
+    """Reads one JSON value; raises ValueError where it is none."""
+    try:
+        import msgspec
+    except ImportError:
+        return _loosely
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+    return decode
+
+
+_DECODE = _decoder()
 
 
 def _number(raw: bytes, key: bytes) -> int:
