@@ -166,6 +166,25 @@ def test_another_plan_model_batch_or_rank_is_told_before_any_number(
     assert "has no kernels to lay beside" in capsys.readouterr().err
 
 
+def test_a_step_of_other_layers_or_with_transfers_of_no_kind_is_refused(
+    question: Question, simulated: Simulated, tmp_path: Path
+) -> None:
+    lane = simulated.lane(0)
+    few = [each for each in lane.operations if each.layer < 12 and not each.is_transfer]
+    with pytest.raises(InputError, match="attention of 36 layers, found 12"):
+        lay(trace_of(tmp_path / "few.json", of_lane(few)), question, "TP1")
+    events = of_lane(lane.operations)
+    for event in events:
+        if "nccl" in event["name"]:
+            event["name"] = "ncclDevKernel_Generic_4"
+    with pytest.raises(InputError, match="expected no transfers between ranks, found 7"):
+        lay(trace_of(tmp_path / "generic.json", events), question, "TP1")
+    strange = of_lane(lane.operations, lambda each: 1.0 if each.kind == "attention" else 0.01)
+    strange += [{**event, "name": "triton_unheard_of", "ts": event["ts"] + 1.0, "dur": 9e3} for event in strange[:40]]
+    with pytest.raises(InputError, match="of its kernels' time is of operators that TP2 has"):
+        lay(trace_of(tmp_path / "strange.json", strange), question, "TP2")
+
+
 def test_the_command_writes_page_numbers_and_both_lanes(simulated: Simulated, tmp_path: Path) -> None:
     document = kineto([], device="mi300x")
     document["traceEvents"] = of_lane(simulated.lane(0).operations, lambda each: 1.2)

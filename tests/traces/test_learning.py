@@ -10,8 +10,11 @@ import pytest
 from helpers.profiles import kineto, of_lane, written
 
 import tspsim
-from tspsim.calibration.traces import calibrate_traces, fitted
+from tspsim.calibration.traces import TracedOperator, calibrate_traces, fitted
 from tspsim.cli import main
+from tspsim.hardware import load_device
+from tspsim.hardware.pricers import bound_of, in_steps
+from tspsim.operators import Gemm, MemoryBound
 from tspsim.question import look_up
 from tspsim.traces.simulated import Simulated
 
@@ -59,6 +62,36 @@ def test_one_shape_is_a_factor_with_a_wide_range(runs: list[tuple[Path, Path]]) 
     assert fitted([], "") == ()
 
 
+def seen(operator: Any, model_us: float, measured_us: float, bound: str = "", kernels: float = 1.0) -> TracedOperator:
+    return TracedOperator(operator, 1e-6 * model_us, 1e-6 * measured_us, 36, kernels, 4.5e-6, bound)
+
+
+def test_short_kernels_are_a_start_and_long_ones_a_factor() -> None:
+    """A norm of 32 tokens takes what any kernel takes; one of 8,192 tells what moving bytes takes."""
+    short, long = MemoryBound("add_rmsnorm", 1_000_000.0, 32), MemoryBound("add_rmsnorm", 200_000_000.0, 8192)
+    (alone,) = fitted([seen(short, 1.4, 4.7)], "a test")
+    assert (round(alone.start_us, 3), alone.factor) == (3.3, 1.0)
+    both = fitted([seen(short, 1.4, 4.7), seen(long, 48.0, 70.5)], "a test")[0]
+    assert both.start_us + both.factor * 48.0 == pytest.approx(70.5, rel=1e-3)
+    # Five short kernels of an operator are no outlier of a model that has one.
+    (several,) = fitted([seen(MemoryBound("rope", 700_000.0, 32), 1.7, 24.0, kernels=5.0)], "a test")
+    assert several.factor == 1.0 and several.start_us == pytest.approx(22.3)
+
+
+def test_products_of_bytes_teach_nothing_of_products_of_arithmetic() -> None:
+    device = load_device("mi300x")
+    narrow = [Gemm(32, n, k) for n, k in ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288))]
+    wide = Gemm(8192, 5120, 2880)
+    assert {bound_of(device, gemm) for gemm in narrow} == {"bytes"} and bound_of(device, wide) == "arithmetic"
+    fits = fitted([seen(gemm, 10.0 * (1 + i), 13.0 * (1 + i), "bytes") for i, gemm in enumerate(narrow)], "a test")
+    assert [fit.bound for fit in fits] == ["bytes"] and fits[0].factor == pytest.approx(1.3, rel=1e-2)
+    taught = type("Taught", (), {
+        "spec": type("Spec", (), {"in_steps": fits}), "peak_flops_per_s": device.peak_flops_per_s,
+        "hbm_bytes_per_s": device.hbm_bytes_per_s,
+    })()  # fmt: skip
+    assert in_steps(taught, narrow[0]) is fits[0] and in_steps(taught, wide) is None
+
+
 def test_the_command_writes_a_device_that_steps_are_priced_by(
     runs: list[tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,3 +109,49 @@ def test_the_command_writes_a_device_that_steps_are_priced_by(
     assert main(["calibrate", "mi300x", "--trace", str(runs[0][0])]) == 2
     assert main(["calibrate", "h100", *words]) == 2
     assert "is of mi300x, not of h100" in capsys.readouterr().err
+
+
+TRAINING = {"model": "llama-3.2-1b", "pass": "training", "sequence": 2048, "sequences_per_replica": 1}
+
+
+def training(batch: int) -> dict[str, Any]:
+    return {
+        "name": f"t{batch}",
+        "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2},
+        "workload": {**TRAINING, "sequences_per_replica": batch},
+        "plans": [{"name": "TP2", "tp": 2, "recomputation": "none"}],
+    }
+
+
+def one_by_one(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same events, none of which begins before the one before it ends."""
+    end, found = 0.0, []
+    for event in sorted(events, key=lambda each: each["ts"]):
+        start = max(event["ts"], end)
+        end = start + event["dur"]
+        found.append({**event, "ts": start})
+    return found
+
+
+def test_slower_transfers_move_the_node_s_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine whose all-reduces take a quarter longer: the next step of another batch is told so."""
+    words: list[str] = []
+    for batch in (1, 4):
+        question = look_up(tspsim.load(training(batch)))
+        lane = Simulated(question, question.plans[0]).lane(0)
+        document = kineto([], device="h100", world_size=2)
+        slower = of_lane(lane.operations, lambda each: 1.25 if each.is_transfer else 1.0)
+        document["traceEvents"] = one_by_one(slower)
+        trace, yaml = written(tmp_path / f"t{batch}.json.gz", document), tmp_path / f"t{batch}.yaml"
+        yaml.write_text(json.dumps(training(batch)), encoding="utf-8")
+        words += ["--trace", str(trace), "--scenario", str(yaml)]
+    monkeypatch.chdir(tmp_path)
+    before = tspsim.simulate(training(3)).plans[0]
+    assert main(["calibrate", "h100", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "node: topologies/nodes/hgx-h100-8.yaml" in shown and "transfers: " in shown
+    after = tspsim.simulate(training(3)).plans[0]
+    exposed = [sum(plan.breakdown_s["exposed_communication"].values()) for plan in (before, after)]
+    assert exposed[1] == pytest.approx(1.25 * exposed[0], rel=0.05)

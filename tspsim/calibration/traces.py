@@ -3,8 +3,9 @@
 A step is laid over its scenario (:mod:`tspsim.traces.lay`), which gives every operator its measured time: the median
 over its layers, so that one slow kernel moves nothing. Of a family, t = start + factor · t(model), fitted to the
 logarithm of time by its different shapes; one shape alone is taken as a factor with a wide range. Ranges come from
-crossed folds: a shape is judged by the fit to the others. Launches of small kernels in a graph are the start;
-transfers between ranks and the host's gaps stay as they are.
+crossed folds: a shape is judged by the fit to the others. Kernels shorter than three of a
+step's shortest are a start. Transfers that ran alone move the node's and the fabric's files as rows of nccl-tests do
+(:mod:`.traced_transfers`); the host's gaps stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import numpy as np
 from .. import catalog
 from ..costs import Costs
 from ..errors import InputError
-from ..hardware import load_device
+from ..hardware import Device, load_device
+from ..hardware.pricers import bound_of
 from ..hardware.specification import InSteps
 from ..operators import Operator
 from ..question import Question, look_up
@@ -31,6 +33,8 @@ from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
+from .network_files import CalibratedTransfers, calibrate_transfers
+from .traced_transfers import transfers_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,8 +43,12 @@ if TYPE_CHECKING:
 ONE_ROW, SEVERAL = 1.6, 1.15
 #: Beyond such a factor a kernel does something else than its operator.
 OUTLIER = 12.0
-#: Shapes from which a start is told apart from a factor.
+#: Shapes from which a start is told apart from a factor, and a regime from its family.
 ROWS_OF_A_START = 3
+#: Kernels shorter than so many of the step's shortest ones take as long as they start, whatever they move.
+STARTS = 3.0
+#: Which of a step's kernels stands for the shortest.
+SHORTEST = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,21 @@ class TracedOperator:
     model_s: float
     measured_s: float
     times: int
+    #: Kernels that it was, and what the shortest ones of its step take.
+    kernels: float = 1.0
+    shortest_s: float = 0.0
+    #: What a product takes as long as: its bytes or its arithmetic; empty of other operators.
+    bound: str = ""
+
+    @property
+    def starts(self) -> bool:
+        """Whether its kernels are so short that they do not tell what moving bytes takes."""
+        return not self.bound and self.measured_s < STARTS * self.shortest_s * self.kernels
+
+    @property
+    def is_outlier(self) -> bool:
+        """Whether its kernels do something else than the operator."""
+        return not self.starts and not 1.0 / OUTLIER < self.measured_s / self.model_s < OUTLIER
 
 
 @dataclass(frozen=True)
@@ -72,61 +95,83 @@ class TraceCalibration:
     fits: tuple[InSteps, ...]
     checks: tuple[Check, ...]
     document: Mapping[str, Any]
+    #: Of transfers between ranks: nodes and fabrics that they moved, by kind of file and name.
+    transfers: CalibratedTransfers | None = None
 
-    def text(self) -> str:
-        """The file."""
+    def text(self, entry: tuple[str, str] | None = None) -> str:
+        """The device's file, or that of a node or fabric."""
         import yaml
 
-        head = f"# {self.device}: steps of profiles fitted by tspsim calibrate --trace; the rest as in the catalog\n"
+        document = self.document if entry is None or self.transfers is None else self.transfers.documents[entry]
+        name = self.device if entry is None else entry[1]
+        head = f"# {name}: steps of profiles fitted by tspsim calibrate --trace; the rest as in the catalog\n"
         return head + yaml.safe_dump(
-            dict(self.document), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
+            dict(document), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True
         )
 
 
-def points_of(laid: Laid, costs: Costs) -> list[TracedOperator]:
+def points_of(laid: Laid, costs: Costs, device: Device) -> list[TracedOperator]:
     """Operators of a step with the median of what they took."""
     rows = kernels_found(laid)
     starts, ends = laid.trace.columns["start_s"], laid.trace.end_s
-    took: dict[Operator, list[float]] = defaultdict(list)
+    shortest = float(np.quantile(laid.trace.columns["duration_s"], SHORTEST))
+    took: dict[Operator, list[tuple[float, int]]] = defaultdict(list)
     # One kernel may do what the model has as two of a kind (attention of prompts and of decoding): whose, nobody knows.
     alike = Counter((item.instruction, item.kind) for item in laid.lane.operations)
     for index, own in rows.items():
         item = laid.lane.operations[index]
         operator = item.operator
         if operator is not None and (alike[item.instruction, item.kind] == 1 or item.kind == "gemm"):
-            took[operator].append(busy_s(starts[own], ends[own]))
-    return [
-        TracedOperator(operator, costs(operator), float(np.median(seconds)), len(seconds))
-        for operator, seconds in took.items()
-        if costs(operator) > 0.0 and 1.0 / OUTLIER < np.median(seconds) / costs(operator) < OUTLIER
-    ]
+            took[operator].append((busy_s(starts[own], ends[own]), len(own)))
+    found = []
+    for operator, spans in took.items():
+        seconds, kernels = (float(np.median(column)) for column in zip(*spans, strict=True))
+        bound = bound_of(device, operator) if operator.kind == "gemm" else ""
+        found.append(TracedOperator(operator, costs(operator), seconds, len(spans), kernels, shortest, bound))
+    return [point for point in found if min(point.model_s, point.measured_s) > 0.0 and not point.is_outlier]
 
 
 def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]:
-    """One entry a family."""
+    """One entry a family; of products one for those that take as long as their bytes and one for those of their
+    arithmetic, where they were seen. A regime of fewer than three shapes takes the fit to all of them."""
     families: dict[str, list[TracedOperator]] = defaultdict(list)
     for point in points:
         families[point.operator.family].append(point)
     found = []
-    for family, own in sorted(families.items()):
-        model = np.array([point.model_s for point in own]) * 1e6
-        measured = np.array([point.measured_s for point in own]) * 1e6
-        start, factor = _line(model, measured)
-        spread = ONE_ROW
-        if len(own) > 1:
-            off = []
-            for index in range(len(own)):
-                kept = np.arange(len(own)) != index
-                a, b = _line(model[kept], measured[kept])
-                off.append(abs(np.log(measured[index] / (a + b * model[index]))))
-            spread = max(SEVERAL, float(np.exp(np.quantile(off, 0.9))))
-        found.append(
-            InSteps(
-                operator=family, start_us=round(start, 4), factor=float(f"{factor:.5g}"),
-                low=float(f"{1 / spread:.4g}"), high=float(f"{spread:.4g}"), rows=len(own), source=source,
-            )
-        )  # fmt: skip
+    for family, every in sorted(families.items()):
+        for bound in sorted({point.bound for point in every}):
+            own = [point for point in every if point.bound == bound]
+            basis = own if len(own) >= ROWS_OF_A_START else every
+            start, factor = _fit(basis)
+            spread = ONE_ROW
+            if len(basis) > 1:
+                off = []
+                for index, point in enumerate(basis):
+                    a, b = _fit([*basis[:index], *basis[index + 1 :]])
+                    off.append(abs(np.log(1e6 * point.measured_s / (a + b * 1e6 * point.model_s))))
+                spread = max(SEVERAL, float(np.exp(np.quantile(off, 0.9))))
+            found.append(
+                InSteps(
+                    operator=family, bound=bound or None, start_us=round(start, 4), factor=float(f"{factor:.5g}"),
+                    low=float(f"{1 / spread:.4g}"), high=float(f"{spread:.4g}"), rows=len(basis), source=source,
+                )
+            )  # fmt: skip
     return tuple(found)
+
+
+def _fit(points: Sequence[TracedOperator]) -> tuple[float, float]:
+    """Start in µs, and factor. Kernels that all are as short as a device's shortest are a start, and no factor."""
+    model = np.array([point.model_s for point in points]) * 1e6
+    measured = np.array([point.measured_s for point in points]) * 1e6
+    short = np.array([point.starts for point in points])
+    if short.all():
+        return float(np.median(np.maximum(measured - model, 0.0))), 1.0
+    if len(points) < ROWS_OF_A_START and short.any():
+        # The long ones have what short ones start with, and tell the factor of the rest.
+        start = float(np.median(np.maximum(measured - model, 0.0)[short]))
+        rest = np.maximum(measured - start, 0.1 * measured)[~short] / model[~short]
+        return start, float(np.exp(np.median(np.log(rest))))
+    return _line(model, measured)
 
 
 def _line(model: NDArray[Any], measured: NDArray[Any]) -> tuple[float, float]:
@@ -175,7 +220,8 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     every = []
     for one, question, _ in laid:
         simulated = Simulated(question, plan_named(question, one.plan))
-        every.append(points_of(one, Costs(simulated.question.device)))
+        device = simulated.question.device
+        every.append(points_of(one, Costs(device), device))
     files = ", ".join(file for _, _, file in laid)
     fits = fitted([point for points in every for point in points], f"profiles of whole steps: {files}")
     checks = []
@@ -191,9 +237,9 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
             )
         )
     spec = load_device(name).spec
-    before = {entry.operator: entry for entry in spec.in_steps}
+    before = {(entry.operator, entry.bound): entry for entry in spec.in_steps}
     for entry in fits:
-        old = before.get(entry.operator)
+        old = before.get((entry.operator, entry.bound)) or before.pop((entry.operator, None), None)
         if old is not None:  # the model that was asked had the old entry in it
             entry = entry.model_copy(
                 update={
@@ -201,17 +247,20 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
                     "factor": entry.factor * old.factor,
                 }
             )
-        before[entry.operator] = entry
+        before[entry.operator, entry.bound] = entry
     document = dict(catalog.read_yaml(catalog.locate("devices", name)))
-    document["in_steps"] = [entry.model_dump() for entry in before.values()]
-    return TraceCalibration(name, fits, tuple(checks), document)
+    document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
+    measured = transfers_of([one for one, _, _ in laid])
+    told = measured.rows or measured.left_out
+    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}") if told else None
+    return TraceCalibration(name, fits, tuple(checks), document, transfers)
 
 
 def _together(points: Sequence[TracedOperator], fits: Sequence[InSteps]) -> float:
-    known = {entry.operator: entry for entry in fits}
+    known: dict[tuple[str, str], InSteps] = {(entry.operator, entry.bound or ""): entry for entry in fits}
     total = 0.0
     for point in points:
-        entry = known.get(point.operator.family)
+        entry = known.get((point.operator.family, point.bound))
         seconds = 1e-6 * entry.start_us + entry.factor * point.model_s if entry is not None else point.model_s
         total += point.times * seconds
     return total

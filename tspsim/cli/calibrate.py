@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 import click
 
 from ..errors import printable
 from .completion import devices
 from .logs import log_options, logs_of
 from .outputs import files_of, print_rich, short, writable
+
+if TYPE_CHECKING:
+    from ..calibration.network_files import CalibratedTransfers
 
 
 @click.command()
@@ -86,14 +92,18 @@ def _from_traces(
         raise InputError(problem, file="--scenario")
     out = writable(out_file, inputs=files_of(*traces)) if out_file is not None else None
     found = calibrate_traces(gpu, list(zip(traces, scenarios, strict=True)))
-    target = places([("devices", found.device)], out)["devices", found.device]
+    moved = list(found.transfers.documents) if found.transfers is not None else []
+    targets = places([("devices", found.device), *moved], out)
+    target = targets["devices", found.device]
     atomic_write(target.absolute(), found.text())
+    for entry in moved:
+        atomic_write(targets[entry].absolute(), found.text(entry))
     fits = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("operator", "start", "factor", "range", "shapes"):
         fits.add_column(name, justify="left" if name == "operator" else "right")
     for fit in found.fits:
         cells = (duration(fit.start_us * 1e-6), f"{fit.factor:.3f}", f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
-        fits.add_row(Text(fit.operator), *cells)
+        fits.add_row(Text(f"{fit.operator}, bound by its {fit.bound}" if fit.bound else fit.operator), *cells)
     steps = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kernels of", "measured", "before", "after", "by the others"):
         steps.add_column(name, justify="left" if name == "kernels of" else "right")
@@ -103,3 +113,15 @@ def _from_traces(
         steps.add_row(Text(check.name), *cells)
     print_rich(fits, steps)
     click.echo(f"device: {printable(str(short(target)))}")
+    for line in _of_transfers(found.transfers):
+        click.echo(printable(line))
+    for entry in moved:
+        click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
+
+
+def _of_transfers(transfers: CalibratedTransfers | None) -> Iterator[str]:
+    """What the transfers of steps moved, and which of them tell nothing."""
+    for fit in transfers.fits if transfers is not None else ():
+        yield f"transfers: {fit.what}, {fit.moved}, by {fit.rows_used} of them"
+    for reason in transfers.left_out if transfers is not None else ():
+        yield f"left out: {reason}"

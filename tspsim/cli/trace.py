@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from ..traces.lay import Laid
 
 
+_captures = click.option(
+    "--capture",
+    "captures",
+    multiple=True,
+    metavar="FILE",
+    help="A profile of a graph's capture, which tells shapes of replayed kernels; repeatable.",
+)
+
+
 @click.group(cls=Commands)
 def trace() -> None:
     """Measured traces: read one, lay it over the simulated step, start a scenario from it."""
@@ -26,7 +35,8 @@ def trace() -> None:
 @trace.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("--out", "out_file", metavar="FILE", help="Write the table of what ran as Parquet, a row a kernel.")
-def read(files: tuple[str, ...], out_file: str | None) -> None:
+@_captures
+def read(files: tuple[str, ...], out_file: str | None, captures: tuple[str, ...]) -> None:
     """Say what is in traces and logs of one run, a file a rank.
 
     FILE is a trace of PyTorch's profiler (JSON or gzip), of rocprofv3 (JSON), Nsight Systems (SQLite) or Chakra, a log
@@ -34,8 +44,8 @@ def read(files: tuple[str, ...], out_file: str | None) -> None:
     """
     from ..traces import read as read_files
 
-    target = writable(out_file, inputs=files_of(*files)) if out_file is not None else None
-    found = read_files(files)
+    target = writable(out_file, inputs=files_of(*files, *captures)) if out_file is not None else None
+    found = read_files(files, captures)
     if target is not None:
         found.write(target)
     print_rich(*(printable(line) for line in _described(found)))
@@ -49,6 +59,7 @@ def read(files: tuple[str, ...], out_file: str | None) -> None:
 @click.option("--plan", metavar="NAME", help="The plan that ran; the first when left out.")
 @click.option("--rank", type=click.IntRange(0), metavar="N", help="A rank of the trace; its first when left out.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="A step, from 0; the median one when left out.")
+@_captures
 @set_option
 @click.option("--html", "html_file", metavar="FILE", help="Write the page: both lanes, tables, gaps, other plans.")
 @json_option
@@ -59,6 +70,7 @@ def lay(
     plan: str | None,
     rank: int | None,
     step: int | None,
+    captures: tuple[str, ...],
     overrides: tuple[str, ...],
     html_file: str | None,
     json_file: str | None,
@@ -77,8 +89,8 @@ def lay(
     from ..traces.learned import what_follows
 
     asked = load(scenario, overrides)
-    outputs = Outputs(inputs=files_of(asked, file), html=html_file, json=json_file, trace=trace_file)
-    found = read_files([file])
+    outputs = Outputs(inputs=files_of(asked, file, *captures), html=html_file, json=json_file, trace=trace_file)
+    found = read_files([file], captures)
     with placed(asked):
         question = look_up(asked)
         laid = lay_over(found, question, plan, rank, step)
@@ -190,6 +202,9 @@ def _described(found: Trace) -> Iterator[str]:
         if len(found.groups) > 8:
             yield f"and {len(found.groups) - 8} groups more"
         yield from in_words(found)
+        if "captured" in found.facts:
+            told, replayed = found.facts["captured"]
+            yield f"captures: operators and shapes of {told:,} of {replayed:,} replayed kernels"
     for word in found.missing:
         yield f"missing: {word}"
 

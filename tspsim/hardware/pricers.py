@@ -11,7 +11,7 @@ or in place of these, in a module that they name under the entry point group :da
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tspsim.errors import TspsimError
 from tspsim.operators import Operator
@@ -20,6 +20,11 @@ from tspsim.registry import installed, load
 from .._memory import remembered
 from .limits import Estimate
 
+if TYPE_CHECKING:
+    from .specification import InSteps
+
+#: What a kernel takes as long as.
+Bound = Literal["bytes", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
 #: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
 Pricer = Callable[[Any, Priced], Estimate]
@@ -56,17 +61,27 @@ def price(device: Any, operator: Operator) -> Estimate:
             f"tspsim.hardware.pricer, in a module named under the entry point group {ENTRY_POINTS}"
         )
     estimate = found(device, operator)
+    entry = in_steps(device, operator)
+    if entry is None:
+        return estimate
+    seconds = 1e-6 * entry.start_us + entry.factor * estimate.seconds
+    return estimate._replace(seconds=seconds, low=entry.low * seconds, high=entry.high * seconds)
+
+
+def in_steps(device: Any, operator: Operator) -> InSteps | None:
+    """What steps that were measured whole on a device taught of an operator; None where nothing."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
-    return _in_steps(estimate, measured, operator.family) if measured else estimate
+    own = [entry for entry in measured if entry.operator == operator.family]
+    return next((each for each in own if each.bound is None or each.bound == bound_of(device, operator)), None)
 
 
-def _in_steps(estimate: Estimate, measured: Any, family: str) -> Estimate:
-    """The same as steps that were measured whole have it."""
-    for entry in measured:
-        if entry.operator == family:
-            seconds = 1e-6 * entry.start_us + entry.factor * estimate.seconds
-            return estimate._replace(seconds=seconds, low=entry.low * seconds, high=entry.high * seconds)
-    return estimate
+def bound_of(device: Any, operator: Operator) -> Bound:
+    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both."""
+    peaks = device.peak_flops_per_s
+    # What a device widens before it multiplies runs on its units of 16 bits.
+    peak = peaks.get(operator.dtype) or peaks.get("bf16")
+    arithmetic = operator.flops / peak if peak else 0.0
+    return "bytes" if operator.hbm_bytes / device.hbm_bytes_per_s >= arithmetic else "arithmetic"
 
 
 @remembered(1)

@@ -164,6 +164,8 @@ class InSteps(Strict):
 
     #: :attr:`tspsim.operators.Operator.family`.
     operator: str
+    #: Of products alone: those that take as long as their bytes, or as their arithmetic. Without it, both.
+    bound: Literal["bytes", "arithmetic"] | None = None
     start_us: float = Field(0.0, ge=0.0, le=1000.0)
     factor: float = Field(gt=0.0, le=100.0)
     low: float = Field(gt=0.0, le=1.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tspsim.operators import Operator
@@ -41,10 +41,13 @@ class Pace:
         return any(words.issuperset(each.split()) for each in self.kernels)
 
 
-def paced(paces: Iterable[Pace], device: str, but: Collection[str] = ()) -> Callable[[Operator, float], float] | None:
+def paced(
+    paces: Iterable[Pace], device: str, but: Callable[[Operator], bool] = lambda operator: False
+) -> Callable[[Operator, float], float] | None:
     """``f(operator, seconds)`` → seconds that the kernel takes on a device; None where all are as they were measured.
 
-    Of several paces that hold, the first does; operators of a family in ``but`` have none.
+    Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
+    no more.
     """
     here = [each for each in paces if device in each.devices]
     if not here:
@@ -52,8 +55,8 @@ def paced(paces: Iterable[Pace], device: str, but: Collection[str] = ()) -> Call
 
     def seconds(operator: Operator, best_s: float) -> float:
         first = next((each for each in here if each.holds(operator)), None)
-        if first is None or operator.family in but:
+        if first is None:
             return best_s
-        return max(first.least_s, first.factor * best_s)
+        return max(first.least_s, best_s if but(operator) else first.factor * best_s)
 
     return seconds

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from ..hardware.pricers import in_steps
 from ..operators import Computes, Gemm, MemoryBound, Operator, Role
 from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
@@ -167,8 +168,8 @@ class Stack:
         priced = (lambda operator: best(finding(operator))) if fuses else best
         saves = captured is not Captured.NOTHING and engine.saves
         saving = Saving(engine, device).seconds if saves else None
-        # Families that were calibrated on whole steps have their pace in what was fitted to those.
-        pace = paced(engine.paces, device.name, {each.operator for each in device.spec.in_steps})
+        # Operators that were calibrated on whole steps have their pace in what was fitted to those.
+        pace = paced(engine.paces, device.name, lambda operator: in_steps(device, operator) is not None)
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)

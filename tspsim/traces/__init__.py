@@ -5,8 +5,9 @@
 """
 
 from . import chakra, kineto, logs, nsight, rocprof
+from .capture import read
 from .names import KERNEL_NAMES, KernelNames, kind_of
-from .reader import TRACE_READERS, FilePart, TraceReader, read
+from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Mark, Rows, Trace, TracedDevice, TracedGroup
 
 __all__ = [

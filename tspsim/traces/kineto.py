@@ -73,7 +73,7 @@ def _parser() -> Callable[[bytes], list[Event]]:
     def parse(text: bytes) -> list[Event]:
         try:
             found = decoder.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ValueError(str(error)) from None
         kept = [event for event in found if event.ph == "X" and event.cat in _KEPT]
         if not all(_timed(event.ts, event.dur) for event in kept):
@@ -83,11 +83,16 @@ def _parser() -> Callable[[bytes], list[Event]]:
     return parse
 
 
-class _Reading:
+class EventsKept:
     """What is kept of a file while it is read."""
 
     def __init__(self) -> None:
-        self.kernels: list[tuple[str, str, float, float, dict[str, Any]]] = []
+        # Of kernels, of which a profile may have millions, columns and no objects; what collectives state beside.
+        self.ran_start, self.ran_length, self.ran_bytes = array("d"), array("d"), array("d")
+        self.ran_correlation, self.ran_external, self.ran_node = array("q"), array("q"), array("q")
+        self.ran_device = array("i")
+        self.ran_name, self.ran_stream, self.ran_grid, self.ran_group = Words(), Words(), Words(), Words()
+        self.collectives: dict[int, dict[str, Any]] = {}
         self.threads = Words()
         self.op_start, self.op_end, self.op_external = array("d"), array("d"), array("q")
         self.op_thread, self.op_name, self.op_shapes = array("i"), Words(), Words()
@@ -114,8 +119,7 @@ class _Reading:
             if length < 0.0:
                 self.negative += 1
                 return
-            arguments = _arguments(raw)
-            self.kernels.append((name, thread, start, length, arguments))
+            self._ran(name, thread, start, length, _arguments(raw))
         elif category in _RUNTIME:
             correlation = _number(raw, b'"correlation"')
             if correlation >= 0:
@@ -126,14 +130,51 @@ class _Reading:
         elif category in _NOTES:
             self.notes.append((name, self.threads.code(thread), start, start + length))
 
+    def _ran(self, name: str, thread: str, start: float, length: float, said: dict[str, Any]) -> None:
+        if said.get("Collective name"):
+            self.collectives[len(self.ran_start)] = said
+        grid = said.get("grid")
+        self.ran_start.append(start)
+        self.ran_length.append(length)
+        self.ran_bytes.append(_size(said.get("bytes", 0.0)))
+        self.ran_correlation.append(_whole(said.get("correlation")))
+        self.ran_external.append(_whole(said.get("External id")))
+        self.ran_node.append(_whole(said.get("graph node id")))
+        self.ran_device.append(min(max(_whole(said.get("device")), 0), 1 << 30))
+        self.ran_name.append(name)
+        self.ran_stream.append(str(said.get("stream", thread)))
+        self.ran_grid.append("×".join(map(str, grid)) if isinstance(grid, list) else "")
+        self.ran_group.append(str(said.get("Process Group Description") or said.get("Process Group Name") or ""))
+
 
 def _arguments(raw: bytes) -> dict[str, Any]:
     """A kernel's arguments; its own few that are wanted."""
     try:
-        found = json.loads(raw, strict=False) if raw else {}
-    except ValueError:
-        found = {}
+        found = _DECODE(raw) if raw else {}
+    except (ValueError, RecursionError):
+        found = _loosely(raw)
     return found if isinstance(found, dict) else {}
+
+
+def _loosely(raw: bytes) -> Any:
+    """The same with control characters in texts; nothing where it is no JSON."""
+    try:
+        return json.loads(raw, strict=False)
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _decoder() -> Callable[[bytes], Any]:
+    """Reads one JSON value; raises ValueError where it is none."""
+    try:
+        import msgspec
+    except ImportError:
+        return _loosely
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder().decode
+    return decode
+
+
+_DECODE = _decoder()
 
 
 def _number(raw: bytes, key: bytes) -> int:
@@ -172,13 +213,20 @@ def _of_operator(raw: bytes) -> tuple[str, int]:
     return "", external
 
 
-def read_kineto(path: Path) -> FilePart:
-    """Read a file; raises InputError where it has no events."""
-    ending, reading = Ending(), _Reading()
+def read_events(path: Path, reading: EventsKept) -> Ending:
+    """Give a file's events to what keeps them, piece by piece; returns how it ends and what stands beside them."""
+    ending = Ending()
     for found in events(path, _parser(), _lenient, ending):
         for event in found:
             if event[0]:
                 reading.take(event)
+    return ending
+
+
+def read_kineto(path: Path) -> FilePart:
+    """Read a file; raises InputError where it has no events."""
+    reading = EventsKept()
+    ending = read_events(path, reading)
     missing = []
     if not ending.whole:
         missing.append("the file's end: it is cut off, and whole events before the cut are kept")
@@ -238,7 +286,7 @@ def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
     return found
 
 
-def _marks(reading: _Reading, rank: int, origin: float) -> list[Mark]:
+def _marks(reading: EventsKept, rank: int, origin: float) -> list[Mark]:
     return [
         Mark(rank, name, (start - origin) / 1e6, (end - origin) / 1e6, reading.threads.words[thread])
         for name, thread, start, end in sorted(reading.notes, key=lambda note: (note[2], -note[3]))
@@ -246,45 +294,43 @@ def _marks(reading: _Reading, rank: int, origin: float) -> list[Mark]:
     ]
 
 
-def _rows(reading: _Reading, rank: int) -> tuple[Rows, float]:
+def _rows(reading: EventsKept, rank: int) -> tuple[Rows, float]:
     """Kernels as rows, each with what launched it; the time that is zero."""
     rows = Rows()
-    if not reading.kernels:
+    if not len(reading.ran_start):
         return rows, 0.0
-    reading.kernels.sort(key=lambda kernel: kernel[2])
-    origin = min(reading.kernels[0][2], min((note[2] for note in reading.notes), default=reading.kernels[0][2]))
-    operator_of = _Operators(reading)
+    order = np.argsort(np.frombuffer(reading.ran_start), kind="stable")
+    first = reading.ran_start[int(order[0])]
+    origin = min(first, min((note[2] for note in reading.notes), default=first))
+    operator_of = Launchers(reading)
     in_graph: dict[int, int] = {}
     autograd = _Spans(reading)
     phases = [(start, end, thread, phase) for name, thread, start, end in reading.notes if (phase := phase_of(name))]
     phases.sort()
     begins = [entry[0] for entry in phases]
-    for name, thread, start, length, arguments in reading.kernels:
-        correlation = _whole(arguments.get("correlation"))
-        operator, shapes, launched, launcher, graph = operator_of(correlation, _whole(arguments.get("External id")))
+    for index in order.tolist():
+        correlation, stated = reading.ran_correlation[index], reading.ran_node[index]
+        operator, shapes, launched, launcher, graph = operator_of(correlation, reading.ran_external[index])
         phase = _phase(phases, begins, autograd, launched, launcher)
         node = -1
         if graph:
-            stated = _whole(arguments.get("graph node id"))
             node = stated if stated > 0 else in_graph.get(correlation, 0)
             in_graph[correlation] = in_graph.get(correlation, 0) + 1
-        collective = str(arguments.get("Collective name", ""))
-        grid = arguments.get("grid")
-        size = arguments.get("bytes", 0.0)
+        said = reading.collectives.get(index)
         rows.add(
             rank=rank,
-            device=max(_whole(arguments.get("device")), 0),
-            stream=str(arguments.get("stream", thread)),
-            start_s=(start - origin) / 1e6,
-            duration_s=length / 1e6,
-            name=name,
+            device=reading.ran_device[index],
+            stream=reading.ran_stream.of(index),
+            start_s=(reading.ran_start[index] - origin) / 1e6,
+            duration_s=reading.ran_length[index] / 1e6,
+            name=reading.ran_name.of(index),
             operator=operator,
             shapes=shapes,
-            grid="×".join(map(str, grid)) if isinstance(grid, list) else "",
+            grid=reading.ran_grid.of(index),
             phase=phase,
-            collective=collective,
-            size_bytes=_collective_bytes(arguments) if collective else _size(size),
-            group=str(arguments.get("Process Group Description") or arguments.get("Process Group Name") or ""),
+            collective=str(said["Collective name"]) if said is not None else "",
+            size_bytes=_collective_bytes(said) if said is not None else reading.ran_bytes[index],
+            group=reading.ran_group.of(index),
             graph_node=node,
             launch_s=(launched - origin) / 1e6 if launched is not None else float("nan"),
         )
@@ -314,7 +360,7 @@ def _phase(
 class _Spans:
     """When autograd's engine was at work, by thread."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: EventsKept) -> None:
         self._of: dict[int, tuple[list[float], list[float]]] = {}
         back = {number for number, word in enumerate(reading.op_name.words) if word.startswith(_BACKWARD)}
         for index in sorted(
@@ -369,15 +415,15 @@ def _collective_bytes(arguments: dict[str, Any]) -> float:
     return float(elements * width)
 
 
-class _Operators:
+class Launchers:
     """Finds the operator that launched a kernel: by external id, else the innermost one around the launching call."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: EventsKept) -> None:
         self._reading = reading
         order = np.argsort(np.frombuffer(reading.run_correlation or array("q", [0]), np.int64), kind="stable").tolist()
         order = order[: len(reading.run_correlation)]
         self._runs = {reading.run_correlation[index]: index for index in order}
-        externals = [(_whole(k[4].get("External id")), _whole(k[4].get("correlation"))) for k in reading.kernels[:4096]]
+        externals = list(zip(reading.ran_external[:4096], reading.ran_correlation[:4096], strict=True))
         # Older versions repeat the correlation there, which numbers no operator.
         by_external = not externals or any(external != correlation for external, correlation in externals)
         self._external = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,16 +18,19 @@ from ..units import duration
 from .causes import Causes, causes_of
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
 from .match import align, stated_sizes, within_padding
-from .names import waits
+from .names import narrow, waits
 from .simulated import Operation, RankTimeline, Simulated, ordered, plan_named
 from .steps import TracedBatch, batch_of, step_marks
 from .table import Trace, busy_s
 
 #: Version of the JSON.
 SCHEMA_VERSION = 1
+#: Share of the kernels' time that finds operators where a trace is of its scenario.
+LEAST_MATCHED = 0.5
 #: Rows of what was left over, and gaps, that JSON lists.
 MOST = 20
 _ATTENTION = ("attention", "linear_attention")
+_BACKWARD_KERNEL = re.compile(r"bwd|backward", re.IGNORECASE)
 #: Kind of the time in which kernels wait for other ranks.
 WAIT = "wait"
 
@@ -177,9 +181,16 @@ def lay(
     causes = causes_of(lane, kernels, transfers, simulated_s=simulated_s, measured_s=measured_s, measured_busy_s=busy)
     seconds = measured.columns["duration_s"]
     total = float(seconds.sum())
+    share = float(seconds[operation >= 0].sum()) / total if total else 0.0
+    if share < LEAST_MATCHED:
+        raise InputError(
+            f"only {share:.0%} of its kernels' time is of operators that {asked.name} has: it is of another model or "
+            "plan than stated",
+            file=str(trace.files[0]),
+        )
     return Laid(
         measured, lane, operation, asked.name, trace.ranks[0], number, measured_s, simulated_s,
-        _layers(lane, measured, operation), float(seconds[operation >= 0].sum()) / total if total else 0.0,
+        _layers(lane, measured, operation), share,
         _kinds(lane, measured, operation, waiting),
         _operators(lane, measured, np.where(waiting, -1, operation)), causes,
         _left_over(measured, operation), _gaps(measured, start, measured_s), tuple(notes), batch,
@@ -266,6 +277,10 @@ def _attention(measured: Trace, phase: str = "forward") -> NDArray[Any]:
         rows = rows[phases[rows] == phase]
     elif np.isin(phases[rows], ["forward"]).any():
         rows = rows[np.isin(phases[rows], ["forward", ""])]
+    else:
+        # Without phases the names of backward kernels are all that tells them from forward ones.
+        names = measured.word("name")[rows]
+        rows = rows[[_BACKWARD_KERNEL.search(name) is None for name in names.tolist()]]
     by_name: dict[int, float] = defaultdict(float)
     for row in rows.tolist():
         by_name[int(measured.columns["name"][row])] += float(measured.columns["duration_s"][row])
@@ -293,6 +308,8 @@ def _lane(simulated: Simulated, measured: Trace, rank: int) -> tuple[RankTimelin
     shown = len(forward)
     if not anchors or not shown or shown >= 0.8 * len(anchors):
         return lane, []
+    if simulated.job.plan.pp == 1 and shown < 0.8 * lane.layers:
+        return lane, []  # fewer layers than every step of this plan has: another model's
     backward = measured.columns["start_s"][_attention(measured, "backward")]
     pattern = np.searchsorted(backward, forward)[1:] - np.searchsorted(backward, forward)[:-1]
     best: tuple[int, int, float, float] | None = None
@@ -386,7 +403,13 @@ def same_plan(lane: RankTimeline, measured: Trace, trace: Trace) -> None:
         if kind in COLLECTIVES and not waits(name):
             found[kind] += 1
     if found["exchange"]:
-        return  # a kernel that serves every kind tells no plan
+        # A kernel that serves every kind tells a plan that has none of them from one that has.
+        if not any(item.is_transfer for item in lane.operations) and found["exchange"] > max(layers, 4):
+            raise InputError(
+                f"expected no transfers between ranks, found {found['exchange']}: it is of another plan than stated",
+                file=file,
+            )
+        return
     for kind in _TELLING:
         wanted, there = expected[kind], found[kind]
         if kind == "all_to_all" and (found["dispatch"] or found["send_recv"]):
@@ -433,25 +456,39 @@ def matched(operations: Sequence[Operation], measured: Trace) -> NDArray[np.int6
     kinds, phases, shapes, names = (measured.word(column) for column in ("kind", "phase", "shapes", "name"))
     transfer = np.isin(kinds, COLLECTIVES)
     waiting = np.array([waits(name) for name in names.tolist()], bool)
+    eight = np.array([narrow(name) for name in names.tolist()], bool)
     found = np.full(len(measured), -1, np.int64)
     named = set(phases.tolist()) - {""}
     for of_transfers in (False, True):
         rows = np.flatnonzero(transfer == of_transfers)
         pool = [index for index, operation in enumerate(operations) if operation.is_transfer == of_transfers]
-        lanes = _lanes(named, of_transfers)
-        for own in lanes:
+        splits: dict[str, int] | None = None
+        for own in _lanes(named, of_transfers):
             mine = rows[np.isin(phases[rows], own)] if own else rows
             theirs = [index for index in pool if not own or operations[index].phase in own]
             theirs.sort(key=lambda index: (operations[index].start_s, index))
             if len(mine) and theirs:
                 if "grouped_gemm" not in kinds[mine]:  # a kernel an expert
                     theirs = [index for index in theirs for _ in range(operations[index].calls)]
+                if splits:
+                    theirs = [i for i in theirs for _ in range(splits.get(operations[i].joins, 1))]
                 given = align(
                     kinds[mine].tolist(), shapes[mine].tolist(), [operations[index] for index in theirs],
-                    waiting[mine].tolist(),
+                    waiting[mine].tolist(), eight[mine].tolist(), may_split=splits is None,
                 )  # fmt: skip
                 found[mine] = np.where(given >= 0, np.array([*theirs, -1])[given], -1)
+                if splits is None and not any(shapes[mine].tolist()):
+                    splits = _splits(operations, theirs, Counter(found[mine[kinds[mine] == "gemm"]].tolist()))
     return found
+
+
+def _splits(operations: Sequence[Operation], own: Sequence[int], kernels: Mapping[int, int]) -> dict[str, int]:
+    """How many kernels a product of several weights is: who runs one a weight does so backward as well."""
+    counts: dict[str, list[int]] = defaultdict(list)
+    for index in own:
+        if operations[index].joins:
+            counts[operations[index].joins].append(kernels.get(index, 0))
+    return {role: max(1, int(np.median(count))) for role, count in counts.items()}
 
 
 def _lanes(named: set[str], of_transfers: bool) -> list[tuple[str, ...]]:

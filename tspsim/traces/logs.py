@@ -145,7 +145,7 @@ def _of_titan(steps: _Steps, lines: list[tuple[int, float, float | None]], missi
             steps.step(number, (now - then) / (number - before), phase="training", rate=rate)
     if not len(steps.rows):
         number, rate, _ = lines[-1]
-        missing.append("times of steps: lines have no time stamps; tokens a second and GPU stand in `value`")
+        missing.append("times of steps: no lines' time stamps differ; tokens a second and GPU stand in `value`")
         steps.step(number, 0.0, phase="training", rate=rate)
 
 

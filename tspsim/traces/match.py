@@ -74,11 +74,16 @@ _TAKES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 _SEVERAL = frozenset({"attention", "linear_attention", "grouped_gemm", "optimizer"})
 
 #: Worth of the first kernel of an operator's kind, of one that may stand for it, of a helper; what it costs to leave a
-#: kernel over or an operator empty. Only their order matters: a heavy kernel is never given up for small ones.
-_OWN, _STANDS_FOR, _HELPS = 3.0, 1.5, 0.1
+#: kernel over or an operator empty. Only their order matters: a heavy kernel is never given up for small ones. Whole
+#: numbers, so that equal assignments are equal, whatever was added before them.
+_OWN, _STANDS_FOR, _HELPS = 60.0, 30.0, 2.0
 _HEAVIER = 4.0
-_LEFT, _EMPTY, _FURTHER = 0.3, 0.5, 0.4
-_NEVER = -1e6
+_LEFT, _EMPTY, _FURTHER = 6.0, 10.0, 8.0
+#: … of a product that joins several weights: where kernels are more than operators, it is the one that was not joined.
+_FURTHER_OF_JOINED = 14.0
+_NEVER = -(2.0**26)
+#: Assignments of so equal worth are one as good as the other.
+_SAME = 0.5
 #: How many operators apart the two gradients of one product stand at most.
 _TWINS = 4
 
@@ -93,8 +98,9 @@ class Worth:
 
 
 @remembered(256)
-def _table(kind: str, calls: int) -> tuple[Floats, Floats, Floats]:
-    """The same by kind of kernel, in the order of KINDS."""
+def _table(kind: str, several: bool, joins: bool) -> tuple[Floats, Floats, Floats]:
+    """The same by kind of kernel, in the order of KINDS; ``several``: it often runs as several kernels of its kind;
+    ``joins``: one product of several weights, which others run as a product each."""
     first, further, helper = (np.full(len(KINDS), _NEVER) for _ in range(3))
     own, helpers = _TAKES.get(kind, ((), ()))
     weight = _HEAVIER if kind in HEAVY else 1.0
@@ -102,16 +108,21 @@ def _table(kind: str, calls: int) -> tuple[Floats, Floats, Floats]:
         worth = weight * (_OWN if word == kind else _STANDS_FOR)
         place = KINDS.index(word)
         first[place] = worth
-        further[place] = (
-            0.9 * worth if kind in _SEVERAL or calls > 1 else _FURTHER * (_HEAVIER if word in HEAVY else 1.0)
-        )
+        again = _FURTHER_OF_JOINED if joins else _FURTHER
+        further[place] = 0.9 * worth if several else again * (_HEAVIER if word in HEAVY else 1.0)
     for word in helpers:
         helper[KINDS.index(word)] = _HELPS
     return first, further, helper
 
 
 def align(
-    kinds: Sequence[str], shapes: Sequence[str], operations: Sequence[Operation], helpers: Sequence[bool] | None = None
+    kinds: Sequence[str],
+    shapes: Sequence[str],
+    operations: Sequence[Operation],
+    helpers: Sequence[bool] | None = None,
+    narrow: Sequence[bool] | None = None,
+    *,
+    may_split: bool = True,
 ) -> NDArray[np.int64]:
     """The operation of every kernel, −1 of those left over.
 
@@ -126,18 +137,46 @@ def align(
         In their order.
     helpers
         Kernels that never stand for an operator alone, such as those that only wait.
+    narrow
+        Kernels whose names state operands of eight bits or fewer: no operator in 16 takes them.
+    may_split
+        Whether nobody knows yet which products of several weights are a kernel each.
     """
     heavy = np.isin(kinds, list(HEAVY)) if len(kinds) else np.zeros(0, bool)
-    best: tuple[int, NDArray[np.int64]] | None = None
+    best: tuple[int, float, NDArray[np.int64]] | None = None
     for outputs_first in (True, False):
-        found = _aligned(kinds, shapes, operations, helpers, outputs_first)
-        over = int((heavy & (found < 0)).sum())
-        if best is None or over < best[0]:
-            best = over, found
-        if not over or not any(shapes):
+        for order in _orders(operations):
+            own = [operations[place] for place in order]
+            given, value = _aligned(kinds, shapes, own, helpers, narrow, outputs_first, may_split)
+            over = int((heavy & (given < 0)).sum())
+            if best is None or over < best[0] or (over == best[0] and value > best[1] + _SAME):
+                best = over, value, np.where(given >= 0, np.array([*order, -1])[given], -1)
+        if best is None or not best[0] or not any(shapes):
             break
     assert best is not None
-    return best[1]
+    return best[2]
+
+
+def _orders(operations: Sequence[Operation]) -> list[list[int]]:
+    """Orders in which frameworks run these operators: as simulated; of layers with routed and shared experts also the
+    shared ones behind the routed ones, or the first of them before and the second behind."""
+    visits: dict[tuple[int, str, Computes], tuple[list[int], list[int]]] = {}
+    for index, operation in enumerate(operations):
+        if operation.layer >= 0 and (operation.kind == "grouped_gemm" or operation.of_dense_mlp):
+            key = (operation.layer, operation.phase, operation.computes)
+            visits.setdefault(key, ([], []))[operation.kind == "grouped_gemm"].append(index)
+    mixed = [(shared, routed) for shared, routed in visits.values() if shared and routed]
+    whole = list(range(len(operations)))
+    found = [whole]
+    for before in (0, 1) if mixed else ():
+        order = list(whole)
+        for shared, routed in mixed:
+            moved = [*shared[:before], *routed, *shared[before:]]
+            for place, index in zip(sorted(moved), moved, strict=True):
+                order[place] = index
+        if order not in found:
+            found.append(order)
+    return found
 
 
 def _aligned(
@@ -145,27 +184,42 @@ def _aligned(
     shapes: Sequence[str],
     operations: Sequence[Operation],
     helpers: Sequence[bool] | None,
+    narrow: Sequence[bool] | None,
     outputs_first: bool,
-) -> NDArray[np.int64]:
+    may_split: bool,
+) -> tuple[NDArray[np.int64], float]:
+    """The operation of every kernel by the operations' order, and what the assignment is worth."""
     size = len(kinds)
     found = np.full(size, -1, np.int64)
     if not size or not len(operations):
-        return found
+        return found, 0.0
     codes = np.array([KINDS.index(kind) for kind in kinds])
     waiting = np.array(helpers, bool) if helpers is not None else np.zeros(size, bool)
+    eight = np.array(narrow, bool) if narrow is not None else np.zeros(size, bool)
     left = np.where(np.isin(codes, [KINDS.index(word) for word in HEAVY]) & ~waiting, _HEAVIER * _OWN, _LEFT)
     skipped = np.concatenate([[0.0], np.cumsum(left)])
     widths = [stated_sizes(text) for text in shapes]
     worths: dict[Any, Worth] = {}
+    grouped = "grouped_gemm" in kinds
 
     def worth(operation: Operation) -> Worth:
-        key = (operation.kind, operation.calls > 1, (operation.sizes, operation.computes) if any(widths) else None)
+        shape = (operation.sizes, operation.computes) if any(widths) else None
+        # Without a grouped kernel every expert's product is an operator of its own here.
+        several = operation.kind in _SEVERAL and (operation.kind != "grouped_gemm" or grouped)
+        splits = may_split and bool(operation.joins)
+        key = (operation.kind, several, splits, operation.is_wide, operation.computes, shape)
         known = worths.get(key)
         if known is None:
-            first, further, helper = (column[codes] for column in _table(operation.kind, operation.calls))
+            first, further, helper = (column[codes] for column in _table(operation.kind, several, splits))
             if operation.is_transfer or operation.kind in COLLECTIVES:
                 helper = np.where(waiting, _HELPS, helper)
             first, further = np.where(waiting, _NEVER, first), np.where(waiting, _NEVER, further)
+            if grouped and operation.kind == "grouped_gemm" and operation.computes is not Computes.WEIGHT_GRADIENT:
+                # Who has a grouped kernel runs no plain ones beside it; only dW often is a product an expert.
+                plain = codes == KINDS.index("gemm")
+                first, further = np.where(plain, _NEVER, first), np.where(plain, _NEVER, further)
+            if operation.is_wide:
+                first, further = np.where(eight, _NEVER, first), np.where(eight, _NEVER, further)
             if operation.sizes is not None and any(widths):
                 allowed = np.array(
                     [fits(width, operation.sizes, operation.computes, outputs_first=outputs_first) for width in widths]
@@ -193,7 +247,7 @@ def _aligned(
             place = _back(rows[index - begin], worth(operations[index]), empty[index], skipped, place, found, index)
         block = begin
     _tell_gradients_apart(found, widths, operations, outputs_first=outputs_first)
-    return found
+    return found, float(row[-1])
 
 
 def _tell_gradients_apart(

@@ -90,6 +90,20 @@ def waits(kernel: str) -> bool:
     return _waits(kernel, changes())
 
 
+#: Types of eight bits and fewer as libraries write them into names of kernels.
+_NARROW = re.compile(r"fp8|e4m3|e5m2|mxfp|nvfp4|fp4|_f8_|f8f8|int8|int4|w4a16|w8a8", re.IGNORECASE)
+
+
+@remembered(65_536)
+def narrow(kernel: str) -> bool:
+    """Whether a kernel's name states operands of eight bits or fewer.
+
+    >>> narrow("fp8_ptp128c::GemmKernel"), narrow("sm90_xmma_gemm_bf16f32_bf16f32_f32_tn_n")
+    (True, False)
+    """
+    return _NARROW.search(kernel) is not None
+
+
 @remembered(65_536)
 def _waits(kernel: str, version: int) -> bool:
     return any(re.search(pattern, kernel) for rule in KERNEL_NAMES.values() for pattern in rule.waits)
@@ -312,13 +326,13 @@ KERNEL_NAMES.register(
                 r"activation18",
                 r"gated_act",
             ),
-            "norm": (r"rmsnorm|RMSNorm|Rmsnorm|rms_norm|layernorm|ln_fwd_kernel|ln_bwd_kernel|norm_quant",),
+            "norm": (r"rmsnorm|RMSNorm|Rmsnorm|rms_norm|layernorm|ln_(fwd|bwd)_\w*kernel|norm_quant",),
             "quantize": (
                 r"per_token_cast|per_channel_cast|cast_back",
                 r"per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
                 r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
                 r"group_quant|_quant_kernel(?!.*norm)|float8_cast|cvt_fp",
-                r"grouped_gemm::cuda::utils::transpose|batched_transpose",
+                r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose",
             ),
             "permute": (
                 r"moe_align|count_and_sort_expert|moe_sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",

@@ -47,17 +47,22 @@ def _read(base: sqlite3.Connection) -> FilePart:
     ranges = _ranges(base, strings) if "NVTX_EVENTS" in tables else {}
     launches = _launches(base) if "CUPTI_ACTIVITY_KIND_RUNTIME" in tables else {}
     columns = {name for _, name, *_ in base.execute("pragma table_info(CUPTI_ACTIVITY_KIND_KERNEL)")}
-    node = "graphNodeId" if "graphNodeId" in columns else "null"
-    query = f"""select start, end, deviceId, streamId, correlationId, demangledName, gridX, gridY, gridZ, {node}
+    node, process, named = (
+        next((word for word in words if word in columns), "null")
+        for words in (("graphNodeId",), ("globalPid",), ("demangledName", "shortName"))
+    )
+    ranks = _ranks(base, process)
+    query = f"""select start, end, deviceId, streamId, correlationId, {named}, gridX, gridY, gridZ, {node}, {process}
         from CUPTI_ACTIVITY_KIND_KERNEL order by start"""
     negative = 0
-    for start, end, device, stream, correlation, name, x, y, z, graph in base.execute(query):
+    for start, end, device, stream, correlation, name, x, y, z, graph, owner in base.execute(query):
         if end < start:
             negative += 1
             continue
-        operator, shapes = _around(ranges, launches.get(correlation))
+        # Correlations number the calls of one process.
+        operator, shapes = _around(ranges, launches.get((owner, correlation)) or launches.get((None, correlation)))
         rows.add(
-            rank=device,
+            rank=ranks[owner, device],
             device=device,
             stream=str(stream),
             start_s=(start - first) / 1e9,
@@ -70,12 +75,15 @@ def _read(base: sqlite3.Connection) -> FilePart:
         )
     for table, what in (("CUPTI_ACTIVITY_KIND_MEMCPY", "Memcpy"), ("CUPTI_ACTIVITY_KIND_MEMSET", "Memset")):
         if table in tables and len(rows):
-            for start, end, device, stream, size in base.execute(
-                f"select start, end, deviceId, streamId, bytes from {table} order by start"
+            owned = {name for _, name, *_ in base.execute(f"pragma table_info({table})")} & {"globalPid"}
+            own = process if owned else "null"
+            for start, end, device, stream, size, owner in base.execute(
+                f"select start, end, deviceId, streamId, bytes, {own} from {table} order by start"
             ):
                 if end >= start:
+                    rank = ranks.get((owner, device), device)
                     rows.add(
-                        rank=device, device=device, stream=str(stream), start_s=(start - first) / 1e9,
+                        rank=rank, device=device, stream=str(stream), start_s=(start - first) / 1e9,
                         duration_s=(end - start) / 1e9, name=what, size_bytes=float(size),
                     )  # fmt: skip
     if negative:
@@ -84,13 +92,34 @@ def _read(base: sqlite3.Connection) -> FilePart:
     if "TARGET_INFO_GPU" in tables:
         machine = _machine(base)
     devices = sorted(set(rows.numbers["rank"]))
-    marks = tuple(_marks(ranges, first, devices))
+    marks = tuple(_marks(ranges, first, ranks, devices))
     if not ranges:
         missing.append("NVTX ranges (--trace=cuda,nvtx)")
-    missing.append("the rank; devices are taken for ranks")
+    if "CUPTI_ACTIVITY_KIND_GRAPH_TRACE" in tables:
+        count, length = base.execute(
+            "select count(*), sum(end - start) from CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+        ).fetchone()
+        if count:
+            said = f"{count:,} launches of {(length or 0) / 1e6:,.1f} ms are recorded whole"
+            missing.append(f"kernels inside graphs: {said}; trace with --cuda-graph-trace=node")
+    alone = len(ranks) == len({device for _, device in ranks})
+    missing.append(
+        f"the rank; {'devices' if alone else 'processes, in the order of their numbers,'} are taken for ranks"
+    )
     return FilePart(rows, machine, len(devices), marks=marks, missing=tuple(missing), rank_unknown=len(devices) == 1)
 
 
+def _ranks(base: sqlite3.Connection, process: str) -> dict[tuple[int | None, int], int]:
+    """By process and device: the device's number; processes of which each sees its own device 0 are counted."""
+    query = f"select distinct {process}, deviceId from CUPTI_ACTIVITY_KIND_KERNEL order by 1, 2"
+    pairs = [(owner, device) for owner, device in base.execute(query)]
+    if len({device for _, device in pairs}) == len(pairs):
+        return {pair: pair[1] for pair in pairs}
+    return {pair: number for number, pair in enumerate(pairs)}
+
+
+#: What of a thread's number is its process.
+_PROCESS = ~0xFFFFFF
 #: By host thread: starts, and (start, end, text).
 _Ranges = dict[int, tuple[list[int], list[tuple[int, int, str]]]]
 
@@ -105,14 +134,14 @@ def _ranges(base: sqlite3.Connection, strings: dict[int, str]) -> _Ranges:
     return {thread: ([entry[0] for entry in entries], entries) for thread, entries in found.items()}
 
 
-def _launches(base: sqlite3.Connection) -> dict[int, tuple[int, int]]:
-    """By correlation: when and on which thread."""
-    return {
-        correlation: (start, thread)
-        for start, correlation, thread in base.execute(
-            "select start, correlationId, globalTid from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId is not null"
-        )
-    }
+def _launches(base: sqlite3.Connection) -> dict[tuple[int | None, int], tuple[int, int]]:
+    """By process (and None, for kernels that do not say theirs) and correlation: when and on which thread."""
+    found: dict[tuple[int | None, int], tuple[int, int]] = {}
+    for start, correlation, thread in base.execute(
+        "select start, correlationId, globalTid from CUPTI_ACTIVITY_KIND_RUNTIME where correlationId is not null"
+    ):
+        found[None, correlation] = found[thread & _PROCESS, correlation] = (start, thread)
+    return found
 
 
 def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:
@@ -132,13 +161,14 @@ def _around(ranges: _Ranges, launch: tuple[int, int] | None) -> tuple[str, str]:
     return "", ""
 
 
-def _marks(ranges: _Ranges, first: int, devices: list[int]) -> Iterator[Mark]:
-    """Ranges that are no operators: steps and parts of them; they are those of every device of the process."""
+def _marks(ranges: _Ranges, first: int, ranks: dict[tuple[int | None, int], int], every: list[int]) -> Iterator[Mark]:
+    """Ranges that are no operators: steps and parts of them; they are those of the first device of their process."""
     for thread, (_, entries) in ranges.items():
+        own = [rank for (owner, _), rank in ranks.items() if owner == thread & _PROCESS] or every
         for start, end, text in entries:
             if "op_id" not in text and not re.match(r"^(aten|nccl|cuda|c10d|autograd)", text, re.IGNORECASE):
-                for device in devices[:1]:
-                    yield Mark(device, text, (start - first) / 1e9, (end - first) / 1e9, str(thread))
+                for rank in own[:1]:
+                    yield Mark(rank, text, (start - first) / 1e9, (end - first) / 1e9, str(thread))
 
 
 def _machine(base: sqlite3.Connection) -> TracedDevice:

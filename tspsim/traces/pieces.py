@@ -12,11 +12,14 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from ..errors import InputError
 
+#: What some editors and shells write in front of UTF-8.
+BOM = b"\xef\xbb\xbf"
 #: Bytes that are read at a time.
 PIECE = 4 << 20
 #: The largest single event, and the largest head or tail, that is read.
@@ -45,9 +48,9 @@ def opened(path: Path) -> BinaryIO:
 
 
 def first_bytes(path: Path, count: int = 1 << 16) -> bytes:
-    """The beginning of a file, unpacked; empty where it cannot be unpacked."""
+    """The beginning of a file, unpacked and without a mark of its encoding; empty where it cannot be unpacked."""
     with opened(path) as file:
-        return next(chunks(file, Ending(), count), b"")
+        return next(chunks(file, Ending(), count), b"").removeprefix(BOM)
 
 
 def chunks(file: BinaryIO, ending: Ending, size: int | None = None) -> Iterator[bytes]:
@@ -141,6 +144,7 @@ def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None
     buffer = b""
     for piece in source:
         buffer += piece
+        buffer = buffer.removeprefix(BOM)
         start = buffer.lstrip()
         if start[:1] == b"[":
             return start[1:], None
@@ -197,17 +201,27 @@ def _one_by_one(
         try:
             event, end = decoder.raw_decode(text, place)
         except (ValueError, RecursionError):
-            ahead = re.compile(r"\}\s*,\s*\{").search(text, place)
-            if ahead is None or not _balanced(text[place : ahead.start() + 1]):
+            ends = (match.start() + 1 for match in islice(_BEHIND.finditer(text, place), _NESTED))
+            end = next((each for each in ends if _balanced(text[place:each])), 0)
+            if not end:
                 return found, text[place:].encode("utf-8", errors="surrogateescape"), False
-            ending.refused += 1
-            place = ahead.start() + 1
-            continue
+            # C++ writes nan and inf, for which JSON has no words.
+            event = _loose(_NO_NUMBER.sub("null", text[place:end]).encode("utf-8", "replace"))
+            if not event:
+                ending.refused += 1
+                place = end
+                continue
         place = end
         try:
             found.append(one(event))
         except (TypeError, ValueError, AttributeError):
             ending.refused += 1
+
+
+#: Where an event may end, and how many such places within one are looked at.
+_NESTED = 32
+_BEHIND = re.compile(r"\}\s*,\s*\{|\}\s*\]")
+_NO_NUMBER = re.compile(r"(?<=[:\[,\s])-?(?:nan|inf(?:inity)?)(?=[,\s}\]])", re.IGNORECASE)
 
 
 def _balanced(text: str) -> bool:

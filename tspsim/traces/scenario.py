@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ _STACKS = (
     ("sglang", re.compile(r"sgl_|sglang|resolve_future_token_ids|step\[(DECODE|EXTEND)|store_kvcache")),
     ("vllm", re.compile(r"vllm::|unified_attention|execute_(context|\d+_context)")),
     ("trtllm", re.compile(r"tensorrt_llm|xqa_kernel")),
+    ("hai-llm", re.compile(r"\bdpsk::")),
     ("megatron-core", re.compile(r"transformer_engine|te_gemm|megatron")),
 )
 #: Words in a process group's description, and the degree that it is.
@@ -41,6 +42,14 @@ _DEGREES = (
 #: Operators whose first input is (batch, heads, tokens, width), and those with (batch, tokens, heads, width).
 _HEADS_FIRST = re.compile(r"scaled_dot_product|_cudnn_attention_forward")
 _TOKENS_FIRST = re.compile(r"_(flash|efficient)_attention_forward|flash_attn")
+
+
+#: Widths that templates of norms state, and the nodes of eight ranks, or ranks of a node, that those of DeepEP do.
+_NORM_WIDTH = re.compile(r"Kernel_traits<[^<>]*?\b(\d+)u")
+_EXCHANGED = (
+    (re.compile(r"internode::(?:dispatch|combine)<\w+, *(\d+)"), 8),
+    (re.compile(r"intranode::(?:dispatch|combine)<(?:\w+, *)?(\d+)"), 1),
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,8 @@ def guess(trace: Trace) -> Guess:
         sizes = [group.size for group in trace.groups if pattern.search(group.name) and group.size > 1]
         if sizes:
             degrees[key] = Counter(sizes).most_common(1)[0][0]
+    if "ep" not in degrees and (ranks := _exchanging(trace.words["name"])) > 1:
+        degrees["ep"] = ranks
     routed = bool(kinds & {"grouped_gemm", "dispatch", "combine"})
     sequences = _sequences(trace)
     models = tuple(_models(layers, hidden, sequences.heads, _widths(trace), routed=routed))
@@ -112,7 +123,7 @@ def _hidden(trace: Trace) -> int:
     widths: Counter[int] = Counter()
     inside = trace.columns["layer"] >= 0
     products = np.flatnonzero(np.isin(trace.word("kind"), ["gemm", "grouped_gemm"]) & inside)
-    shapes, seconds = trace.word("shapes"), trace.columns["duration_s"]
+    shapes, names, seconds = trace.word("shapes"), trace.word("name"), trace.columns["duration_s"]
     calls: Counter[str] = Counter(shapes[row] for row in products.tolist() if shapes[row])
     for text, count in calls.items():
         sizes = stated_sizes(text)
@@ -121,9 +132,18 @@ def _hidden(trace: Trace) -> int:
                 widths[width] += count
     for row in np.flatnonzero(np.isin(trace.word("kind"), ["norm"]) & inside).tolist():
         match = re.match(r"\[\[(?:\d+,)*?(\d+)\]", shapes[row]) if shapes[row] else None
+        match = match or _NORM_WIDTH.search(names[row])
         if match is not None and seconds[row] > 0.0:
             widths[int(match.group(1))] += 1
     return widths.most_common(1)[0][0] if widths else 0
+
+
+def _exchanging(names: Sequence[str]) -> int:
+    """Ranks that experts are spread over, by the templates of DeepEP's kernels; 0 without any."""
+    found = [
+        per * int(match.group(1)) for pattern, per in _EXCHANGED for name in names if (match := pattern.search(name))
+    ]
+    return max(found, default=0)
 
 
 def _sequences(trace: Trace) -> Sequences:
@@ -169,6 +189,7 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
     if not layers:
         return
     alike: dict[str, int] = {}
+    longer: list[str] = []
     for name in catalog.names("models"):
         try:
             model = load_model(name)
@@ -177,8 +198,11 @@ def _models(layers: int, hidden: int, heads: int, widths: frozenset[int], *, rou
         fits = hidden in (0, model.hidden) and heads in (0, model.heads) and routed == (model.experts is not None)
         if model.layers == layers and fits:
             alike[name] = model.vocab
+        elif hidden and fits and model.layers > layers:
+            longer.append(name)
     known = [name for name, vocabulary in alike.items() if vocabulary in widths]
-    yield from known or alike
+    # A stage of a pipeline shows some of a model's layers.
+    yield from known or alike or longer
 
 
 def lines(trace: Trace) -> Iterator[str]:

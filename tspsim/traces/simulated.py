@@ -35,6 +35,8 @@ _BY_ROLE = {
     Role.EMBEDDING: "embedding",
     Role.LOSS: "loss",
 }
+_JOINED = frozenset({Role.QKV, Role.LATENT_DOWN, Role.GATE_UP})
+_WIDE = frozenset({"fp32", "fp16", "bf16"})
 _BY_OP = {"cache_write": "cache", "softmax": "sample", "adamw": "optimizer", "add": "elementwise", "copy": "quantize"}
 
 
@@ -71,6 +73,9 @@ class Operation:
     is_transfer: bool
     operator: Operator | None = None
     shape: str = ""
+    #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
+    size_bytes: float = 0.0
+    axis: str = ""
 
     @property
     def end_s(self) -> float:
@@ -85,6 +90,24 @@ class Operation:
     def computes(self) -> Computes:
         """What it makes of a product; the output where it is none."""
         return self.operator.computes if self.operator is not None else Computes.OUTPUT
+
+    @property
+    def joins(self) -> str:
+        """The role of a product of several weights (Q, K and V; gate and up), which others multiply one by one."""
+        return self.operator.role if self.operator is not None and self.operator.role in _JOINED else ""
+
+    @property
+    def of_dense_mlp(self) -> bool:
+        """Whether it is a product of a dense MLP, or of shared experts."""
+        return self.kind == "gemm" and self.operator is not None and self.operator.role in (Role.GATE_UP, Role.DOWN)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is a product whose operands have 16 bits and more."""
+        operator = self.operator
+        if operator is None or self.kind not in ("gemm", "grouped_gemm"):
+            return False
+        return operator.dtype in _WIDE and getattr(operator, "weight_dtype", None) in (None, *_WIDE)
 
     @property
     def calls(self) -> int:
@@ -266,7 +289,7 @@ class Simulated:
                 operations.append(
                     Operation(
                         number, kind, instruction.name, part, phase, layer, stream, start, end - start, True, None,
-                        shape,
+                        shape, instruction.size_bytes, instruction.axis,
                     )
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):

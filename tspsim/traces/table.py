@@ -88,6 +88,10 @@ class Words:
     def append(self, word: str) -> None:
         self.codes.append(self.code(word))
 
+    def of(self, row: int) -> str:
+        """The word of a row."""
+        return self.words[self.codes[row]]
+
 
 class Rows:
     """Rows as they are read; :meth:`columns` gives them as arrays."""

@@ -1,0 +1,185 @@
+"""What a graph holds, from a profile of its capture: each launch's operator and shapes, for the kernels of a replay.
+
+A replayed graph is one call of the host, so its kernels have no operators. SGLang and vLLM can profile the capture
+itself (``capture_traces/``): there every launch stands in its operator, but nothing runs. Launches and replayed kernels
+are matched in order, by the names that both have; where a profiler writes no names at launches (CUPTI), by their
+number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import InputError
+from .kinds import UNKNOWN
+from .kineto import Event, EventsKept, Launchers, read_events
+from .names import kind_of
+from .reader import read_files, reader_of
+from .table import Trace
+
+_LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|Memcpy\w*Async|Memset\w*Async")
+_BEGIN, _END = "StreamBeginCapture", "StreamEndCapture"
+
+
+@dataclass(frozen=True)
+class Capture:
+    """The launches of one file's graphs in their order: names of kernels (empty where not stated), operators, and
+    shapes."""
+
+    file: Path
+    names: tuple[str, ...]
+    operators: tuple[str, ...]
+    shapes: tuple[str, ...]
+
+
+class _Launches(EventsKept):
+    """Keeps launches that a capture records, beside what every file's reading keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launches: list[tuple[float, str, str, int, int]] = []
+        self.begins: list[float] = []
+        self.ends: list[float] = []
+
+    def take(self, event: Event) -> None:
+        super().take(event)
+        _, name, _, start, _, raw = event
+        if _BEGIN in name:
+            self.begins.append(start)
+        elif _END in name:
+            self.ends.append(start)
+        elif _LAUNCH.search(name):
+            try:
+                said = json.loads(raw, strict=False) if raw else {}
+            except ValueError:
+                said = {}
+            said = said if isinstance(said, dict) else {}
+            numbers = (said.get(key) for key in ("correlation", "External id"))
+            correlation, external = (value if isinstance(value, int) else -1 for value in numbers)
+            self.launches.append((start, name, str(said.get("kernel", "")), correlation, external))
+
+
+def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Trace:
+    """Read one or more files of one run, a rank each.
+
+    Parameters
+    ----------
+    captures
+        Profiles of the captures of its graphs, which tell operators and shapes of replayed kernels.
+
+    Raises
+    ------
+    InputError
+        A file is missing, of no known format, holds nothing that ran, or two files are the same rank; a capture is
+        none, or of other graphs.
+    """
+    return with_captures(read_files(files), [read_capture(Path(file)) for file in captures])
+
+
+def read_capture(path: Path) -> Capture:
+    """Read a profile of a capture.
+
+    Raises
+    ------
+    InputError
+        The file is no profile of PyTorch's, or captures nothing.
+    """
+    if reader_of(path).name != "kineto":
+        raise InputError("is no profile of a capture, which PyTorch's profiler writes", file=str(path))
+    reading = _Launches()
+    read_events(path, reading)
+    begins, ends = sorted(reading.begins), sorted(reading.ends)
+    if not begins:
+        raise InputError("captures no graph: it has no call that begins a capture", file=str(path))
+    of = Launchers(reading)
+    names, operators, shapes = [], [], []
+    for start, _, kernel, correlation, external in sorted(reading.launches):
+        place = int(np.searchsorted(begins, start, side="right")) - 1
+        if place < 0 or (place < len(ends) and start > ends[place]):
+            continue
+        operator, dims, *_ = of(correlation, external)
+        names.append(kernel)
+        operators.append(operator)
+        shapes.append(dims)
+    if not names:
+        raise InputError("captures no graph: nothing is launched while it captures", file=str(path))
+    return Capture(path, tuple(names), tuple(operators), tuple(shapes))
+
+
+def with_captures(trace: Trace, captures: Sequence[Capture]) -> Trace:
+    """The trace whose replayed kernels have the operators and shapes that captures tell; of several captures each step
+    takes the one that it is most like.
+
+    Raises
+    ------
+    InputError
+        The trace has no replayed kernels, or no capture is of its graphs.
+    """
+    replayed = trace.columns["graph_node"] >= 0
+    if not captures:
+        return trace
+    if not replayed.any():
+        raise InputError("replays no graph, so a capture tells nothing of it", file=str(trace.files[0]))
+    names, kinds = trace.word("name").tolist(), trace.word("kind").tolist()
+    operator, shapes = trace.word("operator").tolist(), trace.word("shapes").tolist()
+    steps = trace.columns["rank"].astype(np.int64) << 32 | (trace.columns["step"].astype(np.int64) + 1)
+    told = 0
+    for number in np.unique(steps[replayed]).tolist():
+        rows = np.flatnonzero(replayed & (steps == number)).tolist()
+        pairs = [(_alike([names[row] for row in rows], each), each) for each in captures]
+        launches, own = max(pairs, key=lambda pair: len(pair[0]))
+        told += len(launches)
+        for place, launch in launches:
+            row = rows[place]
+            operator[row], shapes[row] = own.operators[launch], own.shapes[launch]
+            if kinds[row] == UNKNOWN:
+                kinds[row] = kind_of(names[row], operator[row])
+    if not told:
+        files = ", ".join(str(each.file.name) for each in captures)
+        raise InputError(
+            f"is of other graphs than {files} captures: no kernel has the same name", file=str(trace.files[0])
+        )
+    columns, words = dict(trace.columns), dict(trace.words)
+    for column, values in (("operator", operator), ("shapes", shapes), ("kind", kinds)):
+        distinct = list(dict.fromkeys(values))
+        number_of = {word: index for index, word in enumerate(distinct)}
+        words[column] = distinct
+        columns[column] = np.array([number_of[word] for word in values], trace.columns[column].dtype)
+    facts = {**trace.facts, "captured": (told, int(replayed.sum()))}
+    return replace(trace, columns=columns, words=words, facts=facts)
+
+
+def _alike(kernels: Sequence[str], capture: Capture) -> list[tuple[int, int]]:
+    """Pairs of a replayed kernel and a captured launch, in the order of both."""
+    if not any(capture.names):
+        # No names to go by: only as many kernels as launches are surely the same ones.
+        return [(place, place) for place in range(len(kernels))] if len(kernels) == len(capture.names) else []
+    blocks = SequenceMatcher(None, _short(kernels), _short(capture.names), autojunk=False).get_matching_blocks()
+    return [(a + place, b + place) for a, b, size in blocks for place in range(size)]
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names without return types and parameters, which profilers write or do not."""
+    return [_without_parameters(name.removeprefix("void ")) for name in names]
+
+
+def _without_parameters(name: str) -> str:
+    """
+    >>> _without_parameters("(anonymous namespace)::sum<int, {lambda()#1}>(int, float (*)[2])")
+    '(anonymous namespace)::sum<int, {lambda()#1}>'
+    """
+    if not name.endswith(")"):
+        return name
+    depth = 0
+    for place in range(len(name) - 1, -1, -1):
+        depth += (name[place] == ")") - (name[place] == "(")
+        if not depth:
+            return name[:place].rstrip() or name
+    return name
