@@ -121,7 +121,7 @@ def test_a_pipeline_of_torchtitans_splits_its_local_batch() -> None:
     plan = {"n_gpus": "512", "tp": "8", "cp": "1", "pp": "8", "vpp": "interleaved", "gbs": "256", "mbs": "32"}
     address = {"source_url": "https://github.com/pytorch/torchtitan/blob/main/benchmarks", "model": "Llama 3.1 405B"}
     run, _ = published_run(ROW | shape | plan | address | {"recompute": "full AC"})
-    assert (run.micro_batch, run.vpp, run.stage_layers[0]) == (1, 2, 7)
+    assert (run.micro_batch, run.vpp, run.stage_layers[0]) == (4, 2, 7)
     assert published_run(ROW | address | {"model": "Llama 3.1 8B", "mbs": "2"})[0].micro_batch == 2
 
 

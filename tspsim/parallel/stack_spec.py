@@ -73,6 +73,9 @@ class StackSpec(Section):
         None, description="of a logit that the loss keeps beside it and its gradient; 4 where left out: in fp32"
     )
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
+    optimizer_state: Stated[BytesPerWeight] | None = Field(
+        None, description="bytes a parameter of master weights and moments, where a workload states no optimizer"
+    )
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
     activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
     remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
@@ -92,6 +95,9 @@ class StackSpec(Section):
     reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="of a gradient's element on its way")
     reduces_once: Stated[StrictBool] | None = Field(
         None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
+    )
+    keeps_whole: Stated[tuple[Literal["pipelines", "experts"], ...]] | None = Field(
+        None, description="where weights of ZeRO 3 are gathered once a step, and gradients summed behind its last backward"
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")

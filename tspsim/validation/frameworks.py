@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tspsim.model import Architecture
+
 #: Part of a source's address → the stack its runs used.
 STACKS = {
     "llm-foundry": "llm-foundry",
@@ -60,6 +64,28 @@ def stack_in_words(*texts: str) -> str:
     """
     whole = " ".join(texts).lower()
     return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)
+
+
+#: Words of a row or its source, in lower case, of benchmarks whose gate is no router.
+NEIGHBOURS = ("fake balanced gate", "automodel")
+
+
+def as_routed(model: Architecture, *texts: str) -> Architecture:
+    """The model as a benchmark routes its tokens.
+
+    NeMo Automodel's benchmarks send every token to the next k neighbouring experts, round and round
+    (``FakeBalancedGate``: arange over tokens and choices, modulo the experts; components/moe/layers.py), so that a
+    token's experts lie on a rank or two of one node.
+
+    >>> from tspsim.model import load_model
+    >>> v3 = load_model("deepseek-v3")
+    >>> as_routed(v3, "mock data, fake balanced gate").experts.groups, as_routed(v3, "a run").experts.groups
+    (32, 8)
+    """
+    whole, experts = " ".join(texts).lower(), model.experts
+    if experts is None or experts.count % experts.topk or not any(word in whole for word in NEIGHBOURS):
+        return model
+    return replace(model, experts=replace(experts, groups=experts.count // experts.topk, kept_groups=1))
 
 
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.

@@ -22,7 +22,7 @@ from .._memory import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
-from .frameworks import stack_in_words
+from .frameworks import as_routed, stack_in_words
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
 #: Words of a row that name another board than its ``gpu`` does.
@@ -44,6 +44,7 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "k7b": (32, 4096, 32, 8, 14336, 128256),  # KempnerForge, benchmarks/mfu_scaling and weak_scaling_160gpu
     "k13b": (40, 5120, 40, 8, 17920, 128256),
     "cl34b": (48, 8192, 64, 8, 22016, 32000),  # codellama/CodeLlama-34b-hf, config.json
+    "k175b": (96, 12288, 96, 8, 39680, 128256),  # KempnerForge, benchmarks/175b_360gpu
     "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
 }
 #: A table's names → the catalog's.
@@ -89,7 +90,7 @@ def question(row: Row) -> Question:
         own = next((fabrics for word, fabrics in FABRICS.items() if word in whole), {})
         cluster["fabric"] = own.get(named_device(row["gpu"]), usual)
     workload = {
-        "model": str(file_of(architecture(str(row["model"]).strip()))),
+        "model": str(file_of(as_routed(architecture(str(row["model"]).strip()), *words))),
         "pass": "training",
         "sequence": count_of(row, "sequence"),
         "sequences_per_replica": count_of(row, "sequences_per_replica"),

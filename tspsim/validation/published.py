@@ -15,7 +15,7 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
-from .frameworks import adapters_of, stack_of
+from .frameworks import adapters_of, as_routed, stack_of
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -82,7 +82,7 @@ def stated_run(row: Row) -> Run:
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
-    shape = architecture(row)
+    shape = as_routed(architecture(row), str(row.get("notes", "")))
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     zero = str(row.get("zero_stage", ""))
@@ -138,10 +138,11 @@ def chunks_of(source: str, model: str) -> int:
 
 
 def micro_batch_of(row: Row) -> int:
-    """Sequences of a micro-batch: those that are stated, but of torchtitan's pipelines one, into which it splits the
-    local batch that stands there (``pipeline_parallel_microbatch_size`` 1)."""
-    split = "torchtitan" in str(row["source_url"]) and count_of(row, "pp") > 1
-    return 1 if split else count_of(row, "mbs")
+    """Sequences of a micro-batch: those that are stated, but of torchtitan's pipelines of 2024 a part of the local batch
+    that stands there, which is split into as many micro-batches as there are pipeline ranks where nobody says otherwise
+    (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
+    stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
+    return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
 
 
 def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
