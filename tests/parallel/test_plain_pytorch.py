@@ -1,4 +1,4 @@
-"""Parts of plain PyTorch's stacks against what its users published: peaks of memory, and what pipelines gather and sum."""
+"""Parts of plain PyTorch's stacks against published peaks of memory, and what pipelines gather and sum."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class Stack:
         Replicas that divide gradients (ZeRO 2 and 3) sum them behind the last micro-batch alone, and keep them whole
         until then.
     keeps_whole
-        Plans and models (:data:`tspsim.parallel.data.KEPT_WHOLE`) with which weights that the first micro-batch gathered
-        stay until the last one's backward, and gradients are summed behind it.
+        With which plans and models (:data:`tspsim.parallel.data.KEPT_WHOLE`) weights stay that the first micro-batch
+        gathered until the last one's backward, and gradients are summed behind it.
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).

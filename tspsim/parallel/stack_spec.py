@@ -97,7 +97,8 @@ class StackSpec(Section):
         None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
     )
     keeps_whole: Stated[tuple[Literal["pipelines", "experts"], ...]] | None = Field(
-        None, description="where weights of ZeRO 3 are gathered once a step, and gradients summed behind its last backward"
+        None,
+        description="where weights of ZeRO 3 are gathered once a step, and gradients summed behind its last backward",
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")

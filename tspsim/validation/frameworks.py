@@ -88,12 +88,26 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
     return replace(model, experts=replace(experts, groups=experts.count // experts.topk, kept_groups=1))
 
 
+def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
+    """What a published recipe recomputes where the table leaves it to the recipe; None where nobody knows.
+
+    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), but those on one GPU and
+    gpt-oss 20B.
+
+    >>> recomputed_by_recipe("…/Automodel/…", "Qwen2.5 32B [LoRA]", 8), recomputed_by_recipe("…/NeMo/…", "GPT3", 64)
+    ('full', None)
+    """
+    if "Automodel" not in address:
+        return None
+    return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
+
+
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
     "mlcommons": (16, ("qkv", "output"), "none"),
-    # NeMo Automodel's PEFT recipes match all linear layers, rank 8; GroupedExpertsLoRA has a pair an expert.
-    "Automodel": (8, ("qkv", "output", "gate_up", "down"), "each"),
+    # NeMo Automodel's PEFT benchmarks match all linear layers, rank 16; GroupedExpertsLoRA has a pair an expert.
+    "Automodel": (16, ("qkv", "output", "gate_up", "down"), "each"),
     # Primus's packed recipes: rank 32 on linear_qkv, linear_proj, linear_fc1 and linear_fc2; experts of the legacy
     # grouped product, which these recipes choose, have no modules of those names.
     "Primus": (32, ("qkv", "output", "gate_up", "down"), "none"),
