@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tspsim
+from tspsim.parallel import load_stack
 from tspsim.parallel.memory import peak_bytes, stage_memory
 from tspsim.question import Question
 from tspsim.result import PlanResult
@@ -91,3 +93,10 @@ def test_asynchronous_tensor_parallelism_goes_with_sequence_shards(tmp_path: Pat
     keys: dict[str, Any] = {"tp": 2, "sp": 2, "exchange": "all_gather", "sequence_regions": True}
     apart, fused = (pipelined(str(model), "ideal", 16384, **keys, **more) for more in ({}, {"overlap": "fused"}))
     assert 0.5 * apart.step_time_s < fused.step_time_s < apart.step_time_s
+
+
+def test_a_version_of_a_trainer_changes_what_its_host_takes_alone() -> None:
+    """nanotron's collectives took the host a ninth as long a rank before its repair; that makes it no serving engine."""
+    since, before = (load_stack(name).stack() for name in ("nanotron", "nanotron@unmended"))
+    assert (since.collective_s_per_rank, before.collective_s_per_rank) == (350e-6, 40e-6)
+    assert replace(before, name=since.name, collective_s_per_rank=since.collective_s_per_rank) == since

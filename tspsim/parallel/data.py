@@ -30,6 +30,7 @@ from .ledger import Buffer, Lifetime
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
 from .sought import SOUGHT, Sought, trains
+from .whole import accumulates_whole, keeps_whole, sums_beside
 from .wires import recast, wire_bytes
 
 
@@ -327,35 +328,6 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
     last = task.micro_batch == job.micro_batches - 1
     if sums_beside(job, task) or (last and job.work.stack.overlap_gradients):
         sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients, across=last)
-
-
-def sums_beside(job: Job, task: Task) -> bool:
-    """Whether gradients are divided as soon as a task has made them: from ZeRO 2 on in every backward, or with a stack
-    that reduces once a step in the last one."""
-    once = reduces_once(job) and task.micro_batch != job.micro_batches - 1
-    return job.plan.zero >= 2 and not once
-
-
-def accumulates_whole(job: Job) -> bool:
-    """Whether whole gradients wait for the last micro-batch, though replicas divide their sums."""
-    return job.plan.zero >= 2 and reduces_once(job) and job.micro_batches > 1
-
-
-#: What a stack's ``keeps_whole`` names → whether a job has it.
-KEPT_WHOLE: Mapping[str, Callable[[Job], bool]] = {
-    "pipelines": lambda job: job.plan.pp > 1,
-    "experts": lambda job: job.model.experts is not None,
-}
-
-
-def keeps_whole(job: Job) -> bool:
-    """Whether weights that ZeRO 3 divides stay gathered from the first micro-batch of a step to its last backward."""
-    return job.training and any(KEPT_WHOLE[case](job) for case in job.work.stack.keeps_whole)
-
-
-def reduces_once(job: Job) -> bool:
-    """Whether a stack sums gradients behind the last micro-batch alone."""
-    return job.work.stack.reduces_once or keeps_whole(job)
 
 
 def reduce_table(

@@ -72,7 +72,7 @@ class Stack:
         Replicas that divide gradients (ZeRO 2 and 3) sum them behind the last micro-batch alone, and keep them whole
         until then.
     keeps_whole
-        With which plans and models (:data:`tspsim.parallel.data.KEPT_WHOLE`) weights stay that the first micro-batch
+        With which plans and models (:data:`tspsim.parallel.whole.KEPT_WHOLE`) weights stay that the first micro-batch
         gathered until the last one's backward, and gradients are summed behind it.
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer

@@ -50,6 +50,7 @@ class VersionSpec(EngineSpec):
     """What of a stack is otherwise in a version of it: its engine, its host, how far its measured runs lie apart."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
+    collective_per_rank: Expected[Seconds] | None = Field(None, description="of a collective, for every other rank")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones of it lie"
     )
@@ -126,9 +127,11 @@ class StackSpec(Section):
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
-        engine = (self.engine or EngineSpec()).model_copy(update=stated)
-        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine}
-        found |= {key: getattr(own, key) for key in ("kernel", "spread") if getattr(own, key) is not None}
+        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
+        if stated or self.engine is not None:
+            found["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
+        host = ("kernel", "collective_per_rank", "spread")
+        found |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
         return self.model_copy(update=found)
 
     def runs(self, vendor: str, step: Step) -> bool:

@@ -91,11 +91,11 @@ def as_routed(model: Architecture, *texts: str) -> Architecture:
 def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
     """What a published recipe recomputes where the table leaves it to the recipe; None where nobody knows.
 
-    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), but those on one GPU and
+    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), but on one GPU and of
     gpt-oss 20B.
 
-    >>> recomputed_by_recipe("…/Automodel/…", "Qwen2.5 32B [LoRA]", 8), recomputed_by_recipe("…/NeMo/…", "GPT3", 64)
-    ('full', None)
+    >>> [recomputed_by_recipe(source, "Qwen2.5 32B [LoRA]", 8) for source in ("NVIDIA-NeMo/Automodel", "NeMo")]
+    ['full', None]
     """
     if "Automodel" not in address:
         return None
