@@ -12,10 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from tspsim.parallel.memory import peak_bytes
 from tspsim.scenario import load
 from tspsim.simulation import look_up
 from tspsim.validation.devices import LOOKUPS
-from tspsim.validation.runs import first_plan_of, peak_bytes
+from tspsim.validation.runs import first_plan_of
 
 #: Case → model, precision, tokens a sequence, nodes, and the post's ratio (rocm.blogs.amd.com, ROCm7-MI355X-training).
 CASES: dict[str, tuple[str, str, int, int, float]] = {
