@@ -28,6 +28,7 @@ from .parallel import (
     Job,
     Optimizer,
     Plan,
+    Stack,
     StackSpec,
     Work,
     load_stack,
@@ -118,6 +119,14 @@ class Lookups:
 FRESH = Lookups()
 
 
+def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
+    """What an optimizer keeps: as stated, else what the software's own keeps."""
+    spec = workload.optimizer
+    if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
+        spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
+    return Optimizer(**spec.model_dump())
+
+
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     """Find the cluster, device and model a scenario names, and check every plan against them.
 
@@ -167,7 +176,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         workload.sequence,
         1 if workload.lengths else workload.sequences_of(replicas, entry.name),
         precision,
-        Optimizer(**workload.optimizer.model_dump()),
+        optimizer_of(workload, stack.stack()),
         workload.runtime_reserve,
         workload.causal,
         ExpertRouting(**workload.routing.model_dump()),

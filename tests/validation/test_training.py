@@ -121,8 +121,31 @@ def test_a_pipeline_of_torchtitans_splits_its_local_batch() -> None:
     plan = {"n_gpus": "512", "tp": "8", "cp": "1", "pp": "8", "vpp": "interleaved", "gbs": "256", "mbs": "32"}
     address = {"source_url": "https://github.com/pytorch/torchtitan/blob/main/benchmarks", "model": "Llama 3.1 405B"}
     run, _ = published_run(ROW | shape | plan | address | {"recompute": "full AC"})
-    assert (run.micro_batch, run.vpp, run.stage_layers[0]) == (1, 2, 7)
+    assert (run.micro_batch, run.vpp, run.stage_layers[0]) == (4, 2, 7)
     assert published_run(ROW | address | {"model": "Llama 3.1 8B", "mbs": "2"})[0].micro_batch == 2
+
+
+def test_state_of_torchtitans_is_divided_by_sequence_shards_too() -> None:
+    shape = {"layers": "126", "hidden": "16384", "heads": "128", "kv_heads": "8", "ffn": "53248", "vocab": "128256"}
+    plan = {"n_gpus": "512", "tp": "8", "cp": "4", "pp": "8", "gbs": "16", "mbs": "8", "vpp": ""}
+    address = {"source_url": "https://github.com/pytorch/torchtitan/blob/main/benchmarks", "model": "Llama 3.1 405B"}
+    words = {"recompute": "full AC", "zero_stage": "FSDP2 (zero3 unless noted), shard 2"}
+    run, _ = published_run(ROW | shape | plan | address | words)
+    assert (run.shard_group, run.micro_batch) == (None, 1)
+
+
+def test_what_automodels_rows_leave_to_its_recipes_is_read_there() -> None:
+    address = {"source_url": "https://github.com/NVIDIA-NeMo/Automodel/blob/main/docs/performance-summary.mdx"}
+    words = {"recompute": "per yaml (not in table)", "zero_stage": "FSDP2 (zero3), shard 64", "moe": "256"}
+    plan = {"n_gpus": "256", "tp": "1", "cp": "1", "pp": "4", "vpp": "8", "ep": "64", "gbs": "512", "mbs": "1"}
+    notes = {"notes": "local batch 8, GA 1; mock data, fake balanced gate", "model": "DeepSeek V3 671B"}
+    run, _ = published_run(ROW | address | words | plan | notes)
+    assert run.model.experts is not None
+    assert (run.recomputation, run.model.experts.groups, run.model.experts.kept_groups) == ("full", 32, 1)
+    shape = {"layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "8", "ffn": "14336", "vocab": "128256"}
+    alone = {"n_gpus": "1", "tp": "1", "cp": "1", "pp": "1", "gbs": "32", "mbs": "2", "model": "Llama3 8B [LoRA]"}
+    run, _ = published_run(ROW | address | words | shape | alone | {"moe": "", "ep": "", "vpp": ""})
+    assert (run.recomputation, run.adapter_rank) == ("none", 16)
 
 
 def test_metrics_follow_from_the_step_by_the_sources_convention() -> None:

@@ -30,6 +30,7 @@ from .ledger import Buffer, Lifetime
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
 from .sought import SOUGHT, Sought, trains
+from .whole import accumulates_whole, keeps_whole, sums_beside
 from .wires import recast, wire_bytes
 
 
@@ -194,14 +195,20 @@ def undivided(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> Iter
     zero, gradients = job.plan.zero, job.work.reduced_bytes
     if zero < 2:
         return
-    part = "gathered_weights" if zero == 3 else "whole_gradients"
+    gathers_layers = zero == 3 and not keeps_whole(job)
+    part = "gathered_weights" if gathers_layers else "whole_gradients"
+    if zero == 3 and not gathers_layers:
+        yield Buffer("gathered_weights", job.weight_bytes * divided(share.owned(chunks)), Lifetime.STEP)
     if accumulates_whole(job):
-        yield Buffer("whole_gradients", gradients * divided(share.trained(chunks)), Lifetime.STEP)
+        # Divided sums take their place behind the last backward, unit by unit.
+        whole, trained = gradients * divided(share.trained(chunks)), share.trained(chunks)
+        sums = job.work.optimizer.gradients * sum(held.share(True, 2) for held in trained if held.shards > 1)
+        yield Buffer("whole_gradients", max(0.0, whole - sums), Lifetime.STEP)
     for block in job.blocks(chunks):
-        gathered = 2 * sum(divided_bytes(job, share, block).values()) if zero == 3 else 0.0
+        gathered = 2 * sum(divided_bytes(job, share, block).values()) if gathers_layers else 0.0
         size = gathered + gradients * divided(share.trained_layer(block))
         yield Buffer(part, size, Lifetime.LAYER, block)
-    bytes_per_parameter = job.weight_bytes if zero == 3 else 0.0
+    bytes_per_parameter = job.weight_bytes if gathers_layers else 0.0
     bytes_per_parameter += gradients if job.work.adapters is None else 0.0
     for chunk in chunks:
         for table in (share.embedding(chunk), share.head(chunk)):
@@ -259,11 +266,14 @@ def weight_wire(job: Job, task: Task) -> str | None:
 
 
 def gathers(job: Job, task: Task) -> bool:
-    """Whether a task needs weights of others: with ZeRO 3 every one, else the first one of a step, after its update."""
+    """Whether a task needs weights of others: with ZeRO 3 every one, unless they stay; else the first one of a step,
+    after its update."""
     if not job.training or job.plan.zero == 0:
         return False
     first_use = task.kind == FORWARD and task.micro_batch == 0
-    return job.plan.zero == 3 or (first_use and job.work.stack.overlap_weights)
+    if job.plan.zero == 3:
+        return first_use or not keeps_whole(job)
+    return first_use and job.work.stack.overlap_weights
 
 
 def gather_table(builder: ProgramBuilder, job: Job, table: ParameterGroup, task: Task, name: str) -> None:
@@ -318,18 +328,6 @@ def reduce_layer(builder: ProgramBuilder, job: Job, held: Sequence[ParameterGrou
     last = task.micro_batch == job.micro_batches - 1
     if sums_beside(job, task) or (last and job.work.stack.overlap_gradients):
         sum_beside(builder, job, held, "layer gradients", builder.exchanged_gradients, across=last)
-
-
-def sums_beside(job: Job, task: Task) -> bool:
-    """Whether gradients are divided as soon as a task has made them: from ZeRO 2 on in every backward, or with a stack
-    that reduces once a step in the last one."""
-    once = job.work.stack.reduces_once and task.micro_batch != job.micro_batches - 1
-    return job.plan.zero >= 2 and not once
-
-
-def accumulates_whole(job: Job) -> bool:
-    """Whether whole gradients wait for the last micro-batch, though replicas divide their sums."""
-    return job.plan.zero >= 2 and job.work.stack.reduces_once and job.micro_batches > 1
 
 
 def reduce_table(

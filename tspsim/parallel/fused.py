@@ -94,7 +94,7 @@ def copied_sum(
 def check(job: Job, travels: bool) -> Refusal:
     """Whether there is something to fuse, and somebody to move it."""
     plan = job.plan
-    if plan.overlap == FUSED and ((plan.tp == 1 and not travels) or plan.sp > 1):
+    if plan.overlap == FUSED and plan.tp == 1 and (not travels or plan.sp > 1):
         return "overlap", "fused is of tp's products and sums, or of experts that tokens are sent to, without sp"
     if plan.overlap == FUSED and TRANSPORT.name in plan.options and travels:
         told = f"{plan.options[TRANSPORT.name]} is not built where experts are fused as well; leave it out"

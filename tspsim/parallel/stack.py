@@ -44,6 +44,9 @@ class Stack:
     accumulation_bytes
         Bytes a weight that adding a micro-batch's gradient to the kept one moves, beyond writing it in bf16: 6 for fp32
         gradients added to by the product itself.
+    optimizer_state
+        Bytes a parameter of the master weights and moments that its optimizer keeps, where a workload states none: 4 of
+        two moments in bf16; None: Adam's 12 in fp32.
     activation_factor
         What a layer keeps for its backward, over what fused kernels need.
     activation_store
@@ -69,6 +72,9 @@ class Stack:
     reduces_once
         Replicas that divide gradients (ZeRO 2 and 3) sum them behind the last micro-batch alone, and keep them whole
         until then.
+    keeps_whole
+        With which plans and models (:data:`tspsim.parallel.whole.KEPT_WHOLE`) weights stay that the first micro-batch
+        gathered until the last one's backward, and gradients are summed behind it.
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
@@ -99,6 +105,7 @@ class Stack:
     loss_factor: float | None = None
     softmax_bytes: float = 4.0
     accumulation_bytes: float = 0.0
+    optimizer_state: float | None = None
     activation_factor: float = 1.0
     activation_store: str | None = None
     remakes: tuple[str, ...] = ()
@@ -109,6 +116,7 @@ class Stack:
     clocks: Literal["sustained", "burst"] = "sustained"
     reduced_bytes: float | None = None
     reduces_once: bool = False
+    keeps_whole: tuple[str, ...] = ()
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
     clip_passes: float = 0.0

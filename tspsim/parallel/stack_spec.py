@@ -50,6 +50,7 @@ class VersionSpec(EngineSpec):
     """What of a stack is otherwise in a version of it: its engine, its host, how far its measured runs lie apart."""
 
     kernel: Expected[Seconds] | None = Field(None, description="host time of a kernel")
+    collective_per_rank: Expected[Seconds] | None = Field(None, description="of a collective, for every other rank")
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones of it lie"
     )
@@ -73,6 +74,9 @@ class StackSpec(Section):
         None, description="of a logit that the loss keeps beside it and its gradient; 4 where left out: in fp32"
     )
     accumulation_bytes: Stated[BytesPerWeight] | None = Field(None, description="beyond writing a gradient in bf16")
+    optimizer_state: Stated[BytesPerWeight] | None = Field(
+        None, description="bytes a parameter of master weights and moments, where a workload states no optimizer"
+    )
     activation_factor: Stated[Factor] | None = Field(None, description="kept activations over those of fused kernels")
     activation_store: Stated[StoreName] | None = Field(None, description="of kept activations; a plan's comes first")
     remakes: Stated[tuple[Literal["norms", "products"], ...]] | None = Field(
@@ -92,6 +96,10 @@ class StackSpec(Section):
     reduced_bytes: Stated[BytesPerWeight] | None = Field(None, description="of a gradient's element on its way")
     reduces_once: Stated[StrictBool] | None = Field(
         None, description="gradients of ZeRO 2 and 3 are summed behind the last micro-batch alone"
+    )
+    keeps_whole: Stated[tuple[Literal["pipelines", "experts"], ...]] | None = Field(
+        None,
+        description="where weights of ZeRO 3 are gathered once a step, and gradients summed behind its last backward",
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
@@ -119,9 +127,11 @@ class StackSpec(Section):
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
-        engine = (self.engine or EngineSpec()).model_copy(update=stated)
-        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}", "engine": engine}
-        found |= {key: getattr(own, key) for key in ("kernel", "spread") if getattr(own, key) is not None}
+        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
+        if stated or self.engine is not None:
+            found["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
+        host = ("kernel", "collective_per_rank", "spread")
+        found |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
         return self.model_copy(update=found)
 
     def runs(self, vendor: str, step: Step) -> bool:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tspsim.model import Architecture
+
 #: Part of a source's address → the stack its runs used.
 STACKS = {
     "llm-foundry": "llm-foundry",
@@ -62,12 +66,48 @@ def stack_in_words(*texts: str) -> str:
     return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)
 
 
+#: Words of a row or its source, in lower case, of benchmarks whose gate is no router.
+NEIGHBOURS = ("fake balanced gate", "automodel")
+
+
+def as_routed(model: Architecture, *texts: str) -> Architecture:
+    """The model as a benchmark routes its tokens.
+
+    NeMo Automodel's benchmarks send every token to the next k neighbouring experts, round and round
+    (``FakeBalancedGate``: arange over tokens and choices, modulo the experts; components/moe/layers.py), so that a
+    token's experts lie on a rank or two of one node.
+
+    >>> from tspsim.model import load_model
+    >>> v3 = load_model("deepseek-v3")
+    >>> as_routed(v3, "mock data, fake balanced gate").experts.groups, as_routed(v3, "a run").experts.groups
+    (32, 8)
+    """
+    whole, experts = " ".join(texts).lower(), model.experts
+    if experts is None or experts.count % experts.topk or not any(word in whole for word in NEIGHBOURS):
+        return model
+    return replace(model, experts=replace(experts, groups=experts.count // experts.topk, kept_groups=1))
+
+
+def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
+    """What a published recipe recomputes where the table leaves it to the recipe; None where nobody knows.
+
+    NeMo Automodel's benchmarks have ``activation_checkpointing: true`` (examples/llm_benchmark), but on one GPU and of
+    gpt-oss 20B.
+
+    >>> [recomputed_by_recipe(source, "Qwen2.5 32B [LoRA]", 8) for source in ("NVIDIA-NeMo/Automodel", "NeMo")]
+    ['full', None]
+    """
+    if "Automodel" not in address:
+        return None
+    return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
+
+
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
     "mlcommons": (16, ("qkv", "output"), "none"),
-    # NeMo Automodel's PEFT recipes match all linear layers, rank 8; GroupedExpertsLoRA has a pair an expert.
-    "Automodel": (8, ("qkv", "output", "gate_up", "down"), "each"),
+    # NeMo Automodel's PEFT benchmarks match all linear layers, rank 16; GroupedExpertsLoRA has a pair an expert.
+    "Automodel": (16, ("qkv", "output", "gate_up", "down"), "each"),
     # Primus's packed recipes: rank 32 on linear_qkv, linear_proj, linear_fc1 and linear_fc2; experts of the legacy
     # grouped product, which these recipes choose, have no modules of those names.
     "Primus": (32, ("qkv", "output", "gate_up", "down"), "none"),

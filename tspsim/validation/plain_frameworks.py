@@ -22,7 +22,7 @@ from .._memory import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
-from .frameworks import stack_in_words
+from .frameworks import as_routed, stack_in_words
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
 #: Words of a row that name another board than its ``gpu`` does.
@@ -44,30 +44,42 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "k7b": (32, 4096, 32, 8, 14336, 128256),  # KempnerForge, benchmarks/mfu_scaling and weak_scaling_160gpu
     "k13b": (40, 5120, 40, 8, 17920, 128256),
     "cl34b": (48, 8192, 64, 8, 22016, 32000),  # codellama/CodeLlama-34b-hf, config.json
+    "k175b": (96, 12288, 96, 8, 39680, 128256),  # KempnerForge, benchmarks/175b_360gpu
     "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
 }
-#: A table's names → the catalog's.
-NAMES = {"llama2-7b": "llama-2-7b", "llama2-70b": "llama-2-70b"}
+#: Names, as letters and digits alone, that a table has for the catalog's.
+NAMES = {"llama38b": "llama-3.1-8b", "llama370b": "llama-3.1-70b", "llama3405b": "llama-3.1-405b"}
 #: KempnerForge's models of so many experts, two of which a token visits (benchmarks/moe_packed).
 OF_EXPERTS = re.compile(r"kmoe(\d+)")
 
 
+def letters(name: str) -> str:
+    """A name's letters and digits, in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 @remembered(64)
 def architecture(name: str) -> Architecture:
-    """The model of a row; raises InputError where nobody knows it."""
+    """The model of a row; raises InputError where nobody knows it.
+
+    >>> [architecture(name).name for name in ("llama2-7b", "Llama 3 70B", "Qwen3-30B-A3B", "Llama-2-13b")]
+    ['llama-2-7b', 'llama-3.1-70b', 'qwen3-30b-a3b', 'llama2-13b']
+    """
     experts = OF_EXPERTS.fullmatch(name)
     if experts:
         return Architecture(
             name, 24, 2048, 16, 4, 128, 0, vocab=128256, experts=Experts(int(experts.group(1)), 2, 7168),
             source="KempnerInstitute/KempnerForge@abbbac3, benchmarks/moe_packed/moe_packed_benchmark.md",
         )  # fmt: skip
-    if name in SHAPES:
-        layers, hidden, heads, kv_heads, ffn, vocab = SHAPES[name]
+    own = {letters(each): each for each in SHAPES}.get(letters(name))
+    if own is not None:
+        layers, hidden, heads, kv_heads, ffn, vocab = SHAPES[own]
         return Architecture(
-            name, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab=vocab, source="the model's own page"
+            own, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab=vocab, source="the model's own page"
         )
-    listed = NAMES.get(name, name)
-    if listed not in catalog.names("models"):
+    catalogs = {letters(each): each for each in catalog.names("models")}
+    listed = NAMES.get(letters(name)) or catalogs.get(letters(name))
+    if listed is None:
         raise InputError(f"the shape of the model '{name}' is not known")
     return load_model(listed)
 
@@ -89,7 +101,7 @@ def question(row: Row) -> Question:
         own = next((fabrics for word, fabrics in FABRICS.items() if word in whole), {})
         cluster["fabric"] = own.get(named_device(row["gpu"]), usual)
     workload = {
-        "model": str(file_of(architecture(str(row["model"]).strip()))),
+        "model": str(file_of(as_routed(architecture(str(row["model"]).strip()), *words))),
         "pass": "training",
         "sequence": count_of(row, "sequence"),
         "sequences_per_replica": count_of(row, "sequences_per_replica"),

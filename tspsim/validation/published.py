@@ -15,7 +15,7 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
-from .frameworks import adapters_of, stack_of
+from .frameworks import adapters_of, as_routed, recomputed_by_recipe, stack_of
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -82,7 +82,7 @@ def stated_run(row: Row) -> Run:
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
-    shape = architecture(row)
+    shape = as_routed(architecture(row), str(row.get("notes", "")))
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
     zero = str(row.get("zero_stage", ""))
@@ -102,8 +102,8 @@ def stated_run(row: Row) -> Run:
         vpp=vpp,
         stage_layers=ends_alone(shape.layers, count_of(row, "pp") * vpp),
         zero=zero_of(zero),
-        shard_group=shard_group_of(zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
-        recomputation=recomputation_of(str(row.get("recompute", ""))),
+        shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
+        recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
         recomputed=recomputed_of(str(row.get("recompute", ""))),
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
@@ -138,10 +138,11 @@ def chunks_of(source: str, model: str) -> int:
 
 
 def micro_batch_of(row: Row) -> int:
-    """Sequences of a micro-batch: those that are stated, but of torchtitan's pipelines one, into which it splits the
-    local batch that stands there (``pipeline_parallel_microbatch_size`` 1)."""
-    split = "torchtitan" in str(row["source_url"]) and count_of(row, "pp") > 1
-    return 1 if split else count_of(row, "mbs")
+    """Sequences of a micro-batch: those that are stated; of torchtitan's pipelines of 2024 a part of the local batch
+    there, which is split into as many micro-batches as there are pipeline ranks where nobody says otherwise
+    (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
+    stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
+    return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
 
 
 def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
@@ -237,6 +238,13 @@ def zero_of(text: str) -> int:
     if found:
         return min(3, int(found.group(1)))
     return 3 if "FSDP" in text else 0
+
+
+def sharded(row: Row, words: str, copies: int) -> int | None:
+    """How many ranks divide state: as stated; torchtitan's do beside sequence shards too (``dp_shard_cp``)."""
+    group = shard_group_of(words, copies)
+    beside = "torchtitan" in str(row["source_url"]) and count_of(row, "cp") > 1
+    return None if group is None or (beside and group * count_of(row, "cp") >= copies) else group
 
 
 def shard_group_of(text: str, replicas: int) -> int | None:

@@ -76,7 +76,7 @@ class Run:
     adapter_experts: str = "each"
     pass_: str = "training"
     fabric: str = ""
-    optimizer: str | tuple[tuple[str, float], ...] = "adamw"
+    optimizer: tuple[tuple[str, float], ...] = ()
 
     @property
     def dp(self) -> int:
@@ -259,8 +259,9 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
         "multi_token": run.multi_token,
         "precision": run.precision,
         "stack": run.stack,
-        "optimizer": run.optimizer if isinstance(run.optimizer, str) else dict(run.optimizer),
     }
+    if run.optimizer:
+        workload["optimizer"] = dict(run.optimizer)
     if run.adapter_rank:
         adapters = {"rank": run.adapter_rank, "targets": list(run.adapter_targets), "experts": run.adapter_experts}
         workload["adapters"] = adapters

@@ -16,6 +16,8 @@ from .cells import Row, count_of, number_of
 from .devices import named_device
 from .runs import TOO_LARGE, Run, memory_of, simulate_run
 
+NANOTRON = "nanotron"
+
 
 @each_row
 def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
@@ -28,7 +30,7 @@ def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
     answers.also(position, "predicted_status", "Success" if memory.fits else "OOM")
     if not math.isfinite(number_of(row["tokens_per_s_per_gpu"])):
         raise InputError("no rate was measured: memory alone is predicted")
-    if str(row.get("after_pp_fix", "True")) == "False" and run.pp > 1:
+    if not mended(row) and run.pp > 1:
         raise InputError("measured before the pipeline was mended: memory alone is predicted")
     if not memory.fits:
         raise InputError(TOO_LARGE)
@@ -42,6 +44,11 @@ NANOTRON_OPTIMIZER = {
     0: (("weights", 2.0), ("gradients", 4.0), ("buffers", 2.0), ("state", 12.0)),
     1: (("weights", 2.0), ("gradients", 4.0), ("buffers", 4.0), ("state", 14.0)),
 }
+
+
+def mended(row: Row) -> bool:
+    """Whether nanotron had its repair of 2024: of its pipeline, and with it of what collectives take the host."""
+    return str(row.get("after_pp_fix", "True")) != "False"
 
 
 def nanotron_run(row: Row) -> Run:
@@ -73,7 +80,7 @@ def nanotron_run(row: Row) -> Run:
         zero=count_of(row, "zero_stage"),
         recomputation="none",
         sequence_regions=str(row["tp_mode"]) == "REDUCE_SCATTER",
-        stack="nanotron",
+        stack=NANOTRON if mended(row) else f"{NANOTRON}@unmended",
         fabric="efa-400g",
         optimizer=NANOTRON_OPTIMIZER[count_of(row, "zero_stage")],
     )

@@ -40,16 +40,16 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     plan, work = job.plan, job.work
     if chosen.chooses(layer):
         segments = visible_segments(job, plan.sp, position)
-        ready = chosen.choose(builder, job, layer, segments, [after], overlap=bool(plan.overlap))
+        ready = chosen.choose(builder, job, layer, segments, [after], overlap=plan.overlap is True)
         return builder.compute("attention", *chosen.attending(layer, segments), after=ready)
     if carried.carries(layer):
         ready = carried.hand_on(builder, job, layer, [after])
         return builder.compute("attention", *carried.scanning(job, layer), after=ready)
     gathers = not builder.recomputing or work.stack.regathers_context
-    if plan.overlap and plan.overlap_by == "blocks" and gathers:
+    if plan.overlap is True and plan.overlap_by == "blocks" and gathers:
         return by_blocks(builder, job, layer, position, after)
     segments = visible_segments(job, plan.sp, position)
-    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap and plan.overlap_by == "heads" else 1
+    buckets = gcd(plan.overlap_chunks, layer.kv_heads) if plan.overlap is True and plan.overlap_by == "heads" else 1
     size = context_bytes(job, layer) / buckets
     last = after
     for bucket in range(buckets):
@@ -88,7 +88,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int
         moved = size + latent_bytes(job, layer)
         after = builder.collective("all_gather", "sp", moved, "gather K,V again", after=[after], stream="context")
     last = after
-    if plan.overlap and plan.overlap_by == "blocks":
+    if plan.overlap is True and plan.overlap_by == "blocks":
         parts = plan.overlap_chunks
         for part in range(parts):
             segments = slice_segments(job, layer, position, part, parts)
@@ -130,13 +130,13 @@ CUT = Choice(
 
 def check(job: Job) -> Refusal:
     """Slices of a context are attended one by one; the best of it is known of the whole."""
-    if not (job.plan.overlap and job.plan.overlap_by == "blocks" and job.step.serves):
+    if not (job.plan.overlap is True and job.plan.overlap_by == "blocks" and job.step.serves):
         return None
     return in_parts_refused(job)
 
 
 def choices(plan: Plan) -> tuple[Choice, ...]:
-    return (CUT,) if plan.overlap else ()
+    return (CUT,) if plan.overlap is True else ()
 
 
 METHOD = CONTEXT_METHODS.register(
@@ -150,7 +150,7 @@ METHOD = CONTEXT_METHODS.register(
         check=check,
         choices=choices,
         can_overlap=True,
-        merges=lambda plan: bool(plan.overlap) and plan.overlap_by == "blocks",
+        merges=lambda plan: plan.overlap is True and plan.overlap_by == "blocks",
         over_cache=True,
         chooses=True,
         word="gather",
@@ -162,7 +162,7 @@ METHOD = CONTEXT_METHODS.register(
 
 def cut(job: Job) -> bool:
     """Whether gathers of K and V are in pieces."""
-    own = bool(job.plan.overlap) and job.plan.exchange == METHOD.name
+    own = job.plan.overlap is True and job.plan.exchange == METHOD.name
     return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
 
 

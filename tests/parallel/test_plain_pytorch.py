@@ -1,0 +1,107 @@
+"""Parts of plain PyTorch's stacks against published peaks of memory, and what pipelines gather and sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tspsim
+from tspsim.parallel import load_stack
+from tspsim.parallel.memory import peak_bytes, stage_memory
+from tspsim.question import Question
+from tspsim.result import PlanResult
+from tspsim.scenario import load
+from tspsim.simulation import look_up
+from tspsim.validation.plain_frameworks import architecture
+from tspsim.validation.runs import file_of
+
+#: KempnerForge's 70B with TP4 on H200, 8 to 160 GPUs: GB a GPU at most (benchmarks/weak_scaling_160gpu/README.md).
+PEAKS = {8: 128.5, 32: 93.2, 64: 86.8, 96: 84.6, 128: 83.6, 160: 82.9}
+FSDP = {"zero": 3, "recomputation": "full"}
+
+
+def asked(workload: dict[str, Any], cluster: dict[str, Any], **plan: Any) -> Question:
+    whole = {"pass": "training", "sequence": 4096, **workload}
+    data = {"name": "peaks", "cluster": cluster, "workload": whole, "plans": [{"name": "P", **FSDP, **plan}]}
+    return look_up(load(data))
+
+
+@pytest.mark.parametrize("gpus", PEAKS)
+def test_peaks_of_a_plain_trainer_on_growing_clusters(gpus: int) -> None:
+    """Whole fp32 gradients, and weights and moments in bf16: with Adam's fp32 state 8 GPUs would need 219 GB."""
+    cluster = {"device": "h200", "nodes": gpus // 4, "gpus_per_node": 4, "fabric": "rails-200g"}
+    workload = {"model": "llama-3.1-70b", "sequences_per_replica": 8, "stack": "kempnerforge"}
+    question = asked(workload, cluster, tp=4, sequence_regions=True, micro_batch=2)
+    assert peak_bytes(question.job(question.plans[0])) / 1e9 == pytest.approx(PEAKS[gpus], rel=0.05)
+
+
+def test_a_stated_optimizer_comes_before_the_stacks() -> None:
+    cluster = {"device": "h200", "nodes": 1}
+    workload = {"model": "llama-3.1-8b", "stack": "kempnerforge"}
+    of_stack, stated = asked(workload, cluster).work, asked(workload | {"optimizer": "adamw"}, cluster).work
+    assert (of_stack.optimizer.state, of_stack.optimizer.name) == (4.0, "adamw of kempnerforge")
+    assert (stated.optimizer.state, stated.optimizer.name) == (12.0, "adamw")
+    assert asked(workload | {"stack": "torchtitan"}, cluster).work.optimizer.state == 12.0
+
+
+def test_the_peak_of_405b_in_a_pipeline_is_what_torchtitan_published() -> None:
+    """512 H100, 32Ki tokens, FSDP 8, TP 8, PP 8: 75.3 GiB (benchmarks/llama3_h100_202412_torchtitan.md, table 6)."""
+    cluster = {"device": "h100-96gb-500w", "nodes": 64, "fabric": "rail-optimised-400g"}
+    workload = {"model": "llama-3.1-405b", "sequence": 32768, "sequences_per_replica": 8, "stack": "torchtitan"}
+    question = asked(workload | {"precision": "fp8"}, cluster, tp=8, pp=8, sequence_regions=True)
+    job = question.job(question.plans[0])
+    assert peak_bytes(job) / 2**30 == pytest.approx(75.3, rel=0.1)
+    parts = stage_memory(job, job.scheme.residency, 0)
+    assert parts["whole_gradients"] == pytest.approx(2 * parts["gathered_weights"], rel=0.01)
+
+
+def pipelined(model: str, stack: str, sequence: int = 512, **plan: Any) -> PlanResult:
+    question: dict[str, Any] = {
+        "name": "pipelined",
+        "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": model, "pass": "training", "sequence": sequence, "sequences_per_replica": 4},
+        "plans": [{"name": "P", **FSDP, "micro_batch": 1, **plan}],
+    }
+    question["workload"]["stack"] = stack
+    result = tspsim.simulate(question).plan("P")
+    assert result.timeline is not None, result.error
+    return result
+
+
+def count(result: PlanResult, kind: str) -> int:
+    assert result.timeline is not None
+    return sum(label.kind == kind for label in result.timeline.labels)
+
+
+def test_weights_stay_and_gradients_are_summed_once_where_there_is_a_pipeline(tmp_path: Path) -> None:
+    model = tmp_path / "small.yaml"
+    model.write_text(file_of(architecture("k7b")).read_text(encoding="utf-8").replace("layers: 32", "layers: 4"))
+    plain, titan = (pipelined(str(model), stack, pp=2) for stack in ("ideal", "torchtitan"))
+    assert count(plain, "all_gather") >= 4 * count(titan, "all_gather") > 0
+    assert count(plain, "reduce_scatter") >= 3 * count(titan, "reduce_scatter") > 0
+    alone = pipelined(str(model), "torchtitan")
+    assert count(alone, "all_gather") == count(pipelined(str(model), "ideal"), "all_gather")
+
+
+def test_asynchronous_tensor_parallelism_goes_with_sequence_shards(tmp_path: Path) -> None:
+    """torchtitan's 4D runs have both; fused slices never take longer than exchanges one after the other."""
+    model = tmp_path / "small.yaml"
+    model.write_text(file_of(architecture("k7b")).read_text(encoding="utf-8").replace("layers: 32", "layers: 2"))
+    keys: dict[str, Any] = {"tp": 2, "sp": 2, "exchange": "all_gather", "sequence_regions": True}
+    apart, fused = (pipelined(str(model), "ideal", 16384, **keys, **more) for more in ({}, {"overlap": "fused"}))
+    assert 0.5 * apart.step_time_s < fused.step_time_s < apart.step_time_s
+
+
+def test_a_version_of_a_trainer_changes_what_its_host_takes_alone() -> None:
+    """nanotron's collectives took the host a ninth as long a rank before its repair; it is no engine for that."""
+    since, before = (load_stack(name).stack() for name in ("nanotron", "nanotron@unmended"))
+    assert (since.collective_s_per_rank, before.collective_s_per_rank) == (350e-6, 40e-6)
+    own: dict[str, Any] = {
+        "name": since.name,
+        "collective_s_per_rank": since.collective_s_per_rank,
+        "spread": since.spread,
+    }
+    assert before.spread != since.spread and replace(before, **own) == since
