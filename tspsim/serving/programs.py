@@ -152,14 +152,21 @@ class StepPrograms:
 
     def together(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
         """One pass of all there is; pieces that decode kernels take run padded where those of prompts take less."""
+        first, *longer = self._ways(work, expert_share)
+        return [min((first, *longer), key=self._job_s)] if longer else [first]
+
+    def together_s(self, work: StepWork, expert_share: float = 1.0) -> float:
+        """Seconds of that."""
+        return min(map(self._job_s, self._ways(work, expert_share)))
+
+    def _ways(self, work: StepWork, expert_share: float) -> list[Job]:
+        """A pass of all there is, and where decode kernels take some of it the same with longer pieces."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
         pieces = [Piece(*chunk) for chunk in work.chunks]
-        found = [self._mixed(work, pieces, expert_share)]
         longer = [each._replace(query_tokens=max(each.query_tokens, MOST_DECODED + 1)) for each in pieces]
-        if longer == pieces:
-            return found
-        return min(found, [self._mixed(work, longer, expert_share)], key=self.seconds)
+        ways = [pieces] if longer == pieces else [pieces, longer]
+        return [self._mixed(work, way, expert_share) for way in ways]
 
     def _mixed(self, work: StepWork, pieces: Sequence[Piece], expert_share: float) -> Job:
         """A pass of pieces of prompts beside what decodes of some work."""
