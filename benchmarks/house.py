@@ -85,6 +85,24 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
     return +uses
 
 
+def readers(trees: dict[str, ast.Module]) -> list[str]:
+    """Modules that follow the instructions of programs themselves: that unroll them, or tell what repeats from what
+    does not. Those that write programs are not among them."""
+    found: list[str] = []
+    for name, tree in trees.items():
+        if name == "tspsim.program" or name.startswith("tspsim.parallel."):
+            continue
+        for node in ast.walk(tree):
+            called = node.func if isinstance(node, ast.Call) else None
+            unrolls = isinstance(called, ast.Attribute) and called.attr == "unrolled"
+            asks = isinstance(called, ast.Name) and called.id == "isinstance" and isinstance(node, ast.Call)
+            tells = asks and any(isinstance(each, ast.Name) and each.id == "Repeat" for each in ast.walk(node.args[1]))
+            if unrolls or tells:
+                found.append(name)
+                break
+    return found
+
+
 def decode_step() -> tuple[int, int]:
     """Files and functions of the package that one decode step of an 8B model enters, answered from nothing."""
     question: dict[str, Any] = {
@@ -117,7 +135,7 @@ def main() -> None:
     classes = Counter(n.name for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
     rings = circles(trees)
     files, functions = decode_step()
-    memos = remembering(trees)
+    memos, reading = remembering(trees), readers(trees)
     figures: dict[str, Any] = {
         "modules": len(trees),
         "lines": sum(len(p.read_text(encoding="utf-8").splitlines()) for p in PACKAGE.rglob("*.py")),
@@ -126,6 +144,7 @@ def main() -> None:
         "functions": sum(isinstance(n, ast.FunctionDef) for tree in trees.values() for n in ast.walk(tree)),
         "modules_at_the_root": len(list(PACKAGE.glob("*.py"))),
         "ways_of_remembering": len(memos),
+        "readers_of_programs": len(reading),
         "modules_in_circles": sum(map(len, rings)),
         "largest_circle": max(map(len, rings), default=0),
         "files_of_a_decode_step": files,
@@ -134,6 +153,7 @@ def main() -> None:
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):28} {value:8,}")
     print("\nremembering:", ", ".join(f"{name} {count}" for name, count in memos.most_common()))
+    print("readers of programs:", ", ".join(reading))
     print("names used twice:", ", ".join(sorted(name for name, count in classes.items() if count > 1)))
     for ring in rings:
         print(f"circle of {len(ring)}:", ", ".join(ring))

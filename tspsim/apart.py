@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from . import metrics
 from ._memory import knowing
 from ._quick import replace
-from .engine.assignment import Assignment, Cost, counted
+from .engine.assignment import Assignment, Cost
 from .engine.core import Interference, Submission
 from .engine.ranks import Rank, SimulatedDevice
 from .engine.ready import IssuedItems, KnownInstructions, ReadyProgram
@@ -180,7 +180,7 @@ class Apart:
         places = {0, max(pack.ranks, job.plan.token_shards) - 1}
         programs = [self._program(job, pack._replace(position=place), end) for place in sorted(places)]
         program = max(programs, key=self._kernels_s)
-        if all(isinstance(each, Compute) for each, _ in counted(program)):
+        if all(isinstance(each, Compute) for each, _ in program.counted()):
             return self._of_kernels(program)
         roles = np.zeros(int(self.mesh.ranks.max()) + 1, dtype=np.int64)
         assignment = Assignment(self.mesh, (program,), roles)
@@ -206,13 +206,13 @@ class Apart:
             yield operator.kind, self._costs[operator]
 
     def _kernels_s(self, program: Program) -> float:
-        kernels = ((each, times) for each, times in counted(program) if isinstance(each, Compute))
+        kernels = ((each, times) for each, times in program.counted() if isinstance(each, Compute))
         return sum(times * seconds for each, times in kernels for _, seconds in self._seconds(each))
 
     def _of_kernels(self, program: Program) -> MicroBatchPart:
         """Kernels that wait for nobody, one after the other."""
         numbers: Numbers = {("s",): 0.0, ("flops",): 0.0, ("hbm",): 0.0}
-        for each, times in counted(program):
+        for each, times in program.counted():
             assert isinstance(each, Compute)
             for kind, seconds in self._seconds(each):
                 numbers["compute", kind] = numbers.get(("compute", kind), 0.0) + times * seconds

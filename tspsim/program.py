@@ -15,7 +15,7 @@ replica. Nothing here knows a device, a link or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -197,6 +197,17 @@ class Program:
 
     role: str
     items: tuple[Instruction | Repeat, ...] = field(default=())
+
+    def bodies(self) -> Iterator[tuple[Sequence[Instruction], int]]:
+        """Instructions that run as often, in issue order, and how often."""
+        for item in self.items:
+            yield (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
+
+    def counted(self) -> Iterator[tuple[Instruction, int]]:
+        """Every instruction as it is written, and how often it runs there."""
+        for body, times in self.bodies():
+            for instruction in body:
+                yield instruction, times
 
     def unrolled(self) -> Iterator[Issued]:
         """Every instruction in issue order, repeats unrolled."""

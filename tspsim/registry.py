@@ -159,7 +159,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The one of this name; raises UnknownNameError with the nearest names."""
-        found = self._all().get(name)
+        found = (self._objects if self._loaded else self._all()).get(name)
         if found is None:
             raise UnknownNameError(self.what, name, self._all())
         return found

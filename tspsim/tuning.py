@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ._collector import no_collection
-from .engine.assignment import Assignment, counted
+from .engine.assignment import Assignment
 from .engine.core import Interference
 from .engine.steady import execute
 from .errors import UnreachableError
@@ -307,6 +307,6 @@ def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:
     """Seconds of a program's kernels, one after the other."""
     return sum(
         times * sum(cost(operator) for operator in instruction.operators)
-        for instruction, times in counted(program)
+        for instruction, times in program.counted()
         if isinstance(instruction, Compute)
     )

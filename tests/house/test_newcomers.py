@@ -19,7 +19,6 @@ import tspsim
 from tspsim import schema
 from tspsim.bound import bounds
 from tspsim.cli import main
-from tspsim.engine.assignment import counted
 from tspsim.errors import InputError
 from tspsim.operators import Operator
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
@@ -167,7 +166,7 @@ def test_forwards_run_the_same_kernels_whatever_is_made_again(model: str, keys: 
         writer = Writer(job.scheme, job.making(again), {})
         writer.visit(Task(FORWARD, 0, 0), job.chunks(0)[0])
         found: Counter[Operator] = Counter()
-        for instruction, times in counted(writer.builder.program()):
+        for instruction, times in writer.builder.program().counted():
             for operator in instruction.operators if isinstance(instruction, Compute) else ():
                 found[operator] += times
         return found

@@ -12,7 +12,7 @@ from .._quick import quick
 from ..mesh import Mesh
 from ..network import KINDS
 from ..operators import Operator
-from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, Tokens
+from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Tokens
 from .timeline import Label
 
 #: What timelines call copies, by direction.
@@ -96,16 +96,6 @@ class Templates:
 
     def __iter__(self) -> Iterator[tuple[Template, int]]:
         return iter(self.numbers.items())
-
-
-def counted(program: Program) -> Iterator[tuple[Instruction, int]]:
-    """Every instruction as it is written, and how often it runs there."""
-    for item in program.items:
-        if isinstance(item, Repeat):
-            for instruction in item.body:
-                yield instruction, item.times
-        else:
-            yield item, 1
 
 
 def content(instruction: Instruction) -> Content:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from .._memory import once
 from ..operators import weight_bytes
 
 
@@ -41,8 +42,14 @@ class Formats:
     def read(self, part: WeightClass) -> str | None:
         """The type that products read weights in, where it is narrower than the one they multiply: weight-only
         kernels widen on the way."""
-        kept, wide = self.kept(part), self.multiplied(part)
-        return kept if weight_bytes(kept) < weight_bytes(wide) else None
+        if part not in self._read:
+            kept, wide = self.kept(part), self.multiplied(part)
+            self._read[part] = kept if weight_bytes(kept) < weight_bytes(wide) else None
+        return self._read[part]
+
+    @once
+    def _read(self) -> dict[WeightClass, str | None]:
+        return {}
 
     def weight_bytes(self, part: WeightClass) -> float:
         """Bytes of a weight of this class."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ..parallel.choices import legal, schedules_of
 from ..parallel.pipeline import Chunk
 from ..parallel.recomputed import KEPT
 from ..parallel.step import Writer
-from ..program import Compute, Instruction, Program, Repeat
+from ..program import Compute, Program
 from ..steps import FORWARD, Task
 from .effort import SUM_S, WRITE_S, WRITTEN_S, Effort
 
@@ -167,7 +167,7 @@ class KernelTimes:
         if key not in self._written:
             self._written[key] = [
                 ([each for step in body if isinstance(step, Compute) for each in step.operators], times)
-                for body, times in bodies(self.write(alike, 0, piece, Task(kind, MIDDLE, 0)))
+                for body, times in self.write(alike, 0, piece, Task(kind, MIDDLE, 0)).bodies()
             ]
         return self._written[key]
 
@@ -179,7 +179,7 @@ class KernelTimes:
 
     def counted(self, program: Program) -> Program:
         """A program that was written."""
-        written = sum(len(item.body) if isinstance(item, Repeat) else 1 for item in program.items)
+        written = sum(len(body) for body, _ in program.bodies())
         self.effort.add(WRITE_S + written * WRITTEN_S)
         return program
 
@@ -207,12 +207,6 @@ def on_one_stage(job: Job) -> Job:
     """The job without pipeline and divided state."""
     whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
     return replace(job, plan=whole)
-
-
-def bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:
-    """Instructions of a program that run as often, and how often."""
-    for item in program.items:
-        yield (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
 
 
 def kinds_of(job: Job) -> list[tuple[int, int]]:

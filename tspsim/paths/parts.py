@@ -152,11 +152,9 @@ class TaskParts:
     def occupied_s(self, program: Program, groups: RankGroups) -> Floats:
         """Seconds that the collectives of a program occupy each link near a rank."""
         occupied = np.zeros(groups.near)
-        for item in program.items:
-            body, times = (item.body, item.times) if isinstance(item, Repeat) else ((item,), 1)
-            for step in body:
-                if isinstance(step, Collective):
-                    occupied += times * self._collective(step, groups)[1]
+        for step, times in program.counted():
+            if isinstance(step, Collective):
+                occupied += times * self._collective(step, groups)[1]
         return occupied
 
     def _step(self, instruction: Instruction, groups: RankGroups, moved_s: Floats, times: int) -> TimedInstruction:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._quick import replace
-from ..engine.assignment import counted
 from ..engine.steady import SIMULATED_ITERATIONS
 from ..mesh import Mesh
 from ..parallel import Job, scheme_of
@@ -92,7 +91,7 @@ class StageBounds:
                 * sum(
                     times
                     for replica in range(plan.dp)
-                    for _, times in counted(write_program(scheme_of(plan), job, {"dp": replica}))
+                    for _, times in write_program(scheme_of(plan), job, {"dp": replica}).counted()
                 )
             )
         steps = sum(

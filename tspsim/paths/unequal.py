@@ -12,7 +12,7 @@ from ..parallel.step import write_program
 from ..program import Compute
 from .effort import SUM_S
 from .groups import RankGroups
-from .kernels import KernelTimes, bodies
+from .kernels import KernelTimes
 from .packs import TokenRates, rates_of, replicas_s
 from .parts import TaskParts
 
@@ -55,8 +55,8 @@ class UnequalBounds:
         each, scheme = replicas_s(job, self._rates_of(job)), scheme_of(job.plan)
         longest = max(range(len(each)), key=each.__getitem__)
         program = self.kernels.counted(write_program(scheme, job, {"dp": longest}))
-        computes = [(step, times) for body, times in bodies(program) for step in body if isinstance(step, Compute)]
-        path_s = sum(times * self.kernels.kernel_s(step) for step, times in computes)
+        computes = [(each, times) for each, times in program.counted() if isinstance(each, Compute)]
+        path_s = sum(times * self.kernels.kernel_s(each) for each, times in computes)
         near = self.cluster.gpus_per_node
         if not (near & (near - 1) or self.cluster.factors or job.plan.pp > 1 or job.plan.zero > 1):
             path_s = max(path_s, self.parts.compile(program, RankGroups(mesh, 0, self.cluster)).first.last_s)

@@ -150,9 +150,7 @@ class ProgramCosts:
         if key not in self._kept:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.seconds(
-                self.programs.together(StepWork(work.chunks, contexts, work.queries), share)
-            )
+            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.queries), share)
             if len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
         return self._kept[key]

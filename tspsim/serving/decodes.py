@@ -29,9 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import once
-from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from .flat import InstructionLayout, things_of
 from .grid import TILE, Quarters, TokenVectors
 from .programs import TYPICAL_CONTEXT, StepPrograms
 from .tables import Floats, KnotCurve
@@ -43,8 +41,6 @@ FEW = 64
 LONGER = 0.25
 #: A batch whose tokens are so many times those of its longest sequence takes longer than that alone anyway.
 MOST = 1.25
-#: Contexts at which programs are compared.
-NEAR, FAR = 48, 40_000
 
 
 class Decodes:
@@ -67,7 +63,6 @@ class Decodes:
         self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
         self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
         self.bends = bends(programs, self.queries)
-        self._layouts: dict[tuple[Captured, bool], InstructionLayout | None] = {}
         #: Of a batch: the curves at the ends of its cell (of one, where they are the same), and how far it is from the
         #: first to the second.
         self._ends: dict[int, tuple[KnotCurve, KnotCurve | None, float]] = {}
@@ -282,35 +277,7 @@ class Decodes:
         return self._curves[key]
 
     def _seconds(self, contexts: tuple[int, ...], expert_share: float = 1.0) -> float:
-        """Of a step; in what order the things of a chain of one stage stand is found out at the first of its kind."""
-        programs = self.programs
-        job = programs.decoding(contexts, expert_share)
-        captured = job.capture
-        passes = job.forwards if self._stages == 1 else job.step.passes(job.work.load, 1)
-        # In a pass that is padded what depends on its tokens differs from what depends on those that are sampled.
-        kind = captured, passes[0].tokens == job.tokens
-        if kind not in self._layouts:
-            self._layouts[kind] = self._layout(job)
-        layout = self._layouts[kind]
-        if layout is None:
-            return programs.price(job).seconds
-        times, things = programs.times(captured), programs.things_of(job)
-        taken = np.array([times(things[index]) for index in layout.where])
-        makespan_s = layout.makespan_s(layout.issued_s + layout.follows @ taken)
-        (batch,) = passes
-        return makespan_s + programs.host_s(batch.sequences, makespan_s)
-
-    def _layout(self, job: Job) -> InstructionLayout | None:
-        """Of passes of so many sequences; None where their programs are no chain of one stage."""
-        programs, batch = self.programs, job.work.load.batch
-        if self._stages > 1 or job.micro_batches > 1 or programs.walked(job) is None:
-            return None
-        # What is equal at two lengths of contexts, beyond windows and within, is equal at all.
-        jobs = [programs.decoding((context,) * batch) for context in (NEAR, FAR)]
-        written = [programs.written_of(each) for each in jobs]
-        whole = [things_of(each) for each in written]
-        alike = [tuple(thing.does for thing in both) for both in zip(*whole, strict=True)]
-        return InstructionLayout.of(written[0], alike).found_in(whole[0], programs.things_of(jobs[0]))
+        return self.programs.seconds([self.programs.decoding(contexts, expert_share)])
 
 
 def weighed(weights: Floats, values: NDArray[Any]) -> Floats:

@@ -1,22 +1,35 @@
-"""Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs."""
+"""Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs.
+
+Where every kernel and transfer of a program follows the one before, and its host waits for none of them, the program is
+a *chain*, and takes
+
+    max over i of ( H_i + Σ_{j ≥ i} d_j )
+
+where d_j is what instruction j takes and H_i when the host has issued instruction i. The sums are linear in d: programs
+that are alike but for sizes share one matrix (:attr:`InstructionLayout.follows`), and one product prices each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from ..operators import Operator
-from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
 from .tables import Floats
+
+Timed = Operator | Collective | SendReceive
+#: Those that move something.
+MOVES = (Collective, SendReceive)
 
 
 class Thing(NamedTuple):
     """A kernel, a collective or a message to the next stage, and the stage that does it."""
 
-    what: Operator | Collective | SendReceive
+    what: Timed
     stage: int = 0
 
     @property
@@ -31,32 +44,64 @@ class Thing(NamedTuple):
         return what
 
 
-def timed(instruction: Instruction) -> Sequence[Operator | Collective | SendReceive]:
+def timed(instruction: Instruction) -> Sequence[Timed]:
     """What of an instruction takes time: a message is its sender's."""
     if isinstance(instruction, Compute):
         return instruction.operators
-    if isinstance(instruction, Launch | Copy) or (isinstance(instruction, SendReceive) and instruction.to is None):
-        return ()
-    return (instruction,)
+    if isinstance(instruction, MOVES) and not (isinstance(instruction, SendReceive) and instruction.to is None):
+        return (instruction,)
+    return ()
 
 
-def things_of(stages: Sequence[Program]) -> list[Thing]:
-    """What takes time in the stages' programs as they are written, the body of a repetition once."""
-    return [
-        Thing(what, stage)
-        for stage, program in enumerate(stages)
-        for item in program.items
-        for instruction in (item.body if isinstance(item, Repeat) else (item,))
-        for what in timed(instruction)
-    ]
+def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
+    """The form of stages' programs, equal for those with the same instructions but for sizes: streams, waits, what the
+    host takes; and what takes time in them as they are written, the body of a repetition once."""
+    form: list[Hashable] = []
+    every: list[Timed] = []
+    for program in stages:
+        for item in program.items:
+            body: Sequence[Instruction]
+            if isinstance(item, Repeat):
+                form.append((item.times, item.continues))
+                body = item.body
+            else:
+                body = (item,)
+            for each in body:
+                takes = timed(each)
+                every += takes
+                host_s = each.host_s if isinstance(each, Launch) else None
+                form.append((each.name, each.stream, each.after, len(takes), host_s))
+    return tuple(form), every
+
+
+def is_chain(program: Program) -> bool:
+    """Whether everything follows what stands before it, and the host waits for nothing."""
+    hosts: set[str] = set()
+    streams: dict[str, int] = {}
+    last = -1
+    for index, (instruction, _, after) in enumerate(program.unrolled()):
+        if isinstance(instruction, Launch):
+            if after:
+                return False
+            hosts.add(instruction.stream)
+            continue
+        follows = last < 0 or last in after or streams.get(instruction.stream) == last
+        if not (follows and isinstance(instruction, Compute | Collective)):
+            return False
+        streams[instruction.stream] = last = index
+    return len(hosts) <= 1 and hosts.isdisjoint(streams)
 
 
 @dataclass(frozen=True)
 class InstructionLayout:
-    """Where in programs that are written alike equal things stand, and what follows each place."""
+    """Where in programs of one form different things stand, and what follows each place.
 
-    #: For each different thing, the index of the first that is like it in :func:`things_of`.
-    where: tuple[int, ...]
+    Things of layers of one kind are the same where they stand at the same place of the layer.
+    """
+
+    #: For each different thing, the index of the first that is like it in :func:`flattened` shorter programs, and
+    #: its stage.
+    where: tuple[tuple[int, int], ...]
     #: Row i: how often each of them runs from the i-th place of its stage on; places are all instructions, of layers
     #: that repeat those of the first turn and of the last. Where a stage's host takes no time its first place stands
     #: for all.
@@ -65,66 +110,99 @@ class InstructionLayout:
     issued_s: Floats
     #: The first place of every stage.
     starts: tuple[int, ...]
+    #: Whether that is all there is to its time.
+    chained: bool
 
     @classmethod
-    def of(cls, stages: Sequence[Program], alike: Sequence[Hashable]) -> InstructionLayout:
-        """Of stages whose programs are a chain, where things that are equal in ``alike`` are the same."""
-        numbers: dict[Hashable, int] = {}
-        where: list[int] = []
-        parts: list[tuple[list[list[int]], list[tuple[float, int]]]] = []
-        position = 0
-        for program in stages:
-            runs: list[list[int]] = []
+    def of(cls, stages: Sequence[Program], shorter: Sequence[Program]) -> InstructionLayout | None:
+        """Of stages' programs, whose things are looked up in those of the same with fewer layers; None where they are
+        not all there."""
+        whole, few = _first_of_each(stages), _first_of_each(shorter)
+        if [name for _, name in whole.values()] != [name for _, name in few.values()]:
+            return None
+        numbers = dict(zip(whole, range(len(whole)), strict=True))
+        follows: list[Floats] = []
+        issued: list[float] = []
+        starts: list[int] = []
+        for stage, program in enumerate(stages):
+            runs: list[Floats] = []
             places: list[tuple[float, int]] = []
             host_s = 0.0
-            for item in program.items:
-                body = item.body if isinstance(item, Repeat) else (item,)
-                times = item.times if isinstance(item, Repeat) else 1
-                begin = position
+            for key, body, times in _layers_of(stage, program):
                 for turn in range(times):
-                    position = begin
+                    position = 0
                     for instruction in body:
                         if isinstance(instruction, Launch):
                             # A host that waits for what a stage before sends begins anew when that is here.
                             host_s = 0.0 if instruction.after else host_s + instruction.host_s
                             continue
-                        run = []
-                        for index in range(position, position + len(timed(instruction))):
-                            number = numbers.setdefault(alike[index], len(numbers))
-                            if number == len(where):
-                                where.append(index)
-                            run.append(number)
-                        position += len(run)
+                        run = np.zeros(len(numbers))
+                        for _ in timed(instruction):
+                            run[numbers[key, position]] += 1.0
+                            position += 1
                         if turn in (0, times - 1):
                             places.append((host_s, len(runs)))
                         runs.append(run)
-            parts.append((runs, places if host_s else places[:1]))
-        follows: list[Floats] = []
-        issued: list[float] = []
-        starts: list[int] = []
-        for runs, places in parts:
-            counts = np.zeros((len(runs), len(where)))
-            for row, run in enumerate(runs):
-                for number in run:
-                    counts[row, number] += 1.0
+            if not host_s:
+                del places[1:]
             starts.append(len(issued))
-            follows.append(np.cumsum(counts[::-1], axis=0)[::-1][[row for _, row in places]])
+            follows.append(np.cumsum(runs[::-1], axis=0)[::-1][[row for _, row in places]])
             issued += [issued_s for issued_s, _ in places]
-        return cls(tuple(where), np.concatenate(follows), np.array(issued), tuple(starts))
+        chained = len(stages) == 1 and is_chain(stages[0])
+        where = tuple([place for place, _ in few.values()])
+        return cls(where, np.concatenate(follows), np.array(issued), tuple(starts), chained)
 
-    def found_in(self, whole: Sequence[Thing], few: Sequence[Thing]) -> InstructionLayout | None:
-        """The same with ``where`` counted in the things of a program with fewer layers: what stands before the first
-        that is left out, and behind the last (counted from the end); None where some of it is in neither."""
-        pairs = enumerate(zip(whole, few, strict=False))
-        same = next((index for index, (one, other) in pairs if one.does != other.does), len(few))
-        where = tuple([index if index < same else index - len(whole) for index in self.where])
-        places = zip(where, self.where, strict=True)
-        if any(index < -len(few) or few[index].does != whole[at].does for index, at in places):
-            return None
-        return replace(self, where=where)
+    def different(self, every: Sequence[Timed]) -> list[Thing]:
+        """The different ones of what takes time in the shorter programs."""
+        return [Thing(every[index], stage) for index, stage in self.where]
 
-    def makespan_s(self, from_places: Floats) -> float:
-        """Seconds of all stages one after the other; ``from_places``: what each place and all that follows take."""
+    def makespan_s(self, taken_s: Sequence[float]) -> float:
+        """Seconds of all stages one after the other, where different things take so much."""
+        return self.ends_s(self.issued_s + self.follows @ np.array(taken_s))
+
+    def ends_s(self, from_places: Floats) -> float:
+        """The same from what each place takes with all that follows."""
         if len(self.starts) == 1:
             return float(np.maximum.reduce(from_places))
         return float(np.maximum.reduceat(from_places, self.starts).sum())
+
+
+def _layers_of(stage: int, program: Program) -> Iterator[tuple[Hashable, Sequence[Instruction], int]]:
+    """A stage's layers, and what stands between them, with how often they run in a row; the first of each is equal for
+    layers of one kind, which share their operators, in one pass through a model."""
+    outside = 0
+    for bodies, times in _bodies(program):
+        layer = bodies[0].layer
+        kernels = next((each.operators for each in bodies if isinstance(each, Compute) and each.operators), ())
+        outside += layer < 0
+        yield (stage, outside, id(kernels) if layer >= 0 else None), bodies, times
+
+
+def _bodies(program: Program) -> Iterator[tuple[Sequence[Instruction], int]]:
+    """Layers and what stands between them: of a layer that is not repeated every instruction is an item."""
+    alone: list[Instruction] = []
+    for item in program.items:
+        if alone and (isinstance(item, Repeat) or item.layer != alone[-1].layer):
+            yield alone, 1
+            alone = []
+        if isinstance(item, Repeat):
+            yield item.body, item.times
+        else:
+            alone.append(item)
+    if alone:
+        yield alone, 1
+
+
+def _first_of_each(
+    stages: Sequence[Program],
+) -> dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]]:
+    """Of each different thing: where the first one stands, the name of its instruction and what it does."""
+    found: dict[tuple[Hashable, int], tuple[tuple[int, int], tuple[str, Hashable]]] = {}
+    index = 0
+    for stage, program in enumerate(stages):
+        for key, body, _ in _layers_of(stage, program):
+            named = [(instruction.name, what) for instruction in body for what in timed(instruction)]
+            for position, (name, what) in enumerate(named):
+                found.setdefault((key, position), ((index, stage), (name, Thing(what, stage).does)))
+                index += 1
+    return found

@@ -22,11 +22,11 @@ from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
 from ..parallel.expert_serving import mean_tokens
 from ..parallel.step import axes_of
-from ..program import Program
 from .carriers import COUNTED, LISTED, RowConsumer, lists_rows, unpacked
-from .flat import Thing, things_of
-from .order import InstructionOrder, order_of
+from .flat import InstructionLayout, Thing
 
+#: The different things in a program, and where they stand.
+LaidOut = tuple[list[Thing], InstructionLayout]
 #: Programs that a form keeps, those from which it learns, and fewer than which say nothing about others.
 MOST_WRITTEN, LEARNT_FROM, LEAST = 512, 64, 3
 #: No number of tokens.
@@ -44,7 +44,6 @@ class Passes:
 
     def __init__(self, job: Job, bends: Sequence[int]) -> None:
         jobs = [job, *(job.drafting(number) for number in range(job.unlike_passes))]
-        self.job = job
         #: Of each.
         self.rows: list[Rows] = [each.rows for each in jobs]
         #: For each length where a layer bends, those rows again; without a context where it passes that.
@@ -107,12 +106,10 @@ class Carried:
 
 
 class ProgramTemplate:
-    """Steps whose programs have the same instructions: ``things`` take time in the first, whose passes are given."""
+    """Steps whose programs have the same instructions: ``things`` are those of the first, whose passes are given."""
 
-    def __init__(self, things: list[Thing], passes: Passes) -> None:
-        self._first = things
-        #: The first whose programs were written.
-        self.jobs: list[Job] = []
+    def __init__(self, things: list[Thing], layout: InstructionLayout, passes: Passes) -> None:
+        self._first, self.layout = things, layout
         #: Of every thing the numbers that it may hang on, and what of a pass it may carry.
         self._hangs_on = [set(range(len(passes.numbers))) for _ in things]
         self._least = self._most = passes.counts
@@ -175,9 +172,9 @@ class ProgramTemplate:
         """Whether a step's counts are within those seen."""
         return all(map(le, self._least, counts)) and all(map(le, counts, self._most))
 
-    def learn(self, passes: Passes, things: list[Thing]) -> bool:
+    def learn(self, passes: Passes, things: list[Thing], layout: InstructionLayout) -> bool:
         """From a program that was written; False where it is of another form."""
-        if len(things) != len(self._first):
+        if layout is not self.layout:
             return False
         if len(self._written) == MOST_WRITTEN:
             self._forget()
@@ -198,7 +195,6 @@ class ProgramTemplate:
             for carried in self._carried[index]:
                 carried.look(passes, things[index])
         self._written.append((numbers, things))
-        self.jobs += [passes.job] * (len(self.jobs) < LEAST)
         return self._arrange() if changed else self._enter(numbers, things)
 
 
@@ -207,45 +203,29 @@ class ProgramTemplates:
 
     Parameters
     ----------
-    whole, few
-        Write the program of a job of one stage: all of it, and what takes time in it up to where every kind of layer
-        has stood once.
+    write
+        Write the program of a job of one stage: the different things in it, and where they stand.
     bends
         Tokens of a context from which on a layer reads less of what is added, or chooses.
     """
 
-    def __init__(
-        self, whole: Callable[[Job], list[Program]], few: Callable[[Job], list[Program]], bends: Sequence[int]
-    ) -> None:
-        self._whole, self._few, self._bends = whole, few, bends
+    def __init__(self, write: Callable[[Job], LaidOut], bends: Sequence[int]) -> None:
+        self._write, self._bends = write, bends
         self._forms: dict[Hashable, ProgramTemplate | None] = {}
-        self._orders: dict[ProgramTemplate, InstructionOrder | None] = {}
 
-    def things_of(self, job: Job) -> list[Thing]:
-        """What takes time in the few layers of a step's program."""
-        return self._found(job)[0]
-
-    def ordered(self, job: Job) -> tuple[list[Thing], InstructionOrder | None]:
-        """The same, and the order of all layers; None where they have none, or too few were written yet."""
-        things, form = self._found(job)
-        if form is None or len(form.jobs) < LEAST:
-            return things, None
-        if form not in self._orders:
-            whole, few = ([each for job in form.jobs for each in write(job)] for write in (self._whole, self._few))
-            self._orders[form] = order_of(whole, few, job.model.layers)
-        return things, self._orders[form]
-
-    def _found(self, job: Job) -> tuple[list[Thing], ProgramTemplate | None]:
+    def laid_out(self, job: Job) -> LaidOut:
+        """The different things in a step's program, and where they stand."""
         if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
-            return things_of(self._few(job)), None
+            return self._write(job)
         passes = Passes(job, self._bends)
         form, known = self._forms.get(passes.kind), passes.kind in self._forms
-        found = form.put_together(passes) if form is not None else None
-        if found is None:
-            found = things_of(self._few(job))
-            if not known:
-                form = ProgramTemplate(found, passes)
-            if form is not None and not form.learn(passes, found):
-                form = None
-            self._forms[passes.kind] = form
-        return found, form
+        things = form.put_together(passes) if form is not None else None
+        if form is not None and things is not None:
+            return things, form.layout
+        things, layout = self._write(job)
+        if not known:
+            form = ProgramTemplate(things, layout, passes)
+        if form is not None and not form.learn(passes, things, layout):
+            form = None
+        self._forms[passes.kind] = form
+        return things, layout

@@ -28,10 +28,9 @@ from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
-from ..program import Program
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
-from .flat import InstructionLayout, Thing, things_of
+from .flat import InstructionLayout, Thing
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
@@ -45,6 +44,10 @@ LAST = 7
 MOST_PROMPTS = 4096
 #: Tokens in the cache of sequences that stand beside what is looked at.
 STANDING = 64
+
+
+class UnlikeError(Exception):
+    """The programs of some sizes of a step have other instructions than those that its parts are known of."""
 
 
 class Mixed:
@@ -91,10 +94,14 @@ class Mixed:
         captured = Captured.PIECES if pieces else Captured.NOTHING
         kind = StepComposition(work.sequences > 0, work.outputs > 0, cached, captured)
         shapes = self._shapes if pieces else self._plain_shapes
-        if kind not in shapes:
-            shapes[kind] = shape_of(self, kind)
-        shape = shapes[kind]
-        return None if shape is None else shape.seconds(work, expert_tokens)
+        try:
+            if kind not in shapes:
+                shapes[kind] = None
+                shapes[kind] = shape_of(self, kind)
+            shape = shapes[kind]
+            return None if shape is None else shape.seconds(work, expert_tokens)
+        except UnlikeError:
+            return None
 
 
 def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
@@ -106,26 +113,24 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
         return None
     written: dict[CompositionChange | None, tuple[Job, list[Thing]]] = {}
-    stages: list[Program] = []
+    layouts: list[InstructionLayout] = []
     for change, work in compositions(kind, programs.queries, more, tokens).items():
         jobs = programs.together(work)
         if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
-        each = programs.written_of(jobs[0])
-        stages = stages or each
-        written[change] = jobs[0], things_of(each)
-    every = [[thing.does for thing in things] for _, things in written.values()]
-    if any(len(each) != len(every[0]) for each in every):
+        things, layout = programs.laid_out(jobs[0])
+        layouts.append(layout)
+        written[change] = jobs[0], things
+    layout = layouts[0]
+    if any(other is not layout for other in layouts):
         return None
-    layout = InstructionLayout.of(stages, list(zip(*every, strict=True)))
     parts: list[InstructionPart] = []
     carriers: list[RowConsumer] = []
     job, first = written[None]
-    for index in layout.where:
-        same = first[index].does
-        changed = {change for change, (_, its) in written.items() if its[index].does != same and change}
+    for index, thing in enumerate(first):
+        changed = {change for change, (_, its) in written.items() if its[index].does != thing.does and change}
         part = part_by(changed, {change for change in written if change})
-        if part is InstructionPart.TOKENS and getattr(first[index].what, "role", Role.OTHER).routed:
+        if part is InstructionPart.TOKENS and getattr(thing.what, "role", Role.OTHER).routed:
             part = InstructionPart.EXPERTS
         if part in (None, InstructionPart.PROMPTS):
             carrier = carrier_of([job.rows for job, _ in written.values()], [its[index] for _, its in written.values()])
@@ -135,17 +140,14 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         if part is None:
             return None
         parts.append(part)
-    few = programs.things_of(job)
-    short = layout.found_in(first, few)
-    if short is None or any(not programs.has_time(few[index]) for index in short.where):
+    taken_s = programs.taken_s(first, kind.captured)
+    if taken_s is None:
         return None
     if not mixed.serial:
         priced = programs.walked(job)
-        times = programs.times(kind.captured)
-        taken = short.issued_s + short.follows @ np.array([times(few[index]) for index in short.where])
-        if priced is None or not np.isclose(short.makespan_s(taken), priced.makespan_s, rtol=SURE, atol=0.0):
+        if priced is None or not np.isclose(layout.makespan_s(taken_s), priced.makespan_s, rtol=SURE, atol=0.0):
             return None
-    return Shape(programs, sizes, mixed.bends, short, few, tuple(parts), carriers, kind)
+    return Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
 
 
 class Shape:
@@ -164,10 +166,8 @@ class Shape:
     ) -> None:
         self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
         index = {part: [i for i, each in enumerate(parts) if each is part] for part in InstructionPart}
-        self._where = {part: [layout.where[i] for i in index[part]] for part in InstructionPart}
+        self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in InstructionPart}
-        self._times = programs.times(kind.captured)
-        self._once = programs.times(kind.captured, kept=False)
         self._carriers = carriers
         self._of_prompts = [each.field.prompts for each in carriers]
         self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
@@ -242,22 +242,30 @@ class Shape:
         if work not in self._last:
             # Parts are asked about one after the other.
             (job,) = self.programs.together(work)
-            self._last = {work: self.programs.things_of(job), **dict(islice(self._last.items(), LAST))}
+            self._last = {work: self._things(job), **dict(islice(self._last.items(), LAST))}
         return self._last[work]
+
+    def _things(self, job: Job) -> list[Thing]:
+        """Those of a step of this shape."""
+        things, layout = self.programs.laid_out(job)
+        if layout is not self.layout:
+            raise UnlikeError
+        return things
 
     def _of_experts(self, tokens: int) -> Floats:
         """Seconds of what depends on tokens of all that share experts, so many a replica, in a step of few."""
         work = self._work(self._piece)
         (job,) = self.programs.together(work, tokens / work.tokens)
-        return self._sums(self.programs.things_of(job), InstructionPart.EXPERTS)
+        return self._sums(self._things(job), InstructionPart.EXPERTS)
 
     def _part(self, part: InstructionPart, work: StepWork) -> Floats:
         return self._sums(self._written(work), part)
 
     def _sums(self, things: list[Thing], part: InstructionPart) -> Floats:
         """For every place, the seconds of a part's instructions from there on."""
-        taken = [self._times(things[i]) for i in self._where[part]]
-        sums: Floats = self._follows[part] @ np.array(taken)
+        taken_s = self.programs.taken_s([things[i] for i in self._where[part]], self.kind.captured)
+        assert taken_s is not None
+        sums: Floats = self._follows[part] @ np.array(taken_s)
         return sums
 
     # --- a step -----------------------------------------------------------------------------------------------
@@ -297,11 +305,11 @@ class Shape:
                 carried = self._carriers[index].field.of(rows)
                 taken.append(self._known_s(index, carried) if prompts else self._carried_s(index, carried))
             total = total + self._carries @ np.array(taken)
-        makespan_s = self.layout.makespan_s(total)
+        makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
     def _carried_s(self, index: int, rows: Any) -> float:
-        return self._once(self._carriers[index].with_rows(rows))
+        return self.programs.once_s(self._carriers[index].with_rows(rows), self.kind.captured)
 
     def _read(self, chunks: tuple[PromptChunk, ...]) -> Floats:
         """What depends on prompts and takes no list of them as it is: of one piece between contexts straight, of

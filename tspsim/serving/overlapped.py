@@ -61,7 +61,7 @@ class Overlapped:
                 serial_s = self._serial.seconds(work)
                 if serial_s is None:
                     return value(tokens + 1)
-                return np.array([self.programs.seconds(self.programs.together(work)) / serial_s])
+                return np.array([self.programs.together_s(work) / serial_s])
 
             self._ratios[sequences] = Cells(value, first=beside + MOST_DECODED + 1, epsilon=EPSILON)
         return self._ratios[sequences]

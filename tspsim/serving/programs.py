@@ -3,7 +3,7 @@ answers (:func:`tspsim.simulation.run_plan`)."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
@@ -17,14 +17,13 @@ from ..model.attention.base import MOST_DECODED
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
-from ..parallel.stack import Stack
 from ..program import Program
 from ..question import Question
 from ..simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
-from .flat import Thing, timed
-from .forms import ProgramTemplates
+from .flat import MOVES, InstructionLayout, Thing, flattened
+from .forms import LaidOut, ProgramTemplates
 from .work import PromptChunk, StepWork
 
 #: What hides nothing: of a step that cannot be cut into two.
@@ -93,6 +92,8 @@ class StepPrograms:
         self._walks = not question.scenario.faults.slow_gpus
         self._plans: dict[str, Plan] = {}
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
+        self._once_s: dict[Captured, Callable[[Operator], float]] = {}
+        self._layouts: dict[Hashable, InstructionLayout | None] = {}
         self.decode_step = VERIFY_STEP if speculation and speculation.tokens else DECODE_STEP
         #: Programs written and runs of the engine so far.
         self.written = self.ran = 0
@@ -152,14 +153,21 @@ class StepPrograms:
 
     def together(self, work: StepWork, expert_share: float = 1.0) -> list[Job]:
         """One pass of all there is; pieces that decode kernels take run padded where those of prompts take less."""
+        first, *longer = self._ways(work, expert_share)
+        return [min((first, *longer), key=self._job_s)] if longer else [first]
+
+    def together_s(self, work: StepWork, expert_share: float = 1.0) -> float:
+        """Seconds of that."""
+        return min(map(self._job_s, self._ways(work, expert_share)))
+
+    def _ways(self, work: StepWork, expert_share: float) -> list[Job]:
+        """A pass of all there is, and where decode kernels take some of it the same with longer pieces."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
         pieces = [Piece(*chunk) for chunk in work.chunks]
-        found = [self._mixed(work, pieces, expert_share)]
         longer = [each._replace(query_tokens=max(each.query_tokens, MOST_DECODED + 1)) for each in pieces]
-        if longer == pieces:
-            return found
-        return min(found, [self._mixed(work, longer, expert_share)], key=self.seconds)
+        ways = [pieces] if longer == pieces else [pieces, longer]
+        return [self._mixed(work, way, expert_share) for way in ways]
 
     def _mixed(self, work: StepWork, pieces: Sequence[Piece], expert_share: float) -> Job:
         """A pass of pieces of prompts beside what decodes of some work."""
@@ -193,10 +201,9 @@ class StepPrograms:
         self.written += 1
         return [write_program(scheme_of(job.plan), job, {"pp": stage}) for stage in range(job.plan.pp)]
 
-    def things_of(self, job: Job) -> list[Thing]:
-        """What takes time in them up to where every kind of layer has stood once, and behind the last layer; of a
-        pipeline all."""
-        return self._forms.things_of(job)
+    def laid_out(self, job: Job) -> LaidOut:
+        """The different things in a job's programs, and where they stand."""
+        return self._forms.laid_out(job)
 
     @once
     def _forms(self) -> ProgramTemplates:
@@ -204,15 +211,30 @@ class StepPrograms:
         models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
         kinds = [(each, block) for each in models for block in each.distinct]
         bends = {length for each, block in kinds for length in each.attention_of(block).bends(each, block)}
-        return ProgramTemplates(self.written_of, self._few_of, sorted(bends))
+        return ProgramTemplates(self._written_out, sorted(bends))
 
-    def _few_of(self, job: Job) -> list[Program]:
-        """The programs up to where every kind of layer has stood once, and behind the last layer; the host's launches
-        are not written for that. Of a pipeline all."""
-        plan = job.plan if job.plan.pp > 1 else replace(job.plan, stage_layers=(self._different_layers,))
-        # The passes are those of engines alike but for launches.
-        silent = knowing(replace(job, plan=plan, work=replace(job.work, stack=self._silent)), passes=job.passes)
-        return self.written_of(silent)
+    def _written_out(self, job: Job) -> LaidOut:
+        """The same from programs that are written for it."""
+        shorter = self._shorter(job)
+        form, every = flattened(shorter)
+        key = job.capture, form
+        if key not in self._layouts:
+            self._layouts[key] = InstructionLayout.of(self.written_of(job), shorter)
+        layout = self._layouts[key]
+        if layout is None:
+            # Some of it stands in no shorter program.
+            whole = self.written_of(job)
+            layout, (_, every) = InstructionLayout.of(whole, whole), flattened(whole)
+            assert layout is not None
+        return layout.different(every), layout
+
+    def _shorter(self, job: Job) -> list[Program]:
+        """The programs with as many layers as all kinds are among. Of a pipeline all."""
+        if job.plan.pp > 1:
+            return self.written_of(job)
+        plan = replace(job.plan, stage_layers=(self._different_layers,))
+        # The passes are those of the whole model.
+        return self.written_of(knowing(replace(job, plan=plan), passes=job.passes))
 
     @once
     def _different_layers(self) -> int:
@@ -220,23 +242,20 @@ class StepPrograms:
         blocks = self.question.model.blocks
         return 1 + max(blocks.index(block) for block in dict.fromkeys(blocks))
 
-    @once
-    def _silent(self) -> Stack:
-        stack = self.question.work.stack
-        alone = replace(stack, kernel_s=0.0, collective_s=0.0, collective_s_per_rank=0.0)
-        return replace(alone, message_s=0.0, expert_s=0.0)
+    def taken_s(self, things: Iterable[Thing], captured: Captured) -> list[float] | None:
+        """Seconds of things in passes of which so much is captured; None where the engine alone knows some: of
+        transfers whose groups share links unevenly."""
+        cost, exchanges = self._known(captured), self._walker.exchanges
+        taken = [exchanges.known_s(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in things]
+        return None if None in taken else taken  # type: ignore[return-value]
 
-    def times(self, captured: Captured = Captured.NOTHING, *, kept: bool = True) -> Callable[[Thing], float]:
-        """Seconds of things in passes of which so much is captured; ``kept``: the device remembers its kernels."""
-        question = self.question
-        cost = self._known(captured) if kept else question.work.stack.cost(self._price, question.device, captured)
-        exchanges = self._walker.exchanges
-
-        def seconds(thing: Thing) -> float:
-            what, stage = thing
-            return cost(what) if isinstance(what, Operator) else exchanges.seconds(what, stage)
-
-        return seconds
+    def once_s(self, kernel: Thing, captured: Captured) -> float:
+        """Seconds of a kernel that is not remembered."""
+        if captured not in self._once_s:
+            question = self.question
+            self._once_s[captured] = question.work.stack.cost(self._price, question.device, captured)
+        assert isinstance(kernel.what, Operator)
+        return self._once_s[captured](kernel.what)
 
     def _known(self, captured: Captured) -> Callable[[Operator], float]:
         """Seconds of operators in passes of which so much is captured, those of late remembered."""
@@ -247,30 +266,12 @@ class StepPrograms:
 
     def experts_s(self, tokens: int, captured: Captured) -> float:
         """Seconds of the experts' kernels in a step of decoding whose replicas have so many tokens in the mean."""
-        times, weights = self.times(captured), self._routed
-        things = self.things_of(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
-        return sum(count * times(things[index]) for index, count in weights.items())
-
-    @once
-    def _routed(self) -> dict[int, int]:
-        """Of a step's things in few layers those that multiply experts, and how many of all layers are alike."""
-        job = self.decoding((TYPICAL_BATCH,))
-        few = self.things_of(job)
-        first: dict[Hashable, int] = {}
-        for index, thing in enumerate(few):
-            if is_routed(thing):
-                first.setdefault(thing.does, index)
-        counts: Counter[int] = Counter()
-        for stage, program in enumerate(self.written_of(job)):
-            for instruction, _, _ in program.unrolled():
-                things = [Thing(what, stage) for what in timed(instruction)]
-                counts.update(first[thing.does] for thing in things if is_routed(thing))
-        return counts
-
-    def has_time(self, thing: Thing) -> bool:
-        """Whether its seconds are known without the engine: transfers whose groups share links unevenly have none."""
-        what, stage = thing
-        return isinstance(what, Operator) or self._walker.exchanges.known_s(what, stage) is not None
+        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
+        runs = layout.follows[list(layout.starts)].sum(axis=0).tolist()
+        routed = [(each, count) for each, count in zip(things, runs, strict=True) if is_routed(each)]
+        taken_s = self.taken_s([each for each, _ in routed], captured)
+        assert taken_s is not None
+        return float(sum(count * each_s for (_, count), each_s in zip(routed, taken_s, strict=True)))
 
     def _price(self, operator: Operator) -> float:
         return float(price(self.question.device, operator).seconds)
@@ -293,15 +294,18 @@ class StepPrograms:
         return sum(map(self._job_s, jobs))
 
     def _job_s(self, job: Job) -> float:
-        found = self._ordered_s(job) if self._walks else None
+        found = self._chained_s(job) if self._walks else None
         return self.price(job).seconds if found is None else found
 
-    def _ordered_s(self, job: Job) -> float | None:
-        """Of a chain whose order is known from steps before."""
-        things, order = self._forms.ordered(job)
-        if order is None or not all(self.has_time(thing) for thing in things):
+    def _chained_s(self, job: Job) -> float | None:
+        """Of a chain of one stage and one pass; None of anything else."""
+        if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
             return None
-        makespan_s = order.end_s(list(map(self.times(job.capture), things)))
+        things, layout = self.laid_out(job)
+        taken_s = self.taken_s(things, job.capture) if layout.chained else None
+        if taken_s is None:
+            return None
+        makespan_s = layout.makespan_s(taken_s)
         return makespan_s + inference.host_s(job, makespan_s, makespan_s)
 
     def price(self, job: Job) -> Priced:

@@ -49,7 +49,8 @@ def away(job: Job) -> Rows:
 
 def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -> list[int]:
     """Copy a layer's caches of those; what its attention waits for."""
-    size = cache_bytes(layer, shards, away(job))
+    rows = away(job)
+    size = cache_bytes(layer, shards, rows) if rows else 0.0
     if not size:
         return []
     came = builder.copy("in", size, "caches from host", stream=STREAM)
@@ -60,7 +61,7 @@ def bring(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int) -
 def attended(builder: ProgramBuilder, job: Job, layer: ServingLayer, shards: int, kernel: int) -> None:
     """Their room is free once ``kernel`` is over, and what it added to them goes back."""
     rows = away(job)
-    if not cache_bytes(layer, shards, rows):
+    if not rows or not cache_bytes(layer, shards, rows):
         return
     builder.buffers(STREAM, BUFFERS, 1).used(0, kernel)
     before = tuple((0, context, count) for _, context, count in rows)

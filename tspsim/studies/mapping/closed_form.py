@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...costs import Costs
-from ...engine.assignment import counted
 from ...mesh import Mesh
 from ...network import KINDS, Cluster, between_nodes, collective
 from ...parallel import Job, axes_of, build_mesh, scheme_of, write_program
@@ -92,13 +91,13 @@ def form_of(question: Question, job: Job) -> MappingForm:
         program, stage = write_program(scheme_of(job.plan), job, role), role.get("pp", 0)
         busy_s = sum(
             times * sum(cost(operator) for operator in each.operators)
-            for each, times in counted(program)
+            for each, times in program.counted()
             if isinstance(each, Compute)
         )
         inside_s = sum(times * alone_s(cluster, mesh, each) for each, times in within(cluster, mesh, program))
         stages_s[stage] = max(stages_s[stage], (busy_s + inside_s) / job.micro_batches)
         by_axis: dict[str, float] = {}
-        for each, times in counted(program):
+        for each, times in program.counted():
             if isinstance(each, SendReceive) and each.axis == "pp":
                 message_bytes = max(message_bytes, float(each.size_bytes))
             elif isinstance(each, Collective | SendReceive) and spans(cluster, mesh, each.axis):
@@ -139,7 +138,7 @@ def members_of(mesh: Mesh, axis: str) -> int:
 
 def within(cluster: Cluster, mesh: Mesh, program: Program) -> Iterator[tuple[Collective, int]]:
     """Collectives of a program whose groups stay in one node, and how often they run."""
-    for each, times in counted(program):
+    for each, times in program.counted():
         if isinstance(each, Collective) and not spans(cluster, mesh, each.axis):
             yield each, times
 
