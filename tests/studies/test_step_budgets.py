@@ -93,6 +93,12 @@ def test_the_obvious_services_of_long_prompts_divide_tokens(long: ServiceSpace) 
     assert not any("tsp" in keys for keys in replace_prompt(long, 64).of_long_contexts([1, 2, 4, 8]))
 
 
+def test_what_was_searched_names_the_engine_s_options(long: ServiceSpace) -> None:
+    found = TrafficPlanner(load(asked()))._searched_on(long)
+    assert {"tsp", "dcp", "engine", "max_num_batched_tokens", "enable_chunked_prefill"} <= set(found)
+    assert len(set(found)) == len(found) and found[-1] == "concurrency"
+
+
 @pytest.mark.slow
 def test_a_search_finds_the_schedule_and_the_budget_together() -> None:
     """10.6 tokens/s before budgets, `tsp` and `dcp` were tried; 14.9 with them."""
