@@ -296,8 +296,9 @@ def test_prompts_of_the_best_of_a_context_are_not_attended_part_by_part(
 
 
 def test_a_choice_is_of_models_that_choose() -> None:
-    with pytest.raises(InputError, match="is of models with an indexer"):
-        job("llama-3.1-8b", {"name": "P", "tp": 8, "dcp": 8, "index_exchange": "exact"})
+    for plan in ({"tp": 8, "dcp": 8}, {"tsp": 8}, {"tsp": 8, "decode_form": "travel"}):
+        with pytest.raises(InputError, match="is of models with an indexer"):
+            job("llama-3.1-8b", {"name": "P", **plan, "index_exchange": "exact"})
     with pytest.raises(InputError, match="union"):
         job("glm-5.1", {"name": "P", "tp": 8, "dcp": 8, "index_exchange": "unions"})
 
