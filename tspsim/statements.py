@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .metrics import Breakdown
+from .model.attention import MOST_DECODED
 from .model.formats import WeightClass
 from .operators import FusedMoE
 from .parallel import (
@@ -294,6 +295,11 @@ def cache_notes(job: Job) -> Iterator[str]:
     share, uses = job.scheme.context(job.plan), set(job.model.cache_uses(job.work.formats.cache))
     if share.ranks > 1:
         yield f"every rank keeps 1/{share.ranks} of the tokens of a context (`{share.axis}`)"
+    if share.ranks > 1 and job.token_shards == 1 and 1 < job.work.sequence <= MOST_DECODED:
+        yield (
+            f"prompts of up to {MOST_DECODED} tokens are attended as tokens that decode, on all ranks' parts of a "
+            "context; a longer one is attended whole, which may take less"
+        )
     if share.sequences > 1:
         yield f"whole sequences are dealt to {share.sequences} ranks"
     heads = {use.heads for use in uses if use.token_bytes and 1 < use.heads < share.attended}

@@ -72,7 +72,11 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
 
 
 @pytest.mark.parametrize(
-    "name", ["TokenRing", "Three levels (Frontier)", pytest.param("Host attention (APEX)", marks=pytest.mark.slow)]
+    "name",
+    [
+        "TokenRing", "Three levels (Frontier)", pytest.param("Host attention (APEX)", marks=pytest.mark.slow),
+        pytest.param("Pipette", marks=pytest.mark.slow),
+    ],
 )
 def test_gains_on_their_own_hardware_are_what_the_package_says(script: ModuleType, name: str) -> None:
     (text,) = script.pages.block("published").findall(script.PAGE.read_text(encoding="utf-8"))

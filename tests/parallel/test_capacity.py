@@ -290,3 +290,26 @@ def test_what_does_not_fit_is_told_which_keys_make_room() -> None:
     traffic = {"arrivals": {"kind": "closed", "concurrency": 1}, "prompt": "1Ki", "output": 8, "requests": 1}
     (refused,) = tspsim.simulate(asked | {"workload": served, "traffic": traffic, "plans": asked["plans"][:1]}).plans
     assert refused.error is not None and refused.error.endswith("it fits with ep: 8")
+
+
+@pytest.mark.parametrize(
+    ("plan", "advised", "said"),
+    [
+        ({"sp": 8}, {"tp": 8, "dcp": 8}, "state tp: 8 and dcp: 8 instead of sp: 8, or take more GPUs"),
+        ({"dp": 8}, {"tp": 8, "dcp": 8}, "state tp: 8 and dcp: 8 instead of dp: 8, or take more GPUs"),
+        (
+            {"tp": 4, "dp": 2},
+            {"tp": 4, "dp": 2, "ep": 8, "dcp": 4},
+            "what fits: 8 of 1766, or all with ep: 8 and dcp: 4",
+        ),
+        ({"tp": 8}, {"tp": 8, "dcp": 8}, "7 sequences of 131073 tokens, or 8 of 117813, or all with dcp: 8"),
+    ],
+    ids=str,
+)
+def test_what_is_advised_fits_on_the_same_gpus(plan: dict[str, int], advised: dict[str, int], said: str) -> None:
+    """GLM-5.1 in fp8 on eight B200, eight sequences of 128Ki: it was "take more GPUs" where no further key helps, and
+    nothing where some of the sequences fit."""
+    work = {"model": "glm-5.1", "pass": "decode", "batch": 8, "context": "128Ki", "precision": "fp8"}
+    plans = [{"name": "stated", **plan}, {"name": "advised", **advised}]
+    refused, ran = tspsim.simulate({"name": "a", "cluster": "hgx-b200-8", "workload": work, "plans": plans}).plans
+    assert ran.ran and refused.error is not None and refused.error.endswith(said)

@@ -118,6 +118,20 @@ def path_s(asked: Question) -> float:
     return bound.step_s(found, build_mesh(found.plan, cluster.gpus, cluster.gpus_per_node))
 
 
+@pytest.mark.parametrize("drafter", ["eagle", "dflash", "model"])
+def test_a_draft_s_weights_come_once_a_pass_in_the_bound_too(files: tuple[str, str], drafter: str) -> None:
+    """Links were counted as if every draft layer were as many as the model has: 4 to 9 times the step of 32 layers."""
+    large, small = files
+    drafts = {"tokens": 4, "draft": drafter, **({"model": small} if drafter == "model" else {})}
+    plan = {"name": "P", "tsp": 4, "decode_form": "travel"}
+    asked = look_up(tspsim.load(question(large, [plan], pass_="verify", speculation=drafts, batch=1, context=4096)))
+    planned, device, cluster = scheduled(asked, asked.plans[0]), asked.device, asked.cluster
+    bound = LowerBound(cluster, Costs(device), max(device.peak_flops_per_s.values()), device.compute_slowdown)
+    step_s = run_plan(asked, planned.plan).step_time_s
+    bound_s = bound.step_s(planned, build_mesh(planned.plan, cluster.gpus, cluster.gpus_per_node))
+    assert 0.8 * step_s < bound_s <= step_s * (1 + 1e-9)
+
+
 def test_an_engine_serves_them_as_their_programs_say() -> None:
     """Steps of a run against every kernel of their programs, and room for caches."""
     asked: dict[str, Any] = {

@@ -134,8 +134,11 @@ class Capacity:
         fitting, shorter = self.whole_sessions(longest), self.longest_context(count)
         offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
         offers += [f"{count} of {shorter}"] if shorter else []
+        keys = remedy()
+        if offers and keys:
+            offers.append(f"all with {keys}")
         if not offers:
-            alone, keys = self.longest_context(), remedy()
+            alone = self.longest_context()
             more = f"state {keys}, or take more GPUs" if keys else "take more GPUs or fewer bits a weight"
             offers = [f"one of {alone}"] if alone else [f"no sequence at all: {more}"]
         return (

@@ -20,7 +20,7 @@ from ..steps.batch import dealt
 from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .builder import ProgramBuilder
 from .decode.exchange import Partial
-from .decode.index_exchange import index_exchange_of
+from .decode.index_exchange import index_exchange_of, refused_choice
 from .decode.layer import mlp as served_mlp
 from .decode.layer import project, serve_layer, sum_rows
 from .decode.share import ContextShare, in_heads
@@ -135,7 +135,7 @@ def check_sequences(job: Job) -> Refusal:
         kind = job.model.attention_of(block)
         if not kind.divides_context:
             return "decode_form", f"{form.name} does not run attention of kind '{kind.name}'; use tp, pp or dp"
-    return None
+    return refused_choice(job)
 
 
 # --- weights come to own sequences ----------------------------------------------------------------------------

@@ -141,7 +141,9 @@ class TaskParts:
         items: list[TimedInstruction | Layers] = []
         for item in program.items:
             if isinstance(item, Repeat):
-                steps = tuple([self._step(step, groups, layers_s, item.times) for step in item.body])
+                # Those of a draft, behind the model's, stay as many as they are.
+                moved_s = outside_s if any(isinstance(each, Layers) for each in items) else layers_s
+                steps = tuple([self._step(step, groups, moved_s, item.times) for step in item.body])
                 items.append(Layers(steps, item.times))
             else:
                 items.append(self._step(item, groups, outside_s, 1))

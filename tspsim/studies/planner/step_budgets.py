@@ -78,14 +78,17 @@ def why_not_the_step_s(best: Reading, others: Sequence[Reading], clients: int) -
         each = f"its {best.engine.count} replicas read one each, {digits(own / best.engine.count)} s a prompt"
         return f"{said}; {each}, and wait for nobody."
     option, budget = option_of(best.engine.deployment)
-    pieces = winner.engine.read_s, best.engine.read_s
-    if budget is not None and budget < best.engine.demand.prompt and pieces[0] > FASTER * pieces[1]:
+    cut = budget is not None and budget < best.engine.demand.prompt
+    pieces = (winner.engine.read_s, best.engine.read_s) if cut else (first, own)
+    if cut:
         steps = f"in steps of {budget:,} tokens ({option}) it takes {digits(pieces[0])} against {digits(pieces[1])}"
-        return f"{said}; {steps}, because every step brings its weights again."
+        said += f"; {steps}, because every step brings its weights again" if pieces[0] > FASTER * pieces[1] else ""
+    if pieces[0] > pieces[1]:
+        return f"{said}."
     together = max(1, min(clients, best.engine.most, winner.engine.most))
     decoding = winner.engine.step_s(together), best.engine.step_s(together)
     answer = best.engine.demand.output
-    lost, gained = answer * (decoding[0] - decoding[1]), own - first
+    lost, gained = answer * (decoding[0] - decoding[1]), pieces[1] - pieces[0]
     if lost > 0.0:
         rest = f"{digits(1e3 * decoding[0])} ms against {digits(1e3 * decoding[1])} with {together} sequences"
         return f"{said}; a token after it takes {rest}, {digits(lost)} s over an answer for {digits(gained)} s gained."

@@ -131,10 +131,14 @@ class TrafficPlanner:
         self.effort = SearchEffort(math.inf if budget_s is None else budget_s)
 
     def _searched_on(self, space: ServiceSpace) -> tuple[str, ...]:
-        """Keys that are tried on a cluster: those of every way to spread a replica among the others."""
+        """Keys that are tried on a cluster: those of every way to spread a replica among the others, and options of
+        the engine: tokens and sequences of a step, and whether prompts are cut."""
         every = spreads(space.question.model, space.question.work.step, space.cluster.gpus)
         spread = dict.fromkeys(key for keys in every for key in keys if key not in self.searched)
-        return *self.searched[:4], *spread, *self.searched[4:]
+        policy = Deployment(space.question, space.question.plans[0], dict(self.scenario.workload.engine), {}).policy
+        options = policy.token_option, policy.chunk_option, policy.sequence_option
+        keys = (*self.searched[:4], *spread, *self.searched[4:-1], *filter(None, options))
+        return *dict.fromkeys(keys), self.load_name
 
     @property
     def load_name(self) -> str:
