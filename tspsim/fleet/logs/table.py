@@ -1,11 +1,11 @@
-"""CSV with named columns, as the traces of Acme, Philly and Helios come."""
+"""CSV with named columns, as the traces of Acme and Helios come."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from .base import LOG_FORMS, Log, Logged
-from .columns import NAMES, LogColumns, cells_of
+from .columns import NAMES, LogColumns, cells_of, in_order
 
 
 class NamedColumns:
@@ -14,11 +14,11 @@ class NamedColumns:
 
     References
     ----------
-    Hu et al. 2024 (NSDI), AcmeTrace; Jeon et al. 2019 (ATC), Philly; Hu et al. 2021 (SC), Helios.
+    Hu et al. 2024 (NSDI), AcmeTrace, in which Philly's jobs lie as CSV too; Hu et al. 2021 (SC), Helios.
     """
 
     name = "csv"
-    summary = "CSV with named columns, as Acme's, Philly's and Helios' traces"
+    summary = "CSV with named columns, as Acme's and Helios' traces"
 
     def reads(self, head: Sequence[str]) -> bool:
         lower = {cell.strip().lower() for cell in head[0].split(",")} if head else set()
@@ -45,6 +45,7 @@ class NamedColumns:
             if not runs_s:
                 log.leave_out("never ran")
                 continue
+            in_order(row, cells, columns, log)
             limit = columns.cell(cells, "limit")
             yield Logged(
                 row,
