@@ -73,7 +73,8 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
     ("text", "told"),
     [
         (ACME.replace("gpu_num", "cards").replace("node_num", "hosts"), "row 1: no column says gpus"),
-        (ACME.replace("submit_time", "when"), "row 1: is no log of jobs"),
+        (ACME.replace("submit_time", "when"), "row 1: no column says submit; name one submit_time or submitted_time"),
+        ("when,what\n1,2\n", "row 1: is no log of jobs"),
         (
             ACME.replace("3600,0,14400", "-3600,0,14400"),
             "row 3, column duration: '-3600' is not a number of at least 0",

@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from .base import LOG_FORMS, Log, Logged
 from .columns import NAMES, LogColumns, cells_of, in_order
 
+#: Columns by which a file is told whose header does not say when jobs were submitted.
+SAID = 3
+
 
 class NamedColumns:
     """Columns by their usual names (:data:`~tspsim.fleet.logs.columns.NAMES`): when it was submitted; how long it ran,
@@ -22,7 +25,9 @@ class NamedColumns:
 
     def reads(self, head: Sequence[str]) -> bool:
         lower = {cell.strip().lower() for cell in head[0].split(",")} if head else set()
-        return any(word in lower for word in NAMES["submit"]) and "," in head[0]
+        said = [what for what, words in NAMES.items() if not lower.isdisjoint(words)]
+        # With as many of the others the missing one is what is told.
+        return "," in head[0] and ("submit" in said or len(said) >= SAID)
 
     def rows(self, lines: Iterator[str], log: Log) -> Iterator[Logged]:
         table = cells_of(lines, log, ",")
