@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 
 #: Rectangles that are drawn at once, and that the page has in all, the largest (nodes times hours) first.
-MOST_DRAWN, MOST_KEPT = 3_000, 60_000
+MOST_DRAWN, MOST_KEPT = 8_000, 60_000
 #: Spells that the table lists.
 MOST_LISTED = 200
 #: Of a rectangle's height, left free above the next.
@@ -117,7 +117,8 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
     )
     few = len(kept) > len(drawn)
     if few:
-        caption += f" At most {MOST_DRAWN:,} are drawn at once: the largest of the window."
+        caption += f" At most {MOST_DRAWN:,} are drawn at once, the largest of the window; "
+        caption += "the others show where it is smaller."
     data = {"spells": _columns(facts, kept, kinds, unit_s)} if few else {}
     windows = [(0, "Whole"), *((span / unit_s, name) for span, name in WINDOWS if span < facts.horizon_s)]
     table = _table(facts)
