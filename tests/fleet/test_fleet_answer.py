@@ -110,3 +110,14 @@ def test_a_job_after_the_time_that_is_looked_at_is_to_come_and_waits_for_nothing
     )
     assert [job.state for job in answer.facts.jobs] == ["running", "held", "to come"]
     assert reached(Needs(**needs), answer)[0].value == pytest.approx(0.95 * 86_400)
+
+
+def test_a_job_has_the_nodes_that_it_got_and_what_is_not_there_is_nothing() -> None:
+    """Of an elastic job the size that was free; without failures no GPU-hour is lost to them, not even by rounding."""
+    jobs = [{"name": "wide", "nodes": 6, "hours": "1 h"}, {"name": "either", "nodes": [4, 2], "hours": "37 min"}]
+    many = {"name": "small", "gpus": 3, "arrivals": {"kind": "poisson", "rate": "40/day"}, "count": 60, "hours": "1 h"}
+    asked = {"name": "e", "cluster": MACHINE | {"nodes": 8}, "scheduler": "elastic", "jobs": [*jobs, many]}
+    facts = tspsim.simulate(asked).facts
+    had = {job.name: (job.nodes, job.gpus, job.start_s) for job in facts.jobs}
+    assert had["wide"] == (6, 48, 0.0) and had["either"] == (2, 16, 0.0)
+    assert facts.lost_gpu_hours["failed"] == 0.0

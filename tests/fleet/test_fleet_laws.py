@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -14,9 +15,13 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, answer, load
 from tspsim.fleet.clock import Fleet
+from tspsim.fleet.desk import JobDispatcher
 from tspsim.fleet.jobs import FleetJob
 from tspsim.fleet.nodes import Nodes
+from tspsim.fleet.schedulers import JobScheduler
+from tspsim.fleet.schedulers.base import start_in_order
 from tspsim.studies import contract
+from tspsim.studies.contract import fleets
 
 NODES, GPUS = 12, 8
 REGISTERED = [
@@ -32,6 +37,36 @@ NEEDED = {"durations/fixed": {"of": "2 h"}}
 def test_all_that_is_registered_keeps_the_contract(name: str) -> None:
     checked = contract.check(name, NEEDED.get(name))
     assert checked.broken == () and checked.held > 5
+
+
+class NarrowestFirst(JobScheduler):
+    """Whoever fits goes: a wide job waits for as long as narrow ones come."""
+
+    name = "narrowest_first"
+    starvation_free = True
+
+    def rank(self, job: FleetJob) -> tuple[Any, ...]:
+        return (job.nodes, job.submit_s)
+
+    def open(self) -> Callable[[JobDispatcher], None]:
+        return start_in_order
+
+    def in_words(self) -> str:
+        return "the narrowest first"
+
+
+def test_a_promise_that_nobody_starves_is_held() -> None:
+    """Of those that promise it; one that does and lets wide jobs starve breaks the contract, without it he keeps it."""
+    promised = {name for name in JOB_SCHEDULERS if JOB_SCHEDULERS.get(name).starvation_free}
+    assert promised == {"fcfs", "easy", "conservative", "fair_share", "elastic"}
+    for name in sorted(promised):
+        assert fleets.starves_nobody({"kind": name}, name).outcome == "kept"
+    JOB_SCHEDULERS.register(NarrowestFirst)
+    try:
+        (broken,) = contract.check("job_schedulers/narrowest_first").broken
+        assert broken.law == "nobody starves" and broken.why == "a job on all nodes never starts"
+    finally:
+        JOB_SCHEDULERS.remove("narrowest_first")
 
 
 @st.composite

@@ -37,6 +37,17 @@ job_id,user,vc,gpu_num,cpu_num,state,submit_time,start_time,end_time
 a,u1,vc1,16,64,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:05,2020-04-01 02:00:05
 b,u2,vc2,4,16,COMPLETED,2020-04-01 00:10:00,2020-04-01 00:10:00,2020-04-01 01:10:00
 """
+#: The entry that the trace's README shows, one that never ran, and one whose end is not known.
+PHILLY = """[{"status": "Pass", "vc": "ee9e8c", "jobid": "application_1506638472019_14199", "attempts": [
+ {"start_time": "2017-10-07 01:12:09", "end_time": "2017-10-07 01:13:23", "detail": [{"ip": "m47",
+  "gpus": ["gpu0", "gpu1", "gpu2", "gpu3", "gpu4", "gpu5", "gpu6", "gpu7"]}]},
+ {"start_time": "2017-10-07 01:13:30", "end_time": "2017-10-09 06:53:12", "detail": [{"ip": "m412",
+  "gpus": ["gpu0", "gpu1", "gpu2", "gpu3", "gpu4", "gpu5", "gpu6", "gpu7"]}]}],
+ "submitted_time": "2017-10-07 01:11:39", "user": "ce2f4c"},
+ {"status": "Killed", "vc": "a", "jobid": "b", "attempts": [], "submitted_time": "2017-10-07 01:12:00", "user": "c"},
+ {"status": "Pass", "vc": "a", "jobid": "d", "attempts": [{"start_time": "2017-10-07 01:12:09", "end_time": null,
+  "detail": [{"ip": "m1", "gpus": ["gpu0"]}]}], "submitted_time": "2017-10-07 01:12:00", "user": "c"}]
+"""
 
 
 def fleet(path: Path, nodes: int = 4) -> FleetAnswer:
@@ -62,7 +73,8 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
     ("text", "told"),
     [
         (ACME.replace("gpu_num", "cards").replace("node_num", "hosts"), "row 1: no column says gpus"),
-        (ACME.replace("submit_time", "when"), "row 1: is no log of jobs"),
+        (ACME.replace("submit_time", "when"), "row 1: no column says submit; name one submit_time or submitted_time"),
+        ("when,what\n1,2\n", "row 1: is no log of jobs"),
         (
             ACME.replace("3600,0,14400", "-3600,0,14400"),
             "row 3, column duration: '-3600' is not a number of at least 0",
@@ -74,6 +86,13 @@ def test_jobs_of_every_form(tmp_path: Path, name: str, text: str) -> None:
         (SACCT.replace("2024-03-01T00:10:00|2024", "yesterday|2024"), "row 4, column Submit: 'yesterday'"),
         (ACME.replace("a,u1,2,16,", "a,u1,9,72,"), "row 2: job a has 72 GPUs; at most the cluster's 4 nodes of 8 GPUs"),
         ("", "no log of jobs"),
+        # Times go back though the columns that count say nothing of it.
+        (ACME.replace("2023-03-01 02:00:05", "2023-02-28 02:00:05"), "row 2, column end_time: lies 79200 s before"),
+        (ACME.replace("2023-03-01 00:00:05", "2023-02-28 23:00:00"), "row 2, column start_time: lies 3600 s before"),
+        (SACCT.replace("2024-03-01T02:00:10", "2024-03-01T00:00:00"), "row 2, column End: lies 10 s before Start"),
+        (PHILLY.replace("01:13:23", "01:12:00"), "row 1, column end_time: lies 9 s before start_time"),
+        (PHILLY.replace('"submitted_time": "2017-10-07 01:11:39", ', ""), "row 1, column submitted_time: 'None'"),
+        (PHILLY.replace('"ce2f4c"}', '"ce2f4c"'), "row 7, column 2: is no JSON"),
     ],
 )
 def test_what_is_wrong_is_told_with_file_row_and_column(tmp_path: Path, text: str, told: str) -> None:
@@ -82,6 +101,15 @@ def test_what_is_wrong_is_told_with_file_row_and_column(tmp_path: Path, text: st
         fleet(tmp_path / "log.csv")
     line = str(error.value)
     assert told in line and "log.csv" in line and "\n" not in line
+
+
+def test_a_job_of_philly_has_the_gpus_of_its_first_attempt_for_as_long_as_all(tmp_path: Path) -> None:
+    (tmp_path / "cluster_job_log").write_text(PHILLY, encoding="utf-8")
+    log = Log(tmp_path / "cluster_job_log")
+    (job,) = read(log.path, log)
+    assert (job.name, job.user, job.kind) == ("application_1506638472019_14199", "ce2f4c", "ee9e8c")
+    assert job.gpus == 8 and job.runs_s == 74 + (2 * 86_400 + 5 * 3600 + 39 * 60 + 42) and job.limit_s is None
+    assert log.left_out == {"never ran, or for how long is not known": 2}
 
 
 #: Cancelled before its start, two requeued rows, an array's tasks one of which lost its node, one still pending, steps.

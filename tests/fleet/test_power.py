@@ -138,3 +138,42 @@ def test_no_instant_draws_more_than_the_cap_whatever_fails(jobs: list[dict[str, 
     answer = tspsim.simulate(asked | {"power": {"busy": "1 kW", "cap": f"{cap} kW", "lowest": "450 W"}})
     assert isinstance(answer, FleetAnswer)
     assert answer.to_json()["fleet"]["power"]["peak_w"] <= 1000 * cap * (1 + 1e-9)
+
+
+def test_gpus_draw_what_runs_on_them() -> None:
+    """A job that states its draw beside one that does not; a node that is down draws nothing, though a job has it."""
+    jobs = {"name": "a", "nodes": 2, "hours": "2 h"}, {"name": "b", "nodes": 1, "hours": "1 h", "busy": "600 W"}
+    told = fleet(*jobs, busy="1 kW", idle=0.2).to_json()["fleet"]["power"]
+    assert told["energy_kwh"] == pytest.approx(2 * 16 * 1.0 + 8 * 0.6 + (2 * 8 + 8) * 0.2)
+    assert told["peak_w"] == pytest.approx(16_000 + 4_800 + 1_600)
+    # Under a cap the job that draws less leaves room for another.
+    rows = ("a", "1 kW"), ("b", "600 W")
+    pair = [{"name": name, "nodes": 2, "hours": "1 h", "busy": watts} for name, watts in rows]
+    assert [job.start_s for job in fleet(*pair, busy="1 kW", idle=0, cap="25.6 kW").facts.jobs] == [0.0, 0.0]
+    assert [job.start_s for job in fleet(*pair, busy="1 kW", idle=0, cap="25.5 kW").facts.jobs] == [0.0, 3600.0]
+    with pytest.raises(InputError, match=r"jobs\.b\.busy.*at most power\.busy, 1,000 W"):
+        fleet({"name": "b", "hours": "1 h", "busy": "1.1 kW"}, busy="1 kW")
+    with pytest.raises(InputError, match="job 'b': busy is of a fleet whose draw is looked at; state power too"):
+        tspsim.simulate({"name": "p", "cluster": MACHINE, "jobs": [{"name": "b", "hours": "1 h", "busy": "1 kW"}]})
+
+
+def test_a_limit_slows_the_jobs_that_draw_more_than_it_leaves() -> None:
+    """500 W a GPU are left beside a job that takes 450 W: of 16 GPUs at 1 kW (700 W) and 16 at 450 W that is 550 W."""
+    jobs = [{"name": name, "nodes": 2, "hours": "1 h"} for name in "ab"]
+    jobs[1] |= {"busy": "450 W"}
+    first, second = fleet(*jobs, busy="1 kW", idle=0, cap="20.8 kW", lowest="400 W").facts.jobs
+    assert second.slowdown == 1.0 and second.end_s == 3600.0 and second.start_s == 0.0
+    # 850 W with server and fabric: a GPU at 550 W of 700 W.
+    clock = float(np.interp(550.0, np.linspace(400, 700, 5), [*((np.linspace(400, 700, 5)[:4] - 100) / 600) ** 0.4, 1]))
+    assert first.end_s == pytest.approx(3600 + 3600 * (1 - clock))
+
+
+def test_a_node_that_is_down_draws_nothing_though_a_job_still_has_it() -> None:
+    failures = {"components": {"gpu": {"rate": 1e5, "repair": "30 min"}}, "detection": "30 min"}
+    asked = {"name": "p", "cluster": MACHINE | {"nodes": 2}, "jobs": [{"name": "a", "nodes": 2, "hours": "9 h"}]}
+    answer = tspsim.simulate(asked | {"failures": failures, "horizon": "3 h", "power": {"busy": "1 kW", "idle": 0}})
+    assert isinstance(answer, FleetAnswer)
+    watts, down = answer.facts.times.watts, answer.facts.times.nodes_down
+    held = answer.facts.times.allocated_gpus
+    assert ((held == 16) & (down == 1)).any() and ((held == 16) & (down == 2)).any()
+    assert watts[held == 16].tolist() == (8_000.0 * (2 - down[held == 16])).tolist()

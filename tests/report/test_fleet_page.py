@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import tspsim
 from tspsim import cli, report
 from tspsim.fleet import FleetAnswer
+from tspsim.report import fleet_gantt
+from tspsim.report.fleet_gantt import rectangles
 from tspsim.report.fleet_page import MOST_POINTS, _thinned
 
 QUESTION: dict[str, Any] = {
@@ -53,17 +56,36 @@ def test_a_page_has_its_figures_and_a_table_beside_each(answer: FleetAnswer, fig
         assert "data-label=" in section and f'id="figure-{key}"' in section
 
 
-def test_rectangles_are_the_spells_of_jobs_on_nodes(answer: FleetAnswer, figures: dict[str, Any]) -> None:
-    drawn = sum(
-        length * round(width + 0.06)
-        for trace in figures["nodes"]["data"]
-        for length, width in zip(trace["x"], trace["width"], strict=True)
-    )
-    times = answer.facts.times
-    spans = times.spell_end_s - times.spell_start_s
-    assert drawn == pytest.approx(
-        sum(len(n) * s for n, s in zip(times.spell_nodes, spans, strict=True)) / 86_400, rel=1e-4
-    )
+def test_rectangles_are_the_spells_of_jobs_on_nodes_and_none_lies_upon_another(answer: FleetAnswer) -> None:
+    facts = answer.facts
+    found = list(rectangles(facts))
+    # GPU-hours, each once: a job on two GPUs of eight is a quarter of a node high.
+    assert sum(each.area for each in found) * 8 / 3600 == pytest.approx(sum(job.gpu_hours for job in facts.jobs))
+    start_s, end_s = facts.times.spell_start_s, facts.times.spell_end_s
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for each in found:
+        for eighth in range(round(8 * (each.top + 0.5)), round(8 * (each.top + 0.5 + each.high))):
+            rows.setdefault(eighth, []).append((start_s[each.spell], end_s[each.spell]))
+    assert set(rows) <= set(range(64)) and len(rows) == 64
+    for spans in rows.values():
+        spans.sort()
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_a_page_has_more_rectangles_than_it_draws_at_once(answer: FleetAnswer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_gantt, "MOST_DRAWN", 100)
+    monkeypatch.setattr(fleet_gantt, "MOST_KEPT", 700)
+    page = report.render(answer, "plotly.js")
+    (data,) = re.findall(r'<script type="application/json" id="report-data">(.*?)</script>', page, re.DOTALL)
+    told = json.loads(data)
+    assert sum(len(trace["x"]) for trace in told["figures"]["nodes"]["data"]) == 100
+    spells = told["spells"]
+    assert {len(spells[key]) for key in ("job", "start", "span", "top", "high", "nodes", "why")} == {700}
+    assert [trace["name"] for trace in told["figures"]["nodes"]["data"]] == ["tunes", "small", "whole"]
+    every = len(list(rectangles(answer.facts)))
+    assert f"{every - 700:,} of {every:,} rectangles, the smallest, are left out" in page
+    assert 'data-span="1.0">1 day</button>' in page and "7 days</button>" not in page
+    assert told["figures"]["nodes"]["layout"]["dragmode"] == "zoom"
 
 
 def test_bars_of_lost_hours_go_down_to_the_productive_ones(answer: FleetAnswer, figures: dict[str, Any]) -> None:
@@ -95,6 +117,15 @@ def test_the_command_writes_page_and_trace_and_a_trace_has_every_spell(
     jobs = {job["name"]: job for job in json.loads(Path("a.json").read_text(encoding="utf-8"))["fleet"]["jobs"]}
     assert sorted(event["tid"] for event in of_whole) == list(range(8))
     assert all(event["ts"] == pytest.approx(1e6 * jobs["whole"]["start_s"]) for event in of_whole)
+    # Events of a thread follow each other, jobs that share a node too.
+    threads: dict[int, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            threads.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(threads) > 8
+    for spans in threads.values():
+        spans.sort()
+        assert all(before[1] <= after[0] + 0.2 for before, after in pairwise(spans))
 
 
 def test_a_memo_is_not_of_a_fleet(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..description import describe_cluster
+from ..errors import InputError
 from ..hardware import Device, load_device
 from ..network import Cluster, build_cluster
 from ..question import in_islands, measured_between, with_faults
@@ -89,7 +90,12 @@ def answer(
         def speed_at(job: FleetJob, size: int, limit_w: float) -> float:
             return paces.speed_at(question.jobs[job.entry], job.sizes[size], limit_w, device)
 
-        power = FleetPower(question.power, device, fleet, speed_at)
+        own_w = {entry: job.busy for entry, job in enumerate(question.jobs) if job.busy is not None}
+        power = FleetPower(question.power, device, fleet, speed_at, own_w)
+        for entry, watts in own_w.items():
+            if watts > power.busy_w:
+                told = f"{watts:,.0f} W of a GPU; at most power.busy, {power.busy_w:,.0f} W"
+                raise InputError(told, key=f"jobs.{question.jobs[entry].name}.busy")
         fleet.watts, fleet.desk.allows = lambda: power.watts, power.allows
     fleet.run()
     if services:
@@ -219,12 +225,13 @@ def _job(life: Life, job: FleetJob, of_a_node: int, price: float | None, fleet: 
     started, ended = life.started_s, life.ended_s
     wall_s = None if started is None else (ended if ended is not None else fleet.ended_s) - started
     hours = life.gpu_s / 3600.0
+    nodes = life.nodes or job.nodes
     return JobAnswer(
         name=job.name,
         kind=job.kind,
         user=job.user,
-        nodes=job.nodes,
-        gpus=job.gpus_at(job.nodes, of_a_node),
+        nodes=nodes,
+        gpus=job.gpus_at(nodes, of_a_node),
         submit_s=job.submit_s,
         start_s=started,
         end_s=ended,

@@ -118,6 +118,10 @@ class Fleet:
         self._unsubmitted = len(jobs)
         self._since_s = 0.0
         self._gpus_held = 0
+        #: Entry → GPUs that its jobs have, where they have any.
+        self.held_by: dict[int, int] = {}
+        #: Jobs that stand because a node of theirs failed.
+        self.hung: list[RunningJob] = []
         #: Entry → its jobs that are not done; and jobs that wait for that.
         self._open: dict[int, int] = {}
         for job in jobs:
@@ -280,7 +284,7 @@ class Fleet:
                 told = f"job {job.name} was given {len(taken)} nodes of {count}"
                 raise TspsimError(f"{told}: the placement '{self.placement.name}' is wrong")
             self.nodes.take(taken)
-        self._gpus_held += job.gpus_at(len(taken), self.nodes.gpus)
+        self._hold(job, job.gpus_at(len(taken), self.nodes.gpus))
         begins_again = life.started_s is not None
         limit_s = job.limit_s if size == 0 else job.limit_s * job.work_s[size] / job.work_s[0]
         run = RunningJob(job, taken, now, now + limit_s * life.left, size)
@@ -293,6 +297,13 @@ class Fleet:
             run.ready_s = run.since_s = now + run.pace.start_s
         self._plan_end(run)
         return run
+
+    def _hold(self, job: FleetJob, gpus: int) -> None:
+        """A job has so many more GPUs."""
+        self._gpus_held += gpus
+        held = self.held_by.pop(job.entry, 0) + gpus
+        if held:
+            self.held_by[job.entry] = held
 
     def _plan_end(self, run: RunningJob) -> None:
         """The event of its end, from its rate on."""
@@ -344,10 +355,13 @@ class Fleet:
         now, job = self.env.now, run.job
         life, pace = self.lives[job.number], run.pace
         run.end = None
+        if run.hung:
+            self.hung.remove(run)
         ran_s = now - run.began_s
         gpus = job.gpus_at(len(run.nodes), self.nodes.gpus)
         if not run.hung:
             self._advance(run, now)
+        life.nodes = len(run.nodes)
         life.ran_s += ran_s
         life.gpu_s += ran_s * gpus
         stood_s = now if run.hung_s is None else run.hung_s
@@ -362,7 +376,7 @@ class Fleet:
         life.lose("checkpointing", stalled_s)
         life.lose("exposed_communication", (max(0.0, advanced_s) - stalled_s) * pace.exposed)
         self.desk.left(run)
-        self._gpus_held -= gpus
+        self._hold(job, -gpus)
         if job.gpus:
             self.nodes.give_part(run.nodes[0], job.gpus)
         else:
@@ -389,6 +403,7 @@ class Fleet:
         """A job's work stands; after ``notice_s`` it gives its nodes back and waits again."""
         self._advance(run, self.env.now)
         run.hung_s, run.end = self.env.now, None
+        self.hung.append(run)
 
         def noticed(_event: simpy.Event) -> None:
             if self.desk.running.get(run.job.number) is run:
@@ -435,13 +450,12 @@ class Fleet:
             return
         self._since_s = now
         nodes = self.nodes
-        empty = for_s * nodes.empty_count * nodes.gpus
-        parts = for_s * sum(nodes.parts.values())
-        self.idle_gpu_s[self._idle] += empty + parts
-        spare = for_s * self.spares() * nodes.gpus
-        total = for_s * nodes.count * nodes.gpus
-        self.idle_gpu_s["spare"] += spare
-        self.idle_gpu_s["failed"] += max(0.0, total - empty - parts - spare - for_s * self._gpus_held)
+        # Whole GPUs, so that nothing is left over by rounding where nothing is down.
+        free = nodes.empty_count * nodes.gpus + sum(nodes.parts.values())
+        spare = self.spares() * nodes.gpus
+        down = max(0, nodes.count * nodes.gpus - free - spare - self._gpus_held)
+        for part, gpus in ((self._idle, free), ("spare", spare), ("failed", down)):
+            self.idle_gpu_s[part] += for_s * gpus
 
     def _record(self) -> None:
         series = self.series

@@ -31,6 +31,8 @@ class Life:
         GPU-seconds that it had.
     worked_s, advanced_s
         On nodes at work, and the seconds that the same work takes alone.
+    nodes
+        That it had last; 0 before.
     """
 
     started_s: float | None = None
@@ -41,6 +43,7 @@ class Life:
     worked_s: float = 0.0
     advanced_s: float = 0.0
     left: float = 1.0
+    nodes: int = 0
     lost_s: dict[str, float] = field(default_factory=dict)
 
     def lose(self, part: str, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,22 +32,24 @@ class FleetPower:
         What a GPU that a job has may draw now, without its share of server and fabric.
     """
 
-    def __init__(self, keys: PowerKeys, device: Device, fleet: Fleet, speed_at: SpeedAt) -> None:
+    def __init__(
+        self, keys: PowerKeys, device: Device, fleet: Fleet, speed_at: SpeedAt, own_w: Mapping[int, float] | None = None
+    ) -> None:
         self.keys, self.fleet, self.device, self.speed_at = keys, fleet, device, speed_at
         self.limit_w = self.lowest_w = device.tdp_watts
         busy = keys.busy if keys.busy is not None else device.all_in_watts
         if busy is None:
             raise InputError(f"the power of {device.name} is not known; state it", key="power.busy")
         self.busy_w, self.idle_w = busy, busy * keys.idle
-        #: Of a GPU at the lowest limit.
-        self.least_w = busy
+        #: Entry → what a GPU of its jobs draws at work, where that is not ``busy_w``.
+        self._own_w = dict(own_w or {})
         if keys.lowest is not None:
             try:
                 device.limited_to(keys.lowest)
             except InputError as error:
                 raise error.at(key="power.lowest") from None
-            self.least_w = max(self.idle_w, busy - (device.tdp_watts - keys.lowest))
             fleet.listeners.append(self.changed)
+        self._least_limit_w = device.tdp_watts if keys.lowest is None else keys.lowest
         self._speeds: dict[tuple[int, int], list[float]] = {}
         least = self.idle_w * fleet.nodes.count * fleet.nodes.gpus
         if keys.cap is not None and keys.cap < least:
@@ -55,28 +57,41 @@ class FleetPower:
             raise InputError(told, key="power.cap")
         for job in fleet.jobs:
             wide = job.gpus_at(min(job.sizes), fleet.nodes.gpus)
-            if keys.cap is not None and keys.cap < least + wide * (self.least_w - self.idle_w):
+            alone = least + wide * (self._drawn_w(job.entry, self._least_limit_w) - self.idle_w)
+            if keys.cap is not None and keys.cap < alone:
                 raise InputError(f"job {job.name} alone draws more than {keys.cap:,.0f} W", key="power.cap")
 
     @property
     def watts(self) -> float:
-        nodes = self.fleet.nodes
+        """Of the machines now: jobs' GPUs at work, idle ones, and nothing of nodes that are down."""
+        nodes, fleet = self.fleet.nodes, self.fleet
         up = (nodes.count - len(nodes.down)) * nodes.gpus
-        held = min(up, self.fleet.gpus_held)
-        return held * self._drawn_w(self.limit_w) + (up - held) * self.idle_w
+        held = sum(gpus * self._drawn_w(entry, self.limit_w) for entry, gpus in fleet.held_by.items())
+        idle = up - fleet.gpus_held
+        for run in fleet.hung:
+            dead = sum(run.job.gpus_at(1, nodes.gpus) for node in run.nodes if node in nodes.down)
+            held -= dead * self._drawn_w(run.job.entry, self.limit_w)
+            idle += dead
+        return held + idle * self.idle_w
 
-    def _drawn_w(self, limit_w: float) -> float:
-        """Of a GPU that a job has."""
-        return max(self.idle_w, self.busy_w - (self.device.tdp_watts - limit_w))
+    def _of(self, entry: int) -> float:
+        """Of a GPU at work for an entry's jobs, without a limit."""
+        return self._own_w.get(entry, self.busy_w)
+
+    def _drawn_w(self, entry: int, limit_w: float) -> float:
+        """Of a GPU that a job of an entry has."""
+        return min(self._of(entry), max(self.idle_w, self.busy_w - (self.device.tdp_watts - limit_w)))
 
     def allows(self, job: FleetJob, size: int) -> bool:
         """Whether a job may start now; nodes that are down come back idle."""
         if self.keys.cap is None:
             return True
-        nodes = self.fleet.nodes
-        held = self.fleet.gpus_held + job.gpus_at(job.sizes[size], nodes.gpus)
-        idle = nodes.count * nodes.gpus - held
-        return held * self.least_w + idle * self.idle_w <= self.keys.cap * (1.0 + 1e-12)
+        nodes, fleet, limit_w = self.fleet.nodes, self.fleet, self._least_limit_w
+        more = job.gpus_at(job.sizes[size], nodes.gpus)
+        drawn_w = sum(gpus * self._drawn_w(entry, limit_w) for entry, gpus in fleet.held_by.items())
+        drawn_w += more * self._drawn_w(job.entry, limit_w)
+        idle = nodes.count * nodes.gpus - fleet.gpus_held - more
+        return drawn_w + idle * self.idle_w <= self.keys.cap * (1.0 + 1e-12)
 
     def changed(self, fleet: Fleet) -> None:
         """Limit all GPUs that jobs have alike, to what the cap leaves them."""
@@ -84,15 +99,29 @@ class FleetPower:
         most_w, held, nodes = self.device.tdp_watts, fleet.gpus_held, fleet.nodes
         if held:
             left_w = self.keys.cap - (nodes.count * nodes.gpus - held) * self.idle_w
-            self.limit_w = min(most_w, max(self.keys.lowest, left_w / held - self.busy_w + most_w))
+            at_most_w = self._at_most(left_w)
+            self.limit_w = min(most_w, max(self.keys.lowest, at_most_w - self.busy_w + most_w))
             self.lowest_w = min(self.lowest_w, self.limit_w)
         for run in fleet.desk.running.values():
             assert isinstance(run, RunningJob)
             fleet.set_speed(run, "power", self._speed(run))
 
+    def _at_most(self, left_w: float) -> float:
+        """What a GPU may draw where all together may draw ``left_w``; others get what those with less leave."""
+        rows = sorted((self._of(entry), gpus) for entry, gpus in self.fleet.held_by.items())
+        gpus = sum(count for _, count in rows)
+        for own_w, count in rows:
+            if own_w >= left_w / gpus:
+                break
+            left_w, gpus = left_w - own_w * count, gpus - count
+            if not gpus:
+                return self.busy_w
+        return left_w / gpus
+
     def _speed(self, run: RunningJob) -> float:
         most_w = self.device.tdp_watts
-        if self.limit_w >= most_w:
+        own_w = self._of(run.job.entry) - self.busy_w + most_w
+        if self.limit_w >= min(own_w, most_w):
             return 1.0
         assert self.keys.lowest is not None
         limits_w = np.linspace(self.keys.lowest, most_w, LEVELS + 1)
@@ -100,7 +129,9 @@ class FleetPower:
         if kind not in self._speeds:
             own = [self.speed_at(run.job, run.size, float(limit_w)) for limit_w in limits_w[:-1]]
             self._speeds[kind] = [*own, 1.0]
-        return float(np.interp(self.limit_w, limits_w, self._speeds[kind]))
+        # A job that draws less than the device may is slowed as one at the device's limit by the same share of it.
+        limit_w = self.limit_w if own_w == most_w else self.limit_w * most_w / own_w
+        return float(np.interp(limit_w, limits_w, self._speeds[kind]))
 
     def to_json(self) -> dict[str, Any]:
         """The entry ``power``."""

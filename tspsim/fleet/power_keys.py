@@ -15,8 +15,8 @@ HOURS = 24
 
 
 class PowerKeys(Section):
-    """Watts of a fleet and what they cost. GPUs that jobs have draw ``busy``; others ``idle`` of that; nodes that are
-    down nothing."""
+    """Watts of a fleet and what they cost. GPUs that jobs have draw ``busy``, or what their job states; others ``idle``
+    of ``busy``; nodes that are down nothing."""
 
     busy: Watts | None = Field(
         None,

@@ -36,12 +36,14 @@ from .failure_keys import FailureKeys, Maintenance
 from .failure_keys import in_words as failures_in_words
 from .need_keys import FleetOffer, Needs
 from .placements import PLACEMENTS, Placement
-from .power_keys import PowerKeys
+from .power_keys import PositiveWatts, PowerKeys
 from .replica_keys import Replicas
 from .schedulers import JOB_SCHEDULERS, JobScheduler
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("90 days", "720 h"))]
 MOST_ENTRIES = 10_000
+#: Keys of a job that a log's rows do not say.
+BESIDE_A_FILE = {"name", "file", "kind", "preemptible", "priority", "checkpoint", "submit", "busy"}
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,9 @@ class JobKeys(Section):
     deadline: PositiveSeconds | None = Field(None, description="should be done by then")
     after: Name | None = Field(None, description="the entry of jobs that has to be done first")
     checkpoint: Checkpoints | None = Field(None, description="instead of what its plan writes")
+    busy: PositiveWatts | None = Field(
+        None, description="what a GPU of its draws at work with its share of server and fabric; default: `power.busy`"
+    )
     file: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         None, description="a log of jobs: sacct --parsable2, Standard Workload Format, CSV with named columns"
     )
@@ -120,9 +125,7 @@ class JobKeys(Section):
     @model_validator(mode="after")
     def _one_kind(self) -> JobKeys:
         if self.file is not None:
-            beside = sorted(
-                self.model_fields_set - {"name", "file", "kind", "preemptible", "priority", "checkpoint", "submit"}
-            )
+            beside = sorted(self.model_fields_set - BESIDE_A_FILE)
             if beside:
                 raise refuse(f"{beside[0]} stands beside file, whose rows say it; leave it out")
             return self
@@ -231,6 +234,8 @@ class FleetQuestion(Section):
             raise refuse(f"failures.spares: {self.failures.spares}, and the cluster has {self.cluster.nodes} nodes")
         usable = self.cluster.nodes - (self.failures.spares if self.failures is not None else 0)
         for job in self.jobs:
+            if job.busy is not None and self.power is None:
+                raise refuse(f"job '{job.name}': busy is of a fleet whose draw is looked at; state power too")
             if min(job.nodes or (1,)) > usable:
                 told = f"the cluster has {self.cluster.nodes}"
                 spared = f", of which {self.cluster.nodes - usable} are spares" if usable < self.cluster.nodes else ""
@@ -275,6 +280,11 @@ class FleetQuestion(Section):
             f"The fleet is looked at {until} (`horizon`); what is drawn is drawn from seed {self.seed} (`seed`).",
             *(failures_in_words(self.failures) if self.failures is not None else ()),
             *(self.power.in_words() if self.power is not None else ()),
+            *(
+                f"A GPU of `{job.name}` draws {job.busy:,.0f} W at work (`busy`)."
+                for job in self.jobs
+                if job.busy is not None
+            ),
             *self.cluster.in_words(),
         )
 

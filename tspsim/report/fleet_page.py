@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ..units import duration, percent, several
 from .figures import LEGEND, bars, bars_layout, plan_colour, value_axis
 from .fleet import notes_of
+from .fleet_gantt import TEMPLATE as NODES
+from .fleet_gantt import nodes_figure
 from .memo import sheet
 from .memo.fleet import memo_of
 from .numbers import label, words
@@ -25,8 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Rectangles of the Gantt, the largest (nodes times hours) first, and points of a line over time.
-MOST_SPELLS = 5_000
+#: Points of a line over time.
 MOST_POINTS = 1_200
 #: Jobs that the page lists; all are in the JSON.
 MOST_JOBS = 200
@@ -85,8 +86,11 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
     facts = answer.facts
     parts: list[tuple[str, str, str, Mapping[str, Any]]] = [("answer", "", ANSWER, _answer(answer))]
     drawn: dict[str, Any] = {}
+    nodes, beside, payload = nodes_figure(facts, *_axis(facts))
+    if nodes is not None:
+        drawn["nodes"] = nodes
+        parts.append(("nodes", "Who had which nodes", NODES + FIGURE, {"key": "nodes", **beside, "short": "Nodes"}))
     for key, title, short, (figure, values) in (
-        ("nodes", "Who had which nodes", "Nodes", _nodes(facts)),
         ("use", "Use over time", "Use", _use(facts)),
         ("hours", "Where GPU-hours went", "GPU-hours", _hours(facts)),
         ("waits", "How long jobs of a size wait", "Waits", _waits(facts)),
@@ -102,7 +106,15 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
         told = section.build(whole)
         if told is not None:
             parts.append((section.key, section.title, section.template, {**told, "short": section.short}))
-    return render_sections(parts, drawn, title=whole.name, plotly_js=plotly_js, styles=("page.css",))
+    return render_sections(
+        parts,
+        drawn,
+        title=whole.name,
+        plotly_js=plotly_js,
+        styles=("page.css",),
+        scripts=("fleet.js",),
+        payload=payload,
+    )
 
 
 def render_sizes(sizes: FleetSizes, question: FleetQuestion, plotly_js: str = "inline") -> str:
@@ -199,107 +211,9 @@ def _axis(facts: FleetFacts) -> tuple[float, str]:
     return (DAY_S, "days") if facts.horizon_s > 3 * DAY_S else (3600.0, "hours")
 
 
-def _rectangles(facts: FleetFacts) -> list[tuple[float, int, int, int]]:
-    """Node-hours, spell, first node and nodes of every run of neighbouring nodes that a spell has."""
-    times = facts.times
-    found: list[tuple[float, int, int, int]] = []
-    for spell, nodes in enumerate(times.spell_nodes):
-        long_s = float(times.spell_end_s[spell] - times.spell_start_s[spell])
-        own = np.sort(np.unique(np.asarray(nodes, dtype=np.int64)))
-        runs = np.split(own, np.flatnonzero(np.diff(own) > 1) + 1) if len(own) else []
-        found += [(len(run) * long_s, spell, int(run[0]), len(run)) for run in runs]
-    return found
-
-
-def _nodes(facts: FleetFacts) -> tuple[Values | None, Values]:
-    """Nodes × time, a rectangle a run of neighbouring nodes, a colour a class."""
-    times, (unit_s, unit) = facts.times, _axis(facts)
-    every = _rectangles(facts)
-    if not every:
-        return None, {}
-    shown = sorted(every, key=lambda row: (-row[0], row[1], row[2]))[:MOST_SPELLS]
-    kinds = list(dict.fromkeys(job.kind for job in facts.jobs))
-    by_kind: dict[str, list[tuple[float, int, int, int]]] = {kind: [] for kind in kinds}
-    for row in sorted(shown, key=lambda row: row[1:]):
-        by_kind[facts.jobs[int(times.spell_job[row[1]])].kind].append(row)
-    traces = []
-    for place, (kind, rows) in enumerate(by_kind.items()):
-        if not rows:
-            continue
-        spells = [row[1] for row in rows]
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": label(kind, 30),
-                "base": [_short(times.spell_start_s[spell] / unit_s) for spell in spells],
-                "x": [_short((times.spell_end_s[spell] - times.spell_start_s[spell]) / unit_s) for spell in spells],
-                "y": [first + (count - 1) / 2 for _, _, first, count in rows],
-                "width": [count - 0.06 for _, _, _, count in rows],
-                "text": [_spell_in_words(facts, spell) for spell in spells],
-                "textposition": "none",
-                "marker": {"color": plan_colour(place), "line": {"width": 0}},
-                "hovertemplate": f"%{{text}}<br>from %{{base:.5~g}} {unit}<extra>%{{fullData.name}}</extra>",
-            }
-        )
-    layout = {
-        "height": int(min(760, 220 + 6 * facts.nodes)),
-        "barmode": "overlay",
-        "xaxis": {"title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True},
-        "yaxis": {
-            "title": {"text": "node"}, "range": [facts.nodes - 0.5, -0.5], "automargin": True, "zeroline": False,
-        },
-        "showlegend": True,
-        "legend": LEGEND,
-    }  # fmt: skip
-    left = len(every) - len(shown)
-    cut = f" {left:,} of {len(every):,} rectangles, the smallest, are left out." if left else ""
-    caption = (
-        "A rectangle is a job on neighbouring nodes, from its start to its end; drag to zoom, from the whole time to "
-        f"an hour.{cut}"
-    )
-    longest = sorted(range(len(times.spell_nodes)), key=lambda spell: times.spell_start_s[spell])[:MOST_JOBS]
-    return {"data": traces, "layout": layout}, {
-        "caption": caption,
-        "summary": f"The first {len(longest):,} of {len(times.spell_nodes):,} spells as a table",
-        "columns": ("job", "class", "nodes", "from", "for", "ended"),
-        "rows": [
-            (
-                facts.jobs[int(times.spell_job[spell])].name,
-                facts.jobs[int(times.spell_job[spell])].kind,
-                _nodes_in_words(times.spell_nodes[spell]),
-                duration(float(times.spell_start_s[spell])),
-                duration(float(times.spell_end_s[spell] - times.spell_start_s[spell])),
-                times.spell_why[spell],
-            )
-            for spell in longest
-        ],
-    }
-
-
 def _short(value: float) -> float:
     """Six digits behind the point: a tenth of a second of a day."""
     return round(float(value), 6)
-
-
-def _spell_in_words(facts: FleetFacts, spell: int) -> str:
-    times = facts.times
-    job = facts.jobs[int(times.spell_job[spell])]
-    nodes = times.spell_nodes[spell]
-    how = duration(float(times.spell_end_s[spell] - times.spell_start_s[spell]))
-    return label(f"{job.name}: {several(len(nodes), 'node')}, {how}, {times.spell_why[spell]}", 90)
-
-
-def _nodes_in_words(nodes: Sequence[int]) -> str:
-    """Runs of neighbours.
-
-    >>> _nodes_in_words((0, 1, 2, 7))
-    '0–2, 7'
-    """
-    own = np.sort(np.asarray(nodes, dtype=np.int64))
-    runs = np.split(own, np.flatnonzero(np.diff(own) > 1) + 1)
-    told = [str(run[0]) if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs[:6]]
-    return ", ".join(told) + (" …" if len(runs) > 6 else "")
 
 
 def _thinned(facts: FleetFacts, values: Floats) -> tuple[Floats, Floats]:
@@ -360,6 +274,7 @@ def _use(facts: FleetFacts) -> tuple[Values | None, Values]:
         columns["nodes down"] = times.nodes_down
     layout = {
         "height": 380,
+        "dragmode": "zoom",
         "xaxis": {
             "title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True,
             "anchor": "y2",
@@ -458,6 +373,7 @@ def _power(facts: FleetFacts) -> tuple[Values | None, Values]:
     at_s, means = _thinned(facts, times.watts / 1000.0)
     layout = {
         "height": 280,
+        "dragmode": "zoom",
         "xaxis": {"title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True},
         "yaxis": value_axis("kW"),
         "showlegend": False,

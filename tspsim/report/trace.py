@@ -2,7 +2,7 @@
 
 A process is a plan, a thread is a stream of a rank; every instruction is a complete event (``ph`` "X") with
 its times in microseconds. See "Trace Event Format" (Google, 2016), object form. Of a fleet a process is its
-cluster, a thread is a node, and the events are the jobs that it runs.
+cluster, a thread is a node (or a GPU of one that jobs share), and the events are the jobs that it runs.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from tspsim.result import PlanResult, Result
+
+from .node_slots import slots
 
 if TYPE_CHECKING:
     from tspsim.fleet import FleetAnswer
@@ -83,20 +85,25 @@ def _plan(process: int, plan: PlanResult) -> Iterator[str]:
 
 
 def _fleet(answer: FleetAnswer) -> Iterator[str]:
-    """A thread a node, an event a job on it from its start to its end."""
+    """A thread a node, an event a job on it from its start to its end. Jobs that share a node are on threads of their
+    own, for events of one thread must not overlap: that of their first GPU there."""
     facts = answer.facts
-    times = facts.times
+    times, part = facts.times, slots(facts)
     yield _metadata(1, 0, "process_name", {"name": str(answer.scenario.get("name", "fleet"))})
-    for node in sorted({node for nodes in times.spell_nodes for node in nodes}):
-        yield _metadata(1, node, "thread_name", {"name": f"node {node}"})
-        yield _metadata(1, node, "thread_sort_index", {"sort_index": node})
+    first = {spell: own[0] if own else 0 for spell, own in part.items()}
+    threads = {(node, first.get(spell, 0)) for spell, nodes in enumerate(times.spell_nodes) for node in nodes}
+    for order, (node, slot) in enumerate(sorted(threads)):
+        thread = node + slot * facts.nodes
+        yield _metadata(1, thread, "thread_name", {"name": f"node {node}" + (f", from GPU {slot}" if slot else "")})
+        yield _metadata(1, thread, "thread_sort_index", {"sort_index": order})
     for spell, nodes in enumerate(times.spell_nodes):
         job = facts.jobs[int(times.spell_job[spell])]
         fixed = _json({"name": job.name, "cat": job.kind, "ph": "X", "pid": 1})[:-1]
         told = _json({"nodes": len(nodes), "gpus": job.gpus, "user": job.user, "ended": times.spell_why[spell]})
         start_us, end_us = (float(at[spell]) * 1e6 for at in (times.spell_start_s, times.spell_end_s))
+        own = first.get(spell, 0) * facts.nodes
         for node in nodes:
-            yield f'{fixed},"args":{told},"tid":{node},"ts":{start_us:.1f},"dur":{end_us - start_us:.1f}}}'
+            yield f'{fixed},"args":{told},"tid":{node + own},"ts":{start_us:.1f},"dur":{end_us - start_us:.1f}}}'
 
 
 def _metadata(process: int, thread: int, name: str, arguments: dict[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Published figures of clusters that fail: one job on all nodes, with failures as an entry of the catalog has them.
 
 The table is ``published/fleets.csv``: ``entry`` is one of ``topologies/failures``, ``job`` and ``failures`` are JSON
-objects of keys of a fleet's job and of its ``failures``, and ``metric`` says what is read from the answer.
+objects of keys of a fleet's job and of its ``failures``, and ``metric`` says what is read from the answer. A row
+without an entry is a figure that nothing can be asked of; its ``note`` says what is missing.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ def _counted(answer: FleetAnswer) -> tuple[float, float, float]:
     return float(count), max(0.0, count - spread), count + spread
 
 
+def _rate(answer: FleetAnswer) -> tuple[float, float, float]:
+    """Failures per 1,000 node-days, of nodes with jobs or without."""
+    told = answer.facts.parts["failures"]
+    count, rate = sum(told["events"].values()), float(told["per_1000_node_days"])
+    spread = NINETY / math.sqrt(max(1, count))
+    return rate, rate * (1.0 - spread), rate * (1.0 + spread)
+
+
 def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
     """Time of work that lasts over all time, with the range that the number of interruptions has."""
     (job,) = answer.facts.jobs
@@ -71,6 +80,7 @@ def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
 METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
     "hours_between_interruptions": _between,
     "interruptions": _counted,
+    "failures_per_1000_node_days": _rate,
     "effective_time": _effective,
 }
 
@@ -78,11 +88,11 @@ METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
 @each_row
 def predict(row: Row, position: int, answers: RowAnswers) -> None:
     """What the fleet of a row says of its metric."""
+    if not str(row.get("entry", "")).strip():
+        raise InputError(str(row.get("note", "")).strip() or "no entry of topologies/failures is named")
     metric = str(row["metric"]).strip()
     if metric not in METRICS:
         raise InputError(f"no prediction of '{metric}'; known: {', '.join(METRICS)}")
-    if not str(row.get("entry", "")).strip():
-        raise InputError("rates are not in what could be read of it")
     answer = simulate(question(row))
     assert isinstance(answer, FleetAnswer)
     answers.predict(position, *METRICS[metric](answer))

@@ -7,10 +7,10 @@ from itertools import islice
 from pathlib import Path
 
 from ...errors import InputError, shorten
-from . import sacct, swf, table
+from . import philly, sacct, swf, table
 from .base import LOG_FORMS, Log, LogForm, Logged
 
-__all__ = ["LOG_FORMS", "Log", "LogForm", "Logged", "read", "sacct", "swf", "table"]
+__all__ = ["LOG_FORMS", "Log", "LogForm", "Logged", "philly", "read", "sacct", "swf", "table"]
 
 #: Lines that a form is told by.
 HEAD = 200

@@ -24,6 +24,10 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 
 
+#: What stands where a time is not known.
+UNKNOWN = ("", "Unknown", "None")
+
+
 @dataclass
 class LogColumns:
     """The columns of one file by what they say; those that are needed are there."""
@@ -55,6 +59,21 @@ class LogColumns:
     def cell(self, cells: Sequence[str], what: str) -> str:
         """What a row says; empty where there is no such column."""
         return cells[self.at[what]].strip() if what in self.at else ""
+
+
+def in_order(row: int, cells: Sequence[str], columns: LogColumns, log: Log) -> None:
+    """Raises InputError where a row that ran starts before it was submitted or ends before it started, as far as its
+    columns say when."""
+    last: tuple[str, float] | None = None
+    for what in ("submit", "start", "end"):
+        text = columns.cell(cells, what)
+        if text in UNKNOWN:
+            continue
+        name = columns.names[what]
+        at = name, log.moment(row, name, text)
+        if last is not None:
+            log.span(row, last, at)
+        last = at
 
 
 def cells_of(lines: Iterator[str], log: Log, separator: str) -> Iterator[tuple[int, list[str]]]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from .base import LOG_FORMS, Log, Logged
-from .columns import LogColumns, cells_of
+from .columns import UNKNOWN, LogColumns, cells_of, in_order
 
 #: Fields of sacct by what they say.
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -25,7 +25,6 @@ FIELDS: dict[str, tuple[str, ...]] = {
 }
 #: [days-]hours:minutes:seconds
 _ELAPSED = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)(?:\.[0-9]+)?")
-UNKNOWN = ("", "Unknown", "None")
 
 
 class Sacct:
@@ -61,6 +60,7 @@ class Sacct:
             if gpus is None and ("tres" in columns.at or not count):
                 log.leave_out("no GPUs")
                 continue
+            in_order(row, cells, columns, log)
             yield Logged(
                 row,
                 name,

@@ -19,10 +19,13 @@ class JobScheduler(Kind):
 
     The contract, which :class:`~tspsim.fleet.desk.JobDispatcher` holds it to: no job starts that does not wait or does
     not fit; only preemptible jobs are stopped. A fleet in which jobs wait, nothing runs and nothing will happen is an
-    error.
+    error. One that promises it (``starvation_free``) starts every job that fits the empty cluster in a bounded time,
+    whatever comes behind it.
     """
 
     registry: ClassVar[Registry[Any]] = Registry("job scheduler", "tspsim.job_schedulers")
+    #: Whether no job waits for ever while others come that could go before it.
+    starvation_free: ClassVar[bool] = False
 
     def rank(self, job: FleetJob) -> tuple[Any, ...]:
         """What the queue is sorted by, smaller first; equals in order of submission."""

@@ -22,6 +22,7 @@ class Conservative(JobScheduler):
     """
 
     name = "conservative"
+    starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
         return dispatch

@@ -21,6 +21,7 @@ class Easy(JobScheduler):
     """
 
     name = "easy"
+    starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
         def dispatch(desk: JobDispatcher) -> None:

@@ -14,6 +14,7 @@ class Elastic(JobScheduler):
     it at the smallest on which it does most work a GPU. A job keeps its size until it ends or fails."""
 
     name = "elastic"
+    starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
         def dispatch(desk: JobDispatcher) -> None:

@@ -25,6 +25,7 @@ class FairShare(JobScheduler):
     """
 
     name = "fair_share"
+    starvation_free = True
     half_life: Span = Field(7 * 86_400.0, description="after which use counts half")
 
     def open(self) -> Callable[[JobDispatcher], None]:

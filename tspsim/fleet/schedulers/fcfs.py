@@ -12,6 +12,7 @@ class FirstCome(JobScheduler):
     """Jobs start in the order in which they were submitted; one that does not fit holds up all behind it."""
 
     name = "fcfs"
+    starvation_free = True
 
     def open(self) -> Callable[[JobDispatcher], None]:
         return start_in_order

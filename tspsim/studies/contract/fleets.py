@@ -44,6 +44,20 @@ def hold(group: str, name: str, keys: Mapping[str, Any]) -> Iterator[Finding]:
     yield from laws(found, where)
     again = answer(question, _none)
     yield judged("the same has the same answer", where, again.dumps() == found.dumps(), "another run differs")
+    if group == JOB_SCHEDULERS.group and JOB_SCHEDULERS.get(name).starvation_free:
+        yield starves_nobody(stated, where)
+
+
+def starves_nobody(stated: Mapping[str, Any], where: str) -> Finding:
+    """Narrow jobs fill the cluster for ten days, again and again; one that needs all of it starts within one."""
+    narrow = {"nodes": 2, "hours": "2 h", "arrivals": {"kind": "fixed", "rate": "3.3/h"}, "user": "a"}
+    wide = {"name": "wide", "nodes": MACHINE["nodes"], "hours": "1 h", "submit": "10 h", "user": "b"}
+    jobs = [{"name": "narrow", **narrow}, wide]
+    asked = {"name": "stream", "cluster": MACHINE, "jobs": jobs, "horizon": "10 days", "scheduler": stated}
+    found = answer(load(asked), _none)
+    wait_s = next(job.wait_s for job in found.facts.jobs if job.name == "wide")
+    told = "a job on all nodes never starts" if wait_s is None else f"a job on all nodes waits {wait_s / 3600:.3g} h"
+    return judged("nobody starves", where, wait_s is not None and wait_s <= 86_400.0, told)
 
 
 def laws(found: FleetAnswer, where: str) -> Iterator[Finding]:

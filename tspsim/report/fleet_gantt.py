@@ -1,0 +1,219 @@
+"""Who had which nodes: nodes × time of a fleet, from the whole time to an hour.
+
+A figure of twenty thousand rectangles is slow, so the page draws the largest of what its window shows (``fleet.js``);
+all of them lie in its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..units import duration, several
+from .figures import LEGEND, plan_colour
+from .node_slots import slots
+from .numbers import label
+
+if TYPE_CHECKING:
+    from ..fleet.result import FleetFacts
+
+Values = dict[str, Any]
+
+#: Rectangles that are drawn at once, and that the page has in all, the largest (nodes times hours) first.
+MOST_DRAWN, MOST_KEPT = 8_000, 60_000
+#: Spells that the table lists.
+MOST_LISTED = 200
+#: Of a rectangle's height, left free above the next.
+GAP = 0.06
+DAY_S = 86_400.0
+#: Windows of time that a button shows.
+WINDOWS = ((30 * DAY_S, "30 days"), (7 * DAY_S, "7 days"), (DAY_S, "1 day"), (3600.0, "1 hour"))
+
+TEMPLATE = """
+<div class="controls" id="nodes-window" data-whole="{{ whole }}"><span class="buttons">
+{% for span, name in windows %}<button type="button" data-span="{{ span }}">{{ name }}</button>
+{% endfor %}<button type="button" data-step="-1" aria-label="Earlier">‹</button>
+<button type="button" data-step="1" aria-label="Later">›</button></span></div>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A spell of a job on neighbouring nodes, or on neighbouring GPUs of one.
+
+    Attributes
+    ----------
+    top, high
+        In nodes: node ``n`` reaches from ``n`` − 1/2 to ``n`` + 1/2.
+    area
+        Node-seconds.
+    """
+
+    area: float
+    spell: int
+    top: float
+    high: float
+
+
+def rectangles(facts: FleetFacts) -> Iterator[Rectangle]:
+    """All of a fleet, in order of their spells."""
+    times, of_a_node, parts = facts.times, facts.gpus // max(1, facts.nodes), slots(facts)
+    for spell, nodes in enumerate(times.spell_nodes):
+        long_s = float(times.spell_end_s[spell] - times.spell_start_s[spell])
+        part = parts.get(spell)
+        for first, count in runs(nodes if part is None else part):
+            high = count if part is None else count / of_a_node
+            top = first - 0.5 if part is None else nodes[0] - 0.5 + first / of_a_node
+            yield Rectangle(high * long_s, spell, top, high)
+
+
+def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """First number and count of every run of neighbours.
+
+    >>> runs((0, 1, 2, 7))
+    [(0, 3), (7, 1)]
+    """
+    own = np.unique(np.asarray(numbers, dtype=np.int64))
+    if not len(own):
+        return []
+    return [(int(run[0]), len(run)) for run in np.split(own, np.flatnonzero(np.diff(own) > 1) + 1)]
+
+
+def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | None, Values, Values]:
+    """Nodes × time, a colour a class: the figure, what the section shows beside it, and data of its script."""
+    times = facts.times
+    every = list(rectangles(facts))
+    if not every:
+        return None, {}, {}
+    kept = sorted(every, key=lambda each: (-each.area, each.spell, each.top))[:MOST_KEPT]
+    drawn = kept[:MOST_DRAWN]
+    kinds = list(dict.fromkeys(facts.jobs[int(job)].kind for job in sorted(set(times.spell_job.tolist()))))
+    layout = {
+        "height": int(min(760, 220 + 6 * facts.nodes)),
+        "barmode": "overlay",
+        "dragmode": "zoom",
+        "xaxis": {
+            "title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True,
+            "range": [0.0, _short(facts.horizon_s / unit_s)],
+        },
+        "yaxis": {
+            "title": {"text": "node"}, "range": [facts.nodes - 0.5, -0.5], "automargin": True, "zeroline": False,
+        },
+        "showlegend": True,
+        "legend": LEGEND,
+    }  # fmt: skip
+    traces = [
+        _trace(facts, kind, place, [each for each in drawn if _kind(facts, each) == kind], unit_s, unit)
+        for place, kind in enumerate(kinds)
+    ]
+    left = len(every) - len(kept)
+    cut = f" {left:,} of {len(every):,} rectangles, the smallest, are left out." if left else ""
+    caption = (
+        "A rectangle is a job on neighbouring nodes, or on GPUs of one, from its start to its end. Drag to zoom, or "
+        f"choose a window, down to an hour; a double click shows all again.{cut}"
+    )
+    few = len(kept) > len(drawn)
+    if few:
+        caption += f" At most {MOST_DRAWN:,} are drawn at once, the largest of the window; "
+        caption += "the others show where it is smaller."
+    data = {"spells": _columns(facts, kept, kinds, unit_s)} if few else {}
+    windows = [(0, "Whole"), *((span / unit_s, name) for span, name in WINDOWS if span < facts.horizon_s)]
+    table = _table(facts)
+    return {"data": traces, "layout": layout}, {
+        "caption": caption, "whole": _short(facts.horizon_s / unit_s), "windows": windows, **table,
+    }, data  # fmt: skip
+
+
+def _kind(facts: FleetFacts, each: Rectangle) -> str:
+    return facts.jobs[int(facts.times.spell_job[each.spell])].kind
+
+
+def _trace(facts: FleetFacts, kind: str, place: int, rows: list[Rectangle], unit_s: float, unit: str) -> Values:
+    start_s, end_s = facts.times.spell_start_s, facts.times.spell_end_s
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": label(kind, 30),
+        "base": [_short(start_s[each.spell] / unit_s) for each in rows],
+        "x": [_short((end_s[each.spell] - start_s[each.spell]) / unit_s) for each in rows],
+        "y": [round(each.top + each.high / 2, 4) for each in rows],
+        "width": [_width(each) for each in rows],
+        "text": [_in_words(facts, each.spell) for each in rows],
+        "textposition": "none",
+        "marker": {"color": plan_colour(place), "line": {"width": 0}},
+        "hovertemplate": f"%{{text}}<br>from %{{base:.5~g}} {unit}<extra>%{{fullData.name}}</extra>",
+    }
+
+
+def _width(each: Rectangle) -> float:
+    return round(each.high - GAP * min(1.0, each.high), 4)
+
+
+def _columns(facts: FleetFacts, kept: list[Rectangle], kinds: list[str], unit_s: float) -> Values:
+    """All rectangles as columns, for the page's script."""
+    times = facts.times
+    jobs = list(dict.fromkeys(int(times.spell_job[each.spell]) for each in kept))
+    place = {job: at for at, job in enumerate(jobs)}
+    whys = list(dict.fromkeys(times.spell_why))
+    of_kind = {kind: at for at, kind in enumerate(kinds)}
+    return {
+        "most": MOST_DRAWN,
+        "unit_s": unit_s,
+        "names": [label(facts.jobs[job].name, 60) for job in jobs],
+        "kinds": [of_kind[facts.jobs[job].kind] for job in jobs],
+        "whys": whys,
+        "job": [place[int(times.spell_job[each.spell])] for each in kept],
+        "nodes": [len(times.spell_nodes[each.spell]) for each in kept],
+        "why": [whys.index(times.spell_why[each.spell]) for each in kept],
+        "start": [_short(times.spell_start_s[each.spell] / unit_s) for each in kept],
+        "span": [_short((times.spell_end_s[each.spell] - times.spell_start_s[each.spell]) / unit_s) for each in kept],
+        "top": [round(each.top, 4) for each in kept],
+        "high": [round(each.high, 4) for each in kept],
+        "gap": GAP,
+    }
+
+
+def _table(facts: FleetFacts) -> Values:
+    times = facts.times
+    listed = sorted(range(len(times.spell_nodes)), key=lambda spell: times.spell_start_s[spell])[:MOST_LISTED]
+    return {
+        "summary": f"The first {len(listed):,} of {len(times.spell_nodes):,} spells as a table",
+        "columns": ("job", "class", "nodes", "from", "for", "ended"),
+        "rows": [
+            (
+                facts.jobs[int(times.spell_job[spell])].name,
+                facts.jobs[int(times.spell_job[spell])].kind,
+                _nodes_in_words(times.spell_nodes[spell]),
+                duration(float(times.spell_start_s[spell])),
+                duration(float(times.spell_end_s[spell] - times.spell_start_s[spell])),
+                times.spell_why[spell],
+            )
+            for spell in listed
+        ],
+    }
+
+
+def _short(value: float) -> float:
+    """Six digits behind the point: a tenth of a second of a day."""
+    return round(float(value), 6)
+
+
+def _in_words(facts: FleetFacts, spell: int) -> str:
+    times = facts.times
+    job = facts.jobs[int(times.spell_job[spell])]
+    how = duration(float(times.spell_end_s[spell] - times.spell_start_s[spell]))
+    return label(f"{job.name}: {several(len(times.spell_nodes[spell]), 'node')}, {how}, {times.spell_why[spell]}", 90)
+
+
+def _nodes_in_words(nodes: Sequence[int]) -> str:
+    """Runs of neighbours.
+
+    >>> _nodes_in_words((0, 1, 2, 7))
+    '0–2, 7'
+    """
+    own = runs(nodes)
+    told = [str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in own[:6]]
+    return ", ".join(told) + (" …" if len(own) > 6 else "")
