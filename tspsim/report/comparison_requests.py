@@ -68,7 +68,7 @@ def page_of_requests(
         further.append(("machines", "Machines for the project", MACHINES, {"told": lines, "short": "Machines"}))
     if decision is not None and decision.verdicts:
         drawn["tornado"] = {"choices": figures.tornados(decision)}
-        further.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
+        further.append(("doubt", "Uncertainty", UNCERTAINTY, uncertainty(decision)))
     further.append(("assumptions", "Assumptions side by side", SIDES, sides(results, rows_)))
     told = title or " · ".join(dict.fromkeys(names))
     if decision is not None:

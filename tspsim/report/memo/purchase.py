@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
-from tspsim.studies.purchase.costs import BASES
+from tspsim.studies.purchase.costs import BASES, STATED, STATED_WORDS
 from tspsim.studies.purchase.row import OBJECTIVES
-from tspsim.studies.purchase.verdict import level, today_s_ratio
+from tspsim.studies.purchase.verdict import ceiling, level, likely_changes, mixed_bases, today_s_ratio
 from tspsim.units import chance, compact, digits, percent
 
 if TYPE_CHECKING:
@@ -111,7 +111,8 @@ def question(decision: Decision, description: str) -> str:
     bounds = [f"{_round(compact(terms.tokens))} tokens"]
     bounds += [f"within {terms.deadline / 86_400.0:.4g} days"] if terms.deadline else []
     bounds += [f"for at most {_round(money(terms.budget))}"] if terms.budget else []
-    return f"{description} Asked: {', '.join(bounds)}.".strip()
+    said = description if not description or description.endswith((".", "?", "!")) else f"{description}."
+    return f"{said} Asked: {', '.join(bounds)}.".strip()
 
 
 def _round(text: str) -> str:
@@ -208,7 +209,7 @@ def turns(decision: Decision) -> Iterator[str]:
         now = f", today {today:.2f}" if today is not None else ""
         yield f"{verdict.b} is level when {level(verdict)}{now}."
     for verdict in decision.verdicts[:2]:
-        for change in verdict.changes[:1]:
+        for change in likely_changes(verdict)[:1]:
             yield (
                 f"{change.factor} at {change.value:.2f} times what is assumed makes {verdict.b} level "
                 f"({percent(change.probability)} likely, all else as predicted)."
@@ -225,6 +226,10 @@ def _caveats(decision: Decision) -> Iterator[str]:
     if refused:
         yield f"No plan fits on {_and(refused)}."
     yield from dict.fromkeys(text for row in decision.rows for text in row.result.defaults if is_announced(text))
+    if decision.measure == "tokens_per_dollar" and (mixed := mixed_bases(decision.rows)):
+        yield mixed
+    if beside := ceiling(decision.rows):
+        yield beside.replace("`", "")
     notes = decision.winner.plan.notes if decision.winner is not None and decision.winner.plan is not None else ()
     yield from (note for note in notes if not note.startswith("chosen for this machine"))
 
@@ -236,15 +241,26 @@ def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) ->
         yield "Limit", f"{winner.plan.bottleneck}."
     yield "Precision", precision(shown)
     yield "Stack", stack(results)
-    rates = (winner or decision.rows[0]).rates
-    if rates.basis is not None:
-        told = f"{rates.basis} ({BASES.get(rates.basis, rates.basis)})"
-        yield "Prices", ", ".join(filter(None, [told, rates.date, rates.source]))
+    yield "Prices", prices(decision, winner)
     terms = decision.project
     if terms is not None and terms.tokens is not None:
         mtbf = digits(terms.failures.node_mtbf / 86_400.0)
         yield "Failures", f"a node every {mtbf} days: {terms.failures.source}"
     yield "Left out", "staff, storage, delivery and negotiation; what the model does not explain stands on the page."
+
+
+def prices(decision: Decision, winner: Row | None) -> str:
+    """What a GPU hour of every offer costs, on which basis, of which day and by whom: alike ones are told once, the
+    winner's first."""
+    rows = sorted(decision.rows, key=lambda row: row is not winner)
+    priced: dict[str, list[str]] = {}
+    for row in (row for row in rows if row.rates.basis is not None):
+        rates, basis = row.rates, row.rates.basis or ""
+        words = BASES.get(basis, basis) if basis == STATED else f"{basis}: {BASES.get(basis, basis)}"
+        source = "" if rates.source == STATED_WORDS else rates.source
+        told = ", ".join(filter(None, [words, rates.date, source]))
+        priced.setdefault(told, []).append(f"{row.name} ${digits(rates.usd or 0.0)}")
+    return "; ".join(f"{', '.join(names)} ({told})" for told, names in priced.items())
 
 
 def _note(decision: Decision) -> str:

@@ -85,7 +85,8 @@ def precision(result: Result) -> str:
 def stack(results: Sequence[Result]) -> str:
     """The software, and what the simulation takes of it."""
     names = dict.fromkeys(str(result.scenario.get("workload", {}).get("stack", "")) for result in results)
-    told = [name + (" (no host time, no gaps between kernels)" if name == "ideal" else "") for name in names if name]
+    ceiling = " (a ceiling: no host time, no gaps between kernels)"
+    told = [name + (ceiling if name == "ideal" else "") for name in names if name]
     return ", ".join(told)
 
 

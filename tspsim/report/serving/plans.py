@@ -100,7 +100,7 @@ def _price(_: ServedView, run: LoadRun) -> tuple[str, str]:
 def _cache(_: ServedView, run: LoadRun) -> tuple[str, str]:
     kv = run.metrics.get("kv") or {}
     share = kv.get("peak_share")
-    sessions = f"holds {int(kv['sessions']):,} such" if kv.get("sessions") else ""
+    sessions = f"holds {digits(kv['sessions'])} such" if kv.get("sessions") else ""
     return ("–" if share is None else percent(float(share))), sessions
 
 

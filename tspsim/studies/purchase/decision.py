@@ -217,7 +217,7 @@ def _with_doubt(winner: uncertainty.PricedPlan, row: Row, measure: uncertainty.M
     parts_s = {name: part_s / faster for name, part_s in row.uncertainty.parts_s.items()}
     best = replace(row.uncertainty, step_s=row.uncertainty.step_s / faster, parts_s=parts_s)
     least = uncertainty.compare(winner, best, measure)
-    return replace(verdict, low=least.low, probability=least.probability)
+    return replace(verdict, low=least.low, probability=least.probability, break_even_low=least.break_even_low)
 
 
 def _with_curves(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...steps import STEPS
 from ...units import chance, compact, digits
-from ..uncertainty import Measure, Verdict
+from ..ceiling import CEILING, USUAL
+from ..uncertainty import Measure, Verdict, VerdictChange
 from .row import OBJECTIVES, Row
 
 
@@ -15,6 +17,39 @@ def today_s_ratio(a: Row, b: Row, measure: Measure) -> float | None:
     weighed: Measure = measure if measure == "tokens_per_joule" else "tokens_per_dollar"
     own, other = a.weighed(weighed), b.weighed(weighed)
     return own / other if own and other else None
+
+
+def mixed_bases(rows: Sequence[Row]) -> str:
+    """That offers are priced on several bases, which a ratio of dollars hides; empty where all have one."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.rates.basis is not None:
+            names.setdefault(row.rates.basis, []).append(row.name)
+    if len(names) < 2:
+        return ""
+    parts = [f"{', '.join(those)} {basis}" for basis, those in names.items()]
+    return f"Prices are of different kinds: {'; '.join(parts)}."
+
+
+def ceiling(rows: Sequence[Row]) -> str:
+    """That rates are those of the stack that nobody runs, where no offer that trains states another; else empty."""
+    workloads = [row.result.scenario.get("workload", {}) for row in rows if row.load is None]
+    trained = [each for each in workloads if each.get("pass") in STEPS and STEPS.get(each["pass"]).trains]
+    if {str(each.get("stack")) for each in trained} != {CEILING}:
+        return ""
+    return (
+        f"No stack is stated, and `{CEILING}` is a ceiling for every offer: nothing but the devices' best kernels. "
+        f"`--set workload.stack={USUAL}`, plain PyTorch as most people run it, says what that takes."
+    )
+
+
+#: What is less likely is not told as what would turn a verdict.
+LEAST_LIKELY = 0.01
+
+
+def likely_changes(each: Verdict) -> list[VerdictChange]:
+    """What alone makes two offers level, but for what hardly ever does; the likeliest first."""
+    return [change for change in each.changes if change.probability >= LEAST_LIKELY]
 
 
 def level(each: Verdict) -> str:
