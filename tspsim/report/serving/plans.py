@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tspsim.report.numbers import seconds
-from tspsim.units import compact, digits, gib, percent, share_beside
+from tspsim.units import compact, digits, gib, percent, several, share_beside
 
 from .view import LoadRun, ServedView, ServingView
 
@@ -69,7 +69,7 @@ def _rate(_: ServedView, run: LoadRun) -> tuple[str, str]:
 
 
 def _each(served: ServedView, run: LoadRun) -> tuple[str, str]:
-    return compact(run.lasting("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
+    return compact(run.lasting("output_tokens_per_s_per_gpu")), several(served.plan.gpus, "GPU")
 
 
 def _user(_: ServedView, run: LoadRun) -> tuple[str, str]:

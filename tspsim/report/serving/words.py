@@ -10,7 +10,7 @@ import numpy as np
 from tspsim.report.numbers import seconds
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import tied
-from tspsim.units import compact, digits, percent
+from tspsim.units import compact, digits, percent, several
 
 from .engines import busy
 from .view import DECODE, MIXED, PREFILL, LoadRun, Merit, ServedView, ServingView
@@ -252,7 +252,11 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     if not np.isnan(run.mean("tpot_s")):
         tile("Output token", seconds(run.mean("tpot_s")), _tail(run, "tpot_s"))
         tile("A user", digits(run.rate("tokens_per_s_per_user")), "tokens/s")
-    tile("Per GPU", compact(run.lasting("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
+    tile(
+        "Per GPU",
+        compact(run.lasting("output_tokens_per_s_per_gpu")),
+        f"output tokens/s; {several(best.plan.gpus, 'GPU')}",
+    )
     if not np.isnan(run.goodput):
         tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
     prices = run.prices("usd_per_million_output_tokens")

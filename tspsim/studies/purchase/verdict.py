@@ -52,6 +52,13 @@ def likely_changes(each: Verdict) -> list[VerdictChange]:
     return [change for change in each.changes if change.probability >= LEAST_LIKELY]
 
 
+def compared(winner: Row | None, measure: Measure) -> str:
+    """What a verdict's ratio is of: tokens a dollar, or of a project's users and requests service for a dollar."""
+    apiece = {"tokens_per_dollar": "service for a dollar", "tokens_per_joule": "service for a watt"}
+    served = winner is not None and winner.service is not None
+    return apiece.get(measure, OBJECTIVES[measure].words) if served else OBJECTIVES[measure].words
+
+
 def level(each: Verdict) -> str:
     """What makes the two level, in words: ``a GPU hour of A costs 1.10 times that of B (0.90 to 1.30)``."""
     objective = OBJECTIVES[each.measure]
@@ -81,8 +88,7 @@ def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdic
         told = f"gives {most} {words}{basis}" if tied else f"gives most {words}{basis}: {most}"
         yield f"{lead} {told}, with {winner.plan.name}."
     others = {row.name: row for row in rows}
-    apiece = {"tokens_per_dollar": "the service for a dollar", "tokens_per_joule": "the service for a watt"}
-    what = apiece.get(measure, f"the {words}") if winner.service is not None else f"the {words}"
+    what = f"the {compared(winner, measure)}"
     yield from (f"{against(each, what)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
@@ -112,7 +118,7 @@ def against(each: Verdict, what: str) -> str:
 
 def turns(each: Verdict, winner: Row, rival: Row) -> str:
     """The price, or power, at which the two are level, and today's."""
-    told = f"It turns when {level(each)}"
+    told = f"{'In dollars the two are level' if each.measure == 'tokens_per_s' else 'It turns'} when {level(each)}"
     today = today_s_ratio(winner, rival, each.measure)
     told += f"; today {today:.2f}" if today is not None else ""
     if winner.gpus != rival.gpus:
