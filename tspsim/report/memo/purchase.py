@@ -238,7 +238,7 @@ def _caveats(decision: Decision) -> Iterator[str]:
     if decision.measure == "tokens_per_dollar" and (mixed := mixed_bases(decision.rows)):
         yield mixed
     if beside := ceiling(decision.rows):
-        yield beside.replace("`", "")
+        yield beside.partition(". ")[0].replace("`", "") + "."
     notes = decision.winner.plan.notes if decision.winner is not None and decision.winner.plan is not None else ()
     yield from (note for note in notes if not note.startswith(OF_OTHER_PAGES))
 
