@@ -112,7 +112,8 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
         ],
         "table": table,
         "caption": "What each doubt alone does to the ratio, from the low to the high end of its range; at the "
-        "dotted line the offers tie.",
+        "dotted line the offers tie. Of the names: tables, what is measured of a generation of GPUs errs by together; "
+        "software, how far stacks of a vendor differ; price, between its bases; the rest are kernels and transfers.",
     }
 
 
