@@ -544,9 +544,9 @@ class Comparison(Pictured):
         from .report.plan_names import in_words
 
         named = []
-        for question, each in zip(self.questions, self.searched, strict=False):
-            if each is not None and each.plan:
-                named += [plan for plan in look_up(question).plans if plan.name == each.plan]
+        for question, search in zip(self.questions, self.searched, strict=False):
+            if search is not None and search.plan:
+                named += [plan for plan in look_up(question).plans if plan.name == search.plan]
         return in_words(named)
 
     def __repr__(self) -> str:

@@ -128,18 +128,18 @@ def sure(planned: TrafficPlanned) -> list[str]:
 
 
 def in_the_names(planned: TrafficPlanned) -> str:
-    """What the names of the plans that are told are made of; empty where all of them were stated."""
-    plain = [each for each in (*planned.best, *planned.by_offer) if each.name not in {p.name for p in planned.stated}]
-    words = dict.fromkeys(each.name.split()[0] for each in plain)
-    pooled = next((each for each in plain if "pools" in each.keys), None)
-    degrees = next((word for word in words if pooled is None or word != pooled.name.split()[0]), "")
-    told = [f"`{degrees}` degrees of parallelism, an axis each"] if degrees else []
+    """What the names of the plans that are shown are made of; empty where all of them were stated."""
+    stated = {plan.name for plan in planned.stated}
+    plans = [plan for plan in (*planned.best, *planned.by_offer) if plan.name not in stated]
+    pooled = next((plan for plan in plans if "pools" in plan.keys), None)
+    degrees = next((plan.name.split()[0] for plan in plans if "pools" not in plan.keys), "")
+    parts = [f"`{degrees}` degrees of parallelism, an axis each"] if degrees else []
     if pooled is not None:
         counts, ways = pooled.name.split()[:2]
-        told.append(f"`{counts}` replicas that read prompts (P) and that decode (D), `{ways}` the degrees of each")
-    routers = dict.fromkeys(str(each.keys["router"]) for each in plain if each.keys.get("router"))
-    told += [f"`{router}` the router" for router in routers if any(router in each.name for each in plain)]
-    return f"In the names: {'; '.join(told)}." if told else ""
+        parts.append(f"`{counts}` replicas that read prompts (P) and that decode (D), `{ways}` the degrees of each")
+    routers = dict.fromkeys(str(plan.keys["router"]) for plan in plans if plan.keys.get("router"))
+    parts += [f"`{router}` the router" for router in routers if any(router in plan.name for plan in plans)]
+    return f"In the names: {'; '.join(parts)}." if parts else ""
 
 
 def _ties(mine: Tried, other: Tried) -> bool:
@@ -170,7 +170,7 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
         ]
         rates = [_each(each) for each in mine]
         groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
-    joined = sorted((_user(each), _each(each)) for each in planned.known if _user(each))
+    joined = sorted((_user(tried), _each(tried)) for tried in planned.known if _user(tried))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
     return front_figure(groups, FrontLine("front", upper, "vh"), axis, "output tokens/s per GPU")

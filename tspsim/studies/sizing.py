@@ -149,7 +149,7 @@ class Sizing(Pictured):
         """What is served, how fast it comes, and within which bounds."""
         work, traffic = self.scenario.workload, self.scenario.traffic
         assert traffic is not None
-        model = next((each.deployment.question.model for each in self.sized if each.deployment is not None), None)
+        model = next((size.deployment.question.model for size in self.sized if size.deployment is not None), None)
         named = model.name if model is not None else str(work.model)
         bounds = " and ".join(
             f"{name.upper()} ≤ {duration(bound)}" for name, bound in traffic.bounds(work.model).items()

@@ -134,13 +134,11 @@ def _changed_ns(gpu: str, node: str | None) -> tuple[int, ...]:
     name = device_name(gpu)
     if name is None:
         return ()
-    files = [("devices", name), *([("nodes", node)] if node is not None else [])]
     try:
-        if node is None:
-            files.append(("nodes", usual_node(name)))
-        return tuple(catalog.locate(kind, entry).stat().st_mtime_ns for kind, entry in files)
+        files = [catalog.locate("devices", name), catalog.locate("nodes", node or usual_node(name))]
     except InputError:
         return ()
+    return tuple(path.stat().st_mtime_ns for path in files)
 
 
 @remembered(64)

@@ -267,9 +267,9 @@ def prices(decision: Decision, winner: Row | None) -> str:
         rates, basis = row.rates, row.rates.basis or ""
         words = BASES.get(basis, basis) if basis == STATED else f"{basis}: {BASES.get(basis, basis)}"
         source = "" if rates.source == STATED_WORDS else rates.source
-        told = ", ".join(filter(None, [words, rates.date, source]))
-        priced.setdefault(told, []).append(f"{row.name} ${digits(rates.usd or 0.0)}")
-    return "; ".join(f"{', '.join(names)} ({told})" for told, names in priced.items())
+        terms = ", ".join(filter(None, [words, rates.date, source]))
+        priced.setdefault(terms, []).append(f"{row.name} ${digits(rates.usd or 0.0)}")
+    return "; ".join(f"{', '.join(names)} ({terms})" for terms, names in priced.items())
 
 
 def _note(decision: Decision) -> str:

@@ -86,8 +86,7 @@ def stack(results: Sequence[Result]) -> str:
     """The software, and what the simulation takes of it."""
     names = dict.fromkeys(str(result.scenario.get("workload", {}).get("stack", "")) for result in results)
     ceiling = " (a ceiling: no host time, no gaps between kernels)"
-    told = [name + (ceiling if name == "ideal" else "") for name in names if name]
-    return ", ".join(told)
+    return ", ".join(name + (ceiling if name == "ideal" else "") for name in names if name)
 
 
 def work(result: Result) -> str:

@@ -63,8 +63,8 @@ class Decision:
         """The verdict, a sentence or two each."""
         if self.doubt:
             return [self.doubt]
-        told = [self.unpriced] if self.unpriced else []
-        return [*told, *sentences(self.winner, self.rows, self.verdicts, self.measure)]
+        first = [self.unpriced] if self.unpriced else []
+        return [*first, *sentences(self.winner, self.rows, self.verdicts, self.measure)]
 
     @property
     def unpriced(self) -> str:

@@ -34,8 +34,8 @@ def mixed_bases(rows: Sequence[Row]) -> str:
 def ceiling(rows: Sequence[Row]) -> str:
     """That rates are those of the stack that nobody runs, where no offer that trains states another; else empty."""
     workloads = [row.result.scenario.get("workload", {}) for row in rows if row.load is None]
-    trained = [each for each in workloads if each.get("pass") in STEPS and STEPS.get(each["pass"]).trains]
-    if {str(each.get("stack")) for each in trained} != {CEILING}:
+    trained = [work for work in workloads if work.get("pass") in STEPS and STEPS.get(work["pass"]).trains]
+    if {str(work.get("stack")) for work in trained} != {CEILING}:
         return ""
     return (
         f"No stack is stated, and `{CEILING}` is a ceiling for every offer: nothing but the devices' best kernels. "
@@ -47,9 +47,9 @@ def ceiling(rows: Sequence[Row]) -> str:
 LEAST_LIKELY = 0.01
 
 
-def likely_changes(each: Verdict) -> list[VerdictChange]:
+def likely_changes(verdict: Verdict) -> list[VerdictChange]:
     """What alone makes two offers level, but for what hardly ever does; the likeliest first."""
-    return [change for change in each.changes if change.probability >= LEAST_LIKELY]
+    return [change for change in verdict.changes if change.probability >= LEAST_LIKELY]
 
 
 def compared(winner: Row | None, measure: Measure) -> str:
