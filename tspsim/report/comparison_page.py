@@ -160,6 +160,8 @@ def page(
             "choices": [{"label": basis, **figures.pareto(those, colours, basis)} for basis, those in points.items()]
         }
         caption = "Cheap is left, fast is up; on the dotted line nobody is cheaper and as fast."
+        if len(points) > 1 and any(STATED in offer.rates.usd_per_gpu_hour for offer in offers.values()):
+            caption += " A price that an offer states stands on every basis."
         sections.append(("cost-and-speed", "Cost and speed", PARETO, {"caption": caption}))
     if decision is not None:
         curves = figures.scaling(decision.rows, colours)
