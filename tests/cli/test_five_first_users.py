@@ -141,7 +141,7 @@ def test_what_the_search_finds_for_an_engineer_is_what_a_run_of_it_gives(
     told(
         capsys, "plan", "serving.yaml", "--budget", "2 s", "--jobs", "1", "--json", "plan.json", "--write", "best.yaml"
     )
-    best = json.loads(Path("plan.json").read_text())["plans"][0]
+    best = json.loads(Path("plan.json").read_text())["plan"]["best"][0]
     run = json.loads(told(capsys, "run", "best.yaml", "--json", "-"))["plans"][0]
     assert figures(run["serving"]) == figures(best["serving"])
     stated = json.loads(told(capsys, "run", "serving.yaml", "--json", "-"))["plans"]
