@@ -147,7 +147,7 @@ def test_what_the_search_finds_for_an_engineer_is_what_a_run_of_it_gives(
     stated = json.loads(told(capsys, "run", "serving.yaml", "--json", "-"))["plans"]
     most = max(figures(plan["serving"])["goodput_requests_per_s"] for plan in stated)
     assert figures(best["serving"])["goodput_requests_per_s"] >= 0.95 * most
-    assert "server 0" in told(capsys, "plan", "best.yaml", "--emit", "vllm")
+    assert "vllm serve meta-llama" in told(capsys, "plan", "best.yaml", "--emit", "vllm")
 
 
 @pytest.mark.slow
