@@ -566,6 +566,18 @@ class Comparison(Pictured):
             self.questions, self.results, curves=curves, needs=True, searched=told, jobs=jobs, progress=self.progress
         )
 
+    @property
+    def names(self) -> str:
+        """What the names of the plans that were searched for are made of, in a sentence; empty where none were."""
+        from .question import look_up
+        from .report.plan_names import in_words
+
+        named = []
+        for question, search in zip(self.questions, self.searched, strict=False):
+            if search is not None and search.plan:
+                named += [plan for plan in look_up(question).plans if plan.name == search.plan]
+        return in_words(named)
+
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}"]
         for result in self.results:
@@ -670,6 +682,6 @@ class Comparison(Pictured):
         one = self.asked[0] if len(self.asked) == 1 else None
         words = {"title": one.name, "description": one.description} if one else {}
         comparison_page.write_comparison(
-            self.results, Path(path), self.decision, reports=self.decision is not None, **words
+            self.results, Path(path), self.decision, reports=self.decision is not None, names=self.names, **words
         )
         return Path(path)

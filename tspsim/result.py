@@ -187,7 +187,7 @@ class PlanResult:
         if self.serving:
             waits = {"ttft_s": "first token after", "tpot_s": "a token every"}
             told = [f"{word} {duration(self.serving[key]['mean'])}" for key, word in waits.items() if self.serving[key]]
-            return f"{compact(self.tokens_per_s, 'output tokens/s')}, {', '.join(told)}"
+            return f"{compact(self.lasting_tokens_per_s, 'output tokens/s')}, {', '.join(told)}"
         if self.inference:
             waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
             seen = [f"{words} {duration(self.inference[key])}" for key, words in waits.items() if key in self.inference]

@@ -389,7 +389,7 @@ def gib(size_bytes: float) -> str:
     >>> gib(38.8 * 2**30)
     '38.8 GiB'
     """
-    return f"{size_bytes / GIB:.1f} GiB"
+    return f"{size_bytes / GIB:,.1f} GiB"
 
 
 def several(count: int, word: str) -> str:

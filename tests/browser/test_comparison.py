@@ -79,6 +79,8 @@ def test_long_names_of_plans_leave_what_they_are_ranked_by_in_sight(visit: Open,
     room, needed = page.evaluate("""() => { const box = document.getElementById('ranking').parentElement;
         return [box.clientWidth, box.scrollWidth]; }""")
     assert needed <= room
+    rate = page.text_content("#ranking tbody tr:first-child td:nth-of-type(4)")
+    assert rate is not None and "\u00a0" in rate.strip()  # a number and its unit stay on one line
 
 
 def test_the_ranking_sorts_by_the_chosen_measure_and_the_filters_narrow_it(visit: Open, comparison: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import tspsim
 from tspsim.cli import main
 from tspsim.serving.steady import figures, interval, tied
 from tspsim.studies.purchase.row import Row
+from tspsim.units import compact
 from tspsim.validation.devices import device_name
 
 
@@ -39,6 +42,42 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
+def words_of(page: str) -> str:
+    """What somebody reads on a page."""
+    body = Path(page).read_text(encoding="utf-8").partition("<main")[2]
+    return " ".join(unescape(re.sub(r"<script.*?</script>|<[^>]*>", " ", body, flags=re.DOTALL)).split())
+
+
+def test_a_buyer_reads_one_verdict_on_every_surface(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who wins, by how much, how surely, in how many days and for how much: terminal, page, memo, JSON and Python."""
+    asked = written("buy.yaml", {
+        "name": "buy", "description": "One node for a short run",
+        "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": "4Ki", "global_batch": 16},
+        "plans": [{"name": "TP8", "tp": 8}, {"name": "FSDP", "zero": 3, "recomputation": "full"}],
+        "offers": [{"name": "H200", "cluster": {"device": "h200"}},
+                   {"name": "MI300X", "cluster": {"device": "mi300x"}, "prices": {"gpu_hour": "1 USD/h"}}],
+        "project": {"tokens": "20G", "deadline": "30 days", "budget": "5 kUSD"},
+    })  # fmt: skip
+    said = told(capsys, "compare", asked, "--jobs", "1", "--html", "buy.html", "--json", "buy.json")
+    bought = json.loads(Path("buy.json").read_text())["purchase"]
+    (verdict,), offers = bought["verdicts"], {offer["name"]: offer for offer in bought["offers"]}
+    page, _, memo = words_of("buy.html").partition("Print the memo alone")
+    winner, likely = offers[bought["winner"]], offers[bought["winner"]]["project"]["likely"]
+    assert bought["winner"] == "MI300X" and not verdict["tie"] and verdict["probability"] > 0.6
+    probability, days = f"{100 * verdict['probability']:.1f} %", f"{winner['project']['days']:.3g}"
+    ratio = f"{verdict['ratio']:.2f} times the tokens a dollar"
+    for surface in (said, page, memo):
+        assert "MI300X" in surface and ratio in surface and probability in surface and days in surface
+        assert f"{likely['days'][0]:.3g} – {likely['days'][1]:.3g}" in surface
+        assert f"{likely['usd'][0]:,.0f} – " in surface.replace("$", "")
+        assert "H200 neocloud; MI300X stated" in surface and "ceiling for every offer" in surface
+    assert "Asked: 20 G tokens, within 30 days, for at most $5 k" in memo and "Approved by" in memo
+    assert tspsim.compare(asked, jobs=1).to_frame()["tokens_per_s"].max() == pytest.approx(
+        offers["H200"]["tokens_per_s"]
+    )
+    assert main(["compare", asked, "--html", asked]) == 2 and "is an input" in capsys.readouterr().err
+
+
 def test_a_buyer_is_not_told_a_winner_that_was_not_searched_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     offers = [
         {"name": name, "cluster": {"device": name, "nodes": 1}, "prices": {"gpu_hour": f"{usd} USD/h"}}
@@ -53,6 +92,7 @@ def test_a_buyer_is_not_told_a_winner_that_was_not_searched_for(here: Path, caps
     first = told(capsys, *words)
     assert told(capsys, *words) == first  # whatever else the machine does
     assert first.startswith("Not searched enough") and "It turns when" not in first and " days " in first
+    assert "In the names: `" in first
     # A key of the cluster is every offer's, and a machine is an offer's own.
     half = tspsim.load(asked, ["cluster.gpus_per_node=4"])
     assert [offer.cluster.gpus_per_node for offer in half.offers] == [4, 4]  # type: ignore[union-attr]
@@ -72,6 +112,42 @@ def winner(rates: list[tuple[float, float, float]]) -> int | None:
     """Which plan serves most; None of a tie."""
     first, second = sorted(range(len(rates)), key=lambda index: -rates[index][0])[:2]
     return None if tied(rates[first], rates[second]) else first
+
+
+def test_a_serving_engineer_reads_one_rate_on_every_surface(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(capsys, "init", "serving")
+    assert "fits" in told(capsys, "check", "serving.yaml")
+    asked = ("run", "serving.yaml", "--set", "traffic.arrivals.rate=10", "--set", "traffic.requests=200")
+    said = told(capsys, *asked, "--html", "chat.html", "--json", "chat.json")
+    plans = json.loads(Path("chat.json").read_text())["plans"]
+    page = words_of("chat.html")
+    for plan in plans:
+        (row,) = [line.split() for line in said.splitlines() if line.startswith(f"{plan['name']} ") and " ms" in line]
+        steady = plan["serving"]["steady"]
+        for figure in (compact(steady["output_tokens_per_s"]), compact(steady["output_tokens_per_s_per_gpu"])):
+            assert figure in " ".join(row) and figure in page
+        assert steady["run_requests"] >= 200 and plan["serving"]["bounds"]["kept"]
+    assert "TP8 ties with DP8" in said or "DP8 ties with TP8" in said  # both answer all that is sent
+    assert "(a tie with" in page
+    assert main(["run", "serving.yaml", "--set", "workload.stack=atom"]) == 2
+    assert "runs on devices of amd" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_the_search_finds_for_an_engineer_is_what_a_run_of_it_gives(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told(capsys, "init", "serving")
+    told(
+        capsys, "plan", "serving.yaml", "--budget", "2 s", "--jobs", "1", "--json", "plan.json", "--write", "best.yaml"
+    )
+    best = json.loads(Path("plan.json").read_text())["plan"]["best"][0]
+    run = json.loads(told(capsys, "run", "best.yaml", "--json", "-"))["plans"][0]
+    assert figures(run["serving"]) == figures(best["serving"])
+    stated = json.loads(told(capsys, "run", "serving.yaml", "--json", "-"))["plans"]
+    most = max(figures(plan["serving"])["goodput_requests_per_s"] for plan in stated)
+    assert figures(best["serving"])["goodput_requests_per_s"] >= 0.95 * most
+    assert "vllm serve meta-llama" in told(capsys, "plan", "best.yaml", "--emit", "vllm")
 
 
 @pytest.mark.slow
@@ -131,7 +207,14 @@ def test_a_researcher_sees_what_moves_what_and_where_an_order_costs(
         "--html",
         "lengths.html",
     )
-    assert "tokens/s" in Path("lengths.html").read_text()
+    page = words_of("lengths.html")
+    assert re.search(r"Tokens/s (is highest|rises|falls|peaks)", page) and "What moves it" in page and "Best: " in page
+    also = told(capsys, "compare", "first.yaml", "first.yaml", "--set", "workload.sequence=4Ki")
+    assert "Not the same question" not in also
+    written("longer.yaml", yaml.safe_load(Path("first.yaml").read_text()) | {"name": "longer"})
+    longer = yaml.safe_load(Path("longer.yaml").read_text())
+    written("longer.yaml", longer | {"workload": longer["workload"] | {"sequence": "16Ki"}})
+    assert "Not the same question: sequence 32,768 and 16,384" in told(capsys, "compare", "first.yaml", "longer.yaml")
     found = json.loads(told(capsys, "run", "first.yaml", "--set", "workload.sequence=8Ki", "--json", "-"))
     assert {plan["communication_bytes_per_step"]["total"] > 0 for plan in found["plans"] if "error" not in plan} == {
         True
@@ -160,10 +243,20 @@ def test_somebody_with_measurements_makes_a_node_of_their_own_better(
     nccl_log(here / "ar.log", "all_reduce")
     words = ["--nccl-tests", "ar.log", "--op", "all_reduce"]
     assert device_name("their-gpu") is None and device_name("my-gpu") == "my-gpu"  # in a process that looked before
-    before = told(capsys, "validate", *words, "--node", "my-gpu-8")
+    missed = median_of(told(capsys, "validate", *words, "--node", "my-gpu-8"))
     out = told(capsys, "calibrate", "my-gpu", *words, "--node", "my-gpu-8", "--out", "mine.yaml")
     assert "nothing to write" not in out and Path("mine.yaml").exists()
-    assert "%" in before
+    node = "topologies/nodes/my-gpu-8.yaml"
+    told(capsys, "calibrate", "my-gpu", *words, "--node", "my-gpu-8", "--out", node)
+    assert median_of(told(capsys, "validate", *words, "--node", "my-gpu-8")) < missed / 4
+    told(capsys, "init", "first")
+    assert "my-gpu" in told(capsys, "check", "first.yaml", "--set", "cluster.device=my-gpu")
+
+
+def median_of(said: str) -> float:
+    """Per cent, of the one table that was scored."""
+    (scored,) = re.findall(r"^collectives\S* +\S+ +\d+ +\d+ +([\d.]+) %", said, re.MULTILINE)
+    return float(scored)
 
 
 def test_a_deadline_says_what_is_large_enough_or_why_nothing_is(capsys: pytest.CaptureFixture[str]) -> None:

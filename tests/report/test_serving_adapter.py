@@ -101,4 +101,4 @@ def test_offers_are_written_as_one_page_with_pages_of_their_own(tmp_path: Any) -
     page = compared.to_html(tmp_path / "both.html").read_text(encoding="utf-8")
     assert " is cheapest: $" in page and " times the tokens a dollar of " in page
     assert 'href="both-reports/01-H200.html"' in page and (tmp_path / "both-reports" / "02-MI300X.html").is_file()
-    assert "Doubt</h2>" in page and "Assumptions side by side</h2>" in page
+    assert "Uncertainty</h2>" in page and "Assumptions side by side</h2>" in page

@@ -122,6 +122,14 @@ def test_a_plan_that_does_not_lead_everywhere_is_told_beside_the_best_point() ->
     assert any(each.startswith("Best: 90") and each.endswith("B.") for each in told)
 
 
+def test_of_plans_that_lead_as_often_none_leads_most_often() -> None:
+    rates = {("A", 1): 9.0, ("A", 2): 9.0, ("B", 1): 8.0, ("B", 2): 18.0}
+    view = SweepView(table({NODES: (1, 2)}, "AB", lambda at, plan: rates[plan, at[NODES]]), "t")
+    told = [headline(view, view.measures[0])[0], *sentences(view, view.measures[0])]
+    assert any("highest as often (1 of 2 times each) with A and B" in each for each in told)
+    assert not any("most often" in each for each in told)
+
+
 def test_weak_scaling_tells_its_loss_and_the_axis_shows_it() -> None:
     text = page(table({NODES: (1, 4, 16)}, "AB", power(0.99, 0.0)), "t", plotly_js="p.js")
     view = SweepView(table({NODES: (1, 4, 16)}, "A", power(0.99, 0.0)), "t")

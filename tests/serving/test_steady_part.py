@@ -184,7 +184,9 @@ def test_plans_that_serve_all_that_is_sent_tie_and_an_unfilled_machine_is_told()
     result = tspsim.simulate({**asked, "plans": plans, "cluster": cluster, "project": {"requests": "20/s"}})
     first, second = sorted(result.plans, key=lambda plan: plan is not result.best)
     told = headline(first, [second])
-    assert f"ties with {second.name} and serves when" in told and "serves best" in headline(first, [refused(second)])
+    assert f"ties with {second.name}, and at 8 requests/s puts out" in told and "serves best" in headline(
+        first, [refused(second)]
+    )
     assert "No heavier load was asked" in " ".join(machines_in_words(result))
 
 

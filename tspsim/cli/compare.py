@@ -162,8 +162,11 @@ def _told(compared: Comparison) -> Iterator[str]:
     hardware nobody has measured."""
     from ..report.differences import in_words
     from ..statements import is_announced
+    from ..studies.purchase.verdict import ceiling, mixed_bases
 
     decision = compared.verdict
+    rows = decision.rows if decision is not None else ()
+    dollars = decision is not None and decision.measure == "tokens_per_dollar"
     announced = dict.fromkeys(
         sentence for result in compared.results for sentence in result.defaults if is_announced(sentence)
     )
@@ -171,26 +174,15 @@ def _told(compared: Comparison) -> Iterator[str]:
     blocks = [
         list(filter(None, [in_words(compared.differences)])),
         [each.in_words(question.name) for question, each in searched if each is not None],
-        list(filter(None, [_names(compared)])),
+        list(filter(None, [compared.names])),
         decision.in_words() if decision is not None and not decision.doubt else [],
         list(_services(decision)),
+        list(filter(None, [mixed_bases(rows) if dollars else "", ceiling(rows)])),
         list(announced),
     ]
     for block in filter(None, blocks):
         yield ""
         yield from block
-
-
-def _names(compared: Comparison) -> str:
-    """What the names of the plans that were searched for are made of."""
-    from ..question import look_up
-    from ..report.plan_names import in_words
-
-    named = []
-    for question, each in zip(compared.questions, compared.searched, strict=False):
-        if each is not None and each.plan:
-            named += [plan for plan in look_up(question).plans if plan.name == each.plan]
-    return in_words(named)
 
 
 def _services(decision: Decision | None) -> Iterator[str]:

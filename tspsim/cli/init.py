@@ -16,8 +16,8 @@ from .templates import TEMPLATES, text_of
 @click.option("--out", "out_file", metavar="FILE", help="Write it there, not under its own name in this folder.")
 @click.option("--list", "listed", is_flag=True, help="Show the templates.")
 def init(template: str, out_file: str | None, listed: bool) -> None:
-    """Write a first file that runs as it is: TEMPLATE is first, training, experts, purchase,
-    device, announced or node.
+    """Write a first file that runs as it is: TEMPLATE is first, training, experts, serving,
+    purchase, device, announced or node.
 
     What exists is never replaced.
     """

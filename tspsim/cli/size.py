@@ -73,9 +73,7 @@ def size(
 
 def _show(answer: Sizing, trace: str, target: Path | None) -> None:
     """The offers, cheapest first."""
-    from ..units import digits
-
-    print_rich(f"{trace} at {digits(answer.rate)} requests/s:", "", *(each.in_words() for each in answer.sized))
+    print_rich(f"{trace}: {answer.asked_in_words}", "", *(each.in_words() for each in answer.sized))
     if target is not None:
         click.echo(f"launches and scenarios: {target}/")
 

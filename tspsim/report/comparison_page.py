@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.files import atomic_write, zipped
 from tspsim.studies.purchase.costs import BASES, STATED
 from tspsim.studies.purchase.row import OBJECTIVES
-from tspsim.studies.purchase.verdict import level
+from tspsim.studies.purchase.verdict import ceiling, level, mixed_bases
 from tspsim.units import chance, compact, digits, gib, percent
 
 from . import comparison_figures as figures
@@ -69,6 +69,7 @@ RANKING = """
     </tr>{% endfor %}
   </tbody>
 </table></div>
+{% if names is defined and names %}<p class="note">{{ names|prose }}</p>{% endif %}
 {% if links %}<p class="note">A scenario's name opens its own report with the timeline of every plan.</p>{% endif %}
 {% if refused %}<h3>Refused</h3>
 <ul class="verdicts">{% for text in refused %}<li class="refused">{{ text }}</li>{% endfor %}</ul>{% endif %}
@@ -119,6 +120,7 @@ def page(
     plotly_js: str = "inline",
     title: str = "",
     description: str = "",
+    names: str = "",
 ) -> str:
     """The whole page.
 
@@ -134,6 +136,8 @@ def page(
         ``inline``, or the address of the plotly bundle.
     title, description
         Instead of the scenarios' names.
+    names
+        What names of searched plans are made of, in a sentence.
     """
     differing = in_words(differences(results))
     if results and requests.serves(results):
@@ -141,20 +145,23 @@ def page(
         return page_of_requests(results, decision, links, plotly_js, title, told)
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
-    names = list(dict.fromkeys(row.scenario for row in every))
+    scenarios = list(dict.fromkeys(row.scenario for row in every))
     drawn: dict[str, Any] = {}
-    answer = headline(every, decision, title or " · ".join(names[:8]), description)
+    answer = headline(every, decision, title or " · ".join(scenarios[:8]), description)
+    ranked = ranking(every, offers, links or {}, ranked_by(decision))
     sections = [
         ("answer", "", HEADLINE, answer | {"sentences": [*answer["sentences"], *filter(None, [differing])]}),
-        ("ranking-section", "Ranking", RANKING, ranking(every, offers, links or {}, ranked_by(decision))),
+        ("ranking-section", "Ranking", RANKING, ranked | {"names": names}),
     ]
-    colours = figures.colour_of(names)
+    colours = figures.colour_of(scenarios)
     points = priced(every, offers)
     if points:
         drawn["pareto"] = {
             "choices": [{"label": basis, **figures.pareto(those, colours, basis)} for basis, those in points.items()]
         }
         caption = "Cheap is left, fast is up; on the dotted line nobody is cheaper and as fast."
+        if len(points) > 1 and any(STATED in offer.rates.usd_per_gpu_hour for offer in offers.values()):
+            caption += " A price that an offer states stands on every basis."
         sections.append(("cost-and-speed", "Cost and speed", PARETO, {"caption": caption}))
     if decision is not None:
         curves = figures.scaling(decision.rows, colours)
@@ -165,7 +172,7 @@ def page(
             sections.append(("project", "The project", PROJECT, project(decision)))
         if decision.verdicts:
             drawn["tornado"] = {"choices": figures.tornados(decision)}
-            sections.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
+            sections.append(("doubt", "Uncertainty", UNCERTAINTY, uncertainty(decision)))
     sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
     told = title or ", ".join(names[:8])
     if decision is not None:
@@ -226,9 +233,9 @@ def headline(every: Sequence[ComparisonRow], decision: Decision | None, title: s
             f"{fastest.plan.name} of {fastest.scenario}, {compact(fastest.plan.tokens_per_s)} tokens/s on "
             f"{fastest.hardware}."
         )
-        values["sentences"] += (
-            [f"Prices, basis {basis}: {BASES[basis]}."] if basis is not None and basis in BASES else []
-        )
+        mixed = mixed_bases(decision.rows) if basis is not None else ""
+        bases = [f"Prices, basis {basis}: {BASES[basis]}."] if basis in BASES and basis != STATED else []
+        values["sentences"] += filter(None, [mixed or "".join(bases), ceiling(decision.rows).replace("`", "")])
         values["tiles"] = [
             (f"most {words}", best.name, f"{compact(measured)} with {best.best.name if best.best else ''}")
             for key, words in (
@@ -359,6 +366,7 @@ def write_comparison(
     *,
     title: str = "",
     description: str = "",
+    names: str = "",
     reports: bool = False,
 ) -> None:
     """One offline HTML page: ranking with filters, cost against speed, and what ``decision`` has to say.
@@ -369,6 +377,8 @@ def write_comparison(
         What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
     title, description
         Instead of the scenarios' names.
+    names
+        What names of searched plans are made of, in a sentence.
     path
         Ending in ``.zip`` it becomes one file with the page and all that it leads to.
     reports
@@ -383,11 +393,12 @@ def write_comparison(
     if path.suffix == ".zip":
         with TemporaryDirectory() as folder:
             inside = Path(folder) / f"{path.stem}.html"
-            write_comparison(results, inside, decision, title=title, description=description, reports=reports)
+            words = {"title": title, "description": description, "names": names}
+            write_comparison(results, inside, decision, reports=reports, **words)
             zipped(Path(folder), path)
         return
     links = write_reports(results, path.with_name(f"{path.stem}-reports")) if reports else {}
-    atomic_write(path, page(results, decision, links, title=title, description=description))
+    atomic_write(path, page(results, decision, links, title=title, description=description, names=names))
 
 
 def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tspsim.studies.purchase.verdict import compared, turns
 from tspsim.units import chance
 
 from . import comparison_figures as figures
@@ -36,12 +37,11 @@ def how_sure(decision: Decision | None) -> str:
         return " ".join(decision.in_words())
     if nearest.tie:
         return " ".join(list(decision.in_words())[:2])
-    today = decision.today_s_ratio(nearest)
-    now = f"; today it costs {today:.2f} times that" if today is not None else ""
+    rival = next(row for row in decision.rows if row.name == nearest.b)
     return (
-        f"{decision.winner.name} gives {nearest.ratio:.2f} times the tokens a dollar of {nearest.b} (nine times of ten "
-        f"{nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of {chance(nearest.probability)}; the "
-        f"verdict turns when its GPU hour costs {nearest.break_even_price_ratio:.2f} times that of {nearest.b}{now}."
+        f"{decision.winner.name} gives {nearest.ratio:.2f} times the {compared(decision.winner, decision.measure)} of "
+        f"{nearest.b} (nine times of ten {nearest.low:.2f} to {nearest.high:.2f}), and more with a probability of "
+        f"{chance(nearest.probability)}. {turns(nearest, decision.winner, rival)}"
     )
 
 
@@ -68,7 +68,7 @@ def page_of_requests(
         further.append(("machines", "Machines for the project", MACHINES, {"told": lines, "short": "Machines"}))
     if decision is not None and decision.verdicts:
         drawn["tornado"] = {"choices": figures.tornados(decision)}
-        further.append(("doubt", "Doubt", UNCERTAINTY, uncertainty(decision)))
+        further.append(("doubt", "Uncertainty", UNCERTAINTY, uncertainty(decision)))
     further.append(("assumptions", "Assumptions side by side", SIDES, sides(results, rows_)))
     told = title or " · ".join(dict.fromkeys(names))
     if decision is not None:

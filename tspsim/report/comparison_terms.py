@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tspsim.steps import STEPS
 from tspsim.studies.purchase.costs import BASES
 from tspsim.studies.purchase.row import OBJECTIVES
+from tspsim.studies.purchase.verdict import likely_changes
 from tspsim.units import chance, compact, digits, percent
 
 from .numbers import plain, seconds
@@ -78,7 +79,7 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
     table = []
     for verdict in decision.verdicts:
         even = f"{verdict.break_even_low:.2f} – {verdict.break_even_high:.2f}"
-        turn = verdict.changes[0] if verdict.changes else None
+        turn = next(iter(likely_changes(verdict)), None)
         change = (
             "nothing alone"
             if turn is None
@@ -111,7 +112,8 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
         ],
         "table": table,
         "caption": "What each doubt alone does to the ratio, from the low to the high end of its range; at the "
-        "dotted line the offers tie.",
+        "dotted line the offers tie. Of the names: tables, what is measured of a generation of GPUs errs by together; "
+        "software, how far stacks of a vendor differ; price, between its bases; the rest are kernels and transfers.",
     }
 
 
@@ -119,7 +121,7 @@ def project(decision: Decision) -> dict[str, Any]:
     """Days, dollars, energy, and the machine that a rate or deadline needs."""
     terms = decision.project
     assert terms is not None
-    wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms.deadline)]
+    wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms)]
     need = " and ".join(filter(None, wanted))
     need += f", with a probability of {chance(terms.confidence)}" if need and terms.confidence is not None else ""
     bases = list(dict.fromkeys(basis for row in decision.rows for basis in row.rates.usd_per_gpu_hour))
@@ -255,8 +257,11 @@ def needed(row: OfferRow, budget: bool, bases: list[str]) -> list[str]:
     return [*cells, compact(done.kwh) if done.kwh is not None else "–"]
 
 
-def _deadline(deadline_s: float | None) -> str:
-    return f"the budget in {digits(deadline_s / 86_400.0)} days" if deadline_s else ""
+def _deadline(terms: Project) -> str:
+    """``15.0 T tokens in 120 days``; empty without a deadline."""
+    if not terms.deadline:
+        return ""
+    return f"{compact(float(terms.tokens or 0), 'tokens')} in {digits(terms.deadline / 86_400.0)} days"
 
 
 def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str, Any]:
@@ -276,6 +281,7 @@ def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str
     common = ("model", "pass", "sequence", "sequences_per_replica", "global_batch")
     for key in (*common, *(key for key in further if key not in common)):
         line(key.replace("_", " "), partial(_of_workload, key))
+    line("stack", partial(_of_workload, "stack"))
     line("best plan", lambda index, _: _best(offers, index, "name"))
     line("limit", lambda index, _: _best(offers, index, "bottleneck"))
     line("$ per GPU hour", lambda index, _: _hour(offers[index]) if index in offers else "")

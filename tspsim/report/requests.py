@@ -44,20 +44,20 @@ def wait(key: str, which: str = "mean") -> Callable[[Point], str]:
 
 
 def rate(point: Point) -> str:
-    """Output tokens/s with their range."""
+    """Output tokens/s of the whole run with their range."""
     ends = point.get("range", {}).get("output_tokens_per_s")
     told = compact(point["output_tokens_per_s"])
     return f"{told} ({compact(ends['low'])} – {compact(ends['high'])})" if ends else told
 
 
+def lasting(name: str) -> Callable[[Point], str]:
+    """A column of a rate that verdicts rest on: of the steady part, where there is one."""
+    return lambda point: compact(figures(point)[name])
+
+
 def price(point: Point) -> str:
     """Dollars per million output tokens, the cheapest and the dearest basis."""
     return in_dollars(figures(point)["usd_per_million_output_tokens"].values()) or "–"
-
-
-def steady(point: Point) -> str:
-    """Output tokens/s of the steady part."""
-    return compact(point["steady"]["output_tokens_per_s"]) if point.get("steady") else "–"
 
 
 def good(point: Point) -> str:
@@ -86,10 +86,13 @@ Column = tuple[str, str, Callable[[Point], str], bool]
 
 def columns(shown: Sequence[Point]) -> Iterator[Column]:
     """Those that the points have an answer for."""
-    yield "output tokens/s", "tok/s", rate, True
     if any(point.get("steady") for point in shown):
-        yield "steady", "steady", steady, True
-    yield "per GPU", "per GPU", lambda point: compact(point["output_tokens_per_s_per_gpu"]), True
+        yield "output\ntokens/s", "tok/s", lasting("output_tokens_per_s"), True
+        yield "per GPU", "per GPU", lasting("output_tokens_per_s_per_gpu"), True
+        yield "with ramp and drain", "whole run", rate, False
+    else:
+        yield "output tokens/s", "tok/s", rate, True
+        yield "per GPU", "per GPU", lasting("output_tokens_per_s_per_gpu"), True
     yield "TTFT", "TTFT", wait("ttft_s"), True
     yield "99 %", "99 %", wait("ttft_s", "p99"), False
     yield "TPOT", "TPOT", wait("tpot_s"), True
@@ -133,7 +136,7 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
                 cells = [f"{point[key]:g}" if key in point else "" for key in labels]
                 values = [column[2](point) for column in told]
                 if not wide:
-                    values[0] = compact(point["output_tokens_per_s"])
+                    values[0] = lasting("output_tokens_per_s")(point)
                 add_row(answer, [*names, *cells, *values], "bold" if plan is best else "")
     add_refused(answer, refused)
     return answer
@@ -144,14 +147,15 @@ def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
     point = plan.serving
     level = [other.name for other in others if other.ran and _even(point, other.serving)]
     lead = "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
-    lead = f"ties with {' and '.join(level)} and serves" if level else lead if others else "serves"
+    lead = f"ties with {' and '.join(level)}, and" if level else lead if others else "serves"
     load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
-    load = load or next((f" when {point['rate']:g} requests/s are sent" for key in point if key == "rate"), "")
+    load = load or next((f" at {point['rate']:g} requests/s" for key in point if key == "rate"), "")
     kept = point.get("bounds")
     if kept and not kept["kept"]:
         return f"No plan keeps the bounds; {plan.name} comes nearest{load}: {kept_in_words(kept)}."
     lasts = figures(point)
-    told = f"{plan.name} {lead}{load}: {compact(lasts['output_tokens_per_s'], 'output tokens/s')}"
+    rate_s = compact(lasts["output_tokens_per_s"], "output tokens/s")
+    told = f"{plan.name} {lead}{load}{' puts out' if level else ':'} {rate_s}"
     if lasts["goodput_requests_per_s"] is not None:
         told += f", {digits(lasts['goodput_requests_per_s'])} requests/s within the bounds"
     return f"{told}{within(point)}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .page import render_sections
-from .plan_page import FIGURE, HEADLINE, LIST, TABLE
+from .plan_page import FIGURE, HEADLINE, TABLE
 from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
@@ -75,15 +75,14 @@ def page(searched: SearchedView, plotly_js: str = "inline") -> str:
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": searched.kicker, "title": scenario.name, "description": scenario.description,
-            "opening": "", "headline": searched.headline, "spread": "", "sentences": searched.sentences, "searched": "",
-            "yaml": searched.keys,
+            "opening": "", "headline": searched.headline, "spread": "", "searched": "", "yaml": searched.keys,
+            "sentences": searched.sentences,
         }),
         ("plans", "The best plans", TABLE, {
             "caption": "The best plans", "columns": columns, "table": rows,
             "refused": [f"{name}: {why}" for name, why in searched.refused[:8]],
         }),
         ("front", "The front", FIGURE, {"sentences": [], "key": "front", "caption": searched.caption}),
-        ("searched", "What was searched", LIST, {"sentences": searched.sentences}),
     ]  # fmt: skip
     drawn = {"front": searched.front}
     return render_sections(sections, drawn, title=f"{scenario.name}, plans", plotly_js=plotly_js)

@@ -117,13 +117,29 @@ def sure(planned: TrafficPlanned) -> list[str]:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
         said.append("The budget ran out (--budget): plans were left that may be better.")
-    level = [each.name for each in planned.best[1:] if each.whole and _ties(planned.best[0], each)]
+    level = [each.name for each in planned.best[1:] if _ties(planned.best[0], each)]
     if level:
         said.insert(0, f"{planned.best[0].name} ties with {', '.join(level)}: a longer run may turn their order.")
+    said += filter(None, [in_the_names(planned)])
     said += planned.notes
     said += machines(planned)
     load = load_in_words(planned.best[0])
     return [*said, f"{planned.best[0].name} is best at {load} (traffic.arrivals)."] if load else said
+
+
+def in_the_names(planned: TrafficPlanned) -> str:
+    """What the names of the plans that are shown are made of; empty where all of them were stated."""
+    stated = {plan.name for plan in planned.stated}
+    plans = [plan for plan in (*planned.best, *planned.by_offer) if plan.name not in stated]
+    pooled = next((plan for plan in plans if "pools" in plan.keys), None)
+    degrees = next((plan.name.split()[0] for plan in plans if "pools" not in plan.keys), "")
+    parts = [f"`{degrees}` degrees of parallelism, an axis each"] if degrees else []
+    if pooled is not None:
+        counts, ways = pooled.name.split()[:2]
+        parts.append(f"`{counts}` replicas that read prompts (P) and that decode (D), `{ways}` the degrees of each")
+    routers = dict.fromkeys(str(plan.keys["router"]) for plan in plans if plan.keys.get("router"))
+    parts += [f"`{router}` the router" for router in routers if any(router in plan.name for plan in plans)]
+    return f"In the names: {'; '.join(parts)}." if parts else ""
 
 
 def _ties(mine: Tried, other: Tried) -> bool:
@@ -149,16 +165,20 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     for number, offer in enumerate(dict.fromkeys(each.offer for each in planned.known)):
         mine = [each for each in planned.known if each.offer == offer and _user(each)]
         texts = [
-            f"<b>{label(each.name, 60)}</b><br>{load_in_words(each)}<br>"
-            f"{compact(each.result.tokens_per_s_per_gpu)} tokens/s per GPU"
+            f"<b>{label(each.name, 60)}</b><br>{load_in_words(each)}<br>{compact(_each(each))} tokens/s per GPU"
             for each in mine
         ]
-        rates = [each.result.tokens_per_s_per_gpu for each in mine]
+        rates = [_each(each) for each in mine]
         groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
-    joined = sorted((_user(each), each.result.tokens_per_s_per_gpu) for each in planned.front if _user(each))
+    joined = sorted((_user(tried), _each(tried)) for tried in planned.known if _user(tried))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
     return front_figure(groups, FrontLine("front", upper, "vh"), axis, "output tokens/s per GPU")
+
+
+def _each(tried: Tried) -> float:
+    """Output tokens/s of one GPU, as the table has them: of the steady part."""
+    return tried.result.lasting_tokens_per_s / tried.result.gpus
 
 
 def _user(tried: Tried) -> float:

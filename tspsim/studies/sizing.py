@@ -23,7 +23,7 @@ from ..serving.points import LoadedRun, point
 from ..serving.pooled import PooledDeployment
 from ..serving.steady import figures
 from ..traffic.traces import RequestTrace, read_trace
-from ..units import digits, parse, share_beside
+from ..units import digits, duration, parse, share_beside
 from .launch import LAUNCHERS, launch
 from .planner.query import read_budget
 from .planner.traffic import TrafficPlanner
@@ -143,6 +143,18 @@ class Sizing(Pictured):
     scenario: Scenario
     rate: float
     sized: tuple[Sized, ...]
+
+    @property
+    def asked_in_words(self) -> str:
+        """What is served, how fast it comes, and within which bounds."""
+        work, traffic = self.scenario.workload, self.scenario.traffic
+        assert traffic is not None
+        model = next((size.deployment.question.model for size in self.sized if size.deployment is not None), None)
+        named = model.name if model is not None else str(work.model)
+        bounds = " and ".join(
+            f"{name.upper()} ≤ {duration(bound)}" for name, bound in traffic.bounds(work.model).items()
+        )
+        return f"{digits(self.rate)} requests/s to {named} under {work.stack}, {bounds or 'without bounds'}"
 
     def __repr__(self) -> str:
         lines = [f"  {each.in_words()}" for each in self.sized]

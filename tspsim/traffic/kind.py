@@ -116,10 +116,10 @@ class OneKind:
         if not isinstance(kind, str) or kind not in self.names:
             raise self._wrong("kind", f"unknown {self.registry.what} '{kind}'{did_you_mean(kind, self.names)}", kind)
         each: type[Kind] = self.registry.get(kind)
-        for key in data:
+        for key in (key for key in data if key not in each.stated()):
             others = [name for name in self.names if key in self.registry.get(name).stated()]
-            if others and key not in each.stated():
-                raise self._wrong(key, f"is a key of {either(others)}, not of {kind}", data[key])
+            near = f"unknown key{did_you_mean(key, sorted(each.stated()))}"
+            raise self._wrong(key, f"is a key of {either(others)}, not of {kind}" if others else near, data[key])
         return each.model_validate(data)
 
     def _wrong(self, key: str, sentence: str, value: Any) -> ValidationError:

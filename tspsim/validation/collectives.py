@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
+from tspsim.network.load import usual_node
 from tspsim.program import COLLECTIVE_KINDS
 
 from .._memory import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row
-from .devices import named_device
+from .devices import device_name, named_device
 from .kernels import MICROSECONDS
 
 #: GPUs whose domain of NVLink is a rack; one machine of them ("node" 1 of a table) holds four.
@@ -103,9 +105,8 @@ def custom_library(written: str) -> str:
     return f"{engine} trtllm custom" if kernels == "trtllm" != engine else f"{engine} custom"
 
 
-@remembered(64)
 def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node: str | None = None) -> Cluster:
-    """The cluster that a row was measured on.
+    """The cluster that a row was measured on, built once as long as the files of its GPU and node stay as they are.
 
     Parameters
     ----------
@@ -125,6 +126,25 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node:
     InputError
         The catalog has no such machine, or it has fewer GPUs.
     """
+    return _cluster_of(gpu, nodes, gpus, fabric, node, _changed_ns(gpu, node))
+
+
+def _changed_ns(gpu: str, node: str | None) -> tuple[int, ...]:
+    """When the files of a GPU and of its node changed last; of what the catalog does not have nothing."""
+    name = device_name(gpu)
+    if name is None:
+        return ()
+    try:
+        files = [catalog.locate("devices", name), catalog.locate("nodes", node or usual_node(name))]
+    except InputError:
+        return ()
+    return tuple(path.stat().st_mtime_ns for path in files)
+
+
+@remembered(64)
+def _cluster_of(
+    gpu: str, nodes: int, gpus: int, fabric: str | None, node: str | None, changed_ns: tuple[int, ...]
+) -> Cluster:
     written = gpu.strip().lower()
     if node is None and written in RACKS:
         rack, domain = RACKS[written]

@@ -7,6 +7,7 @@ TEMPLATES: dict[str, tuple[str, dict[str, str]]] = {
     "first": ("three plans of a forward pass on two nodes", {"first": "first.yaml"}),
     "training": ("a training step, sharded two ways", {"training": "training.yaml"}),
     "experts": ("a mixture of experts on one node", {"experts": "experts.yaml"}),
+    "serving": ("requests to an engine, two plans at two rates", {"serving": "serving.yaml"}),
     "purchase": ("the same work on two offers, for tspsim compare", {"purchase": "purchase.yaml"}),
     "device": (
         "a GPU of your own, and its node",

@@ -140,6 +140,15 @@ const report = (() => {
     button.setAttribute("aria-pressed", String(isDark()));
   }
 
+  /* A number and its unit stay on one line. */
+  function keepUnits(cell) {
+    const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode;
+      text.data = text.data.replace(/(\d) (?=(?:[kMGTP]|[mµun]?s|min|h|%|[KMGT]?i?B)(?![\w/]))/g, "$1\u00a0");
+    }
+  }
+
   function start() {
     document.getElementById("theme").addEventListener("click", () => {
       root.dataset.theme = isDark() ? "light" : "dark";
@@ -200,6 +209,7 @@ const report = (() => {
       main.style.padding = "";
       drawAll();
     });
+    document.querySelectorAll("td").forEach(keepUnits);
     showTheme();
     drawAll();
     root.dataset.drawn = "true";

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
-from tspsim.studies.purchase.costs import BASES
+from tspsim.studies.purchase.costs import BASES, STATED, STATED_WORDS
 from tspsim.studies.purchase.row import OBJECTIVES
-from tspsim.studies.purchase.verdict import level, today_s_ratio
+from tspsim.studies.purchase.verdict import ceiling, compared, level, likely_changes, mixed_bases, today_s_ratio
 from tspsim.units import chance, compact, digits, percent
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 #: Hours of a month.
 MONTH_H = 730.5
 COLUMNS = ("Offer", "Machine", "Plan", "Days", "Dollars", "In time", "In budget", "Enough nodes", "$/M tokens")
+
+
+#: Beginnings of notes that are no reason to hesitate.
+OF_OTHER_PAGES = ("chosen for this machine", "sentences tell the best of")
 
 
 def money(usd: float) -> str:
@@ -100,18 +104,21 @@ def _answer(decision: Decision, row: Row) -> str:
 
 def _measured(decision: Decision) -> str:
     """What the verdict compares."""
-    return OBJECTIVES[decision.measure].words
+    return compared(decision.winner, decision.measure)
 
 
 def question(decision: Decision, description: str) -> str:
     """What is bought, and within which bounds."""
     terms = decision.project
-    if terms is None or terms.tokens is None:
+    if terms is None or not (terms.tokens or terms.users or terms.requests):
         return description
-    bounds = [f"{_round(compact(terms.tokens))} tokens"]
+    bounds = [f"{_round(compact(terms.tokens))} tokens"] if terms.tokens else []
+    bounds += [f"{terms.users:,} users"] if terms.users else []
+    bounds += [f"{terms.requests:,.4g} requests/s"] if terms.requests else []
     bounds += [f"within {terms.deadline / 86_400.0:.4g} days"] if terms.deadline else []
     bounds += [f"for at most {_round(money(terms.budget))}"] if terms.budget else []
-    return f"{description} Asked: {', '.join(bounds)}.".strip()
+    said = description if not description or description.endswith((".", "?", "!")) else f"{description}."
+    return f"{said} Asked: {', '.join(bounds)}.".strip()
 
 
 def _round(text: str) -> str:
@@ -162,12 +169,11 @@ def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
         if basis in service.usd_per_hour:
             month = service.usd_per_hour[basis] * MONTH_H
             yield f"A month ({basis})", money(month), f"{money(service.usd_per_hour[basis])} an hour"
-    spread = row.plan.range
-    more = f"{compact(spread.low)} – {compact(spread.high)}" if spread is not None else ""
-    yield "Tokens/s", compact(row.plan.tokens_per_s), more
-    if row.rates.usd and row.plan.tokens_per_s_per_gpu:
-        each = 1e6 * row.rates.usd / (row.plan.tokens_per_s_per_gpu * 3600.0)
-        yield "$/M tokens", digits(each), f"{digits(row.rates.usd)} $ per GPU hour"
+    if rate := row.measure("tokens_per_s"):
+        ends = row.rate_range
+        yield "Tokens/s", compact(rate), f"{compact(ends[0])} – {compact(ends[1])}" if ends is not None else ""
+    if per_usd := row.measure("tokens_per_usd"):
+        yield "$/M tokens", digits(1e6 / per_usd), f"{digits(row.rates.usd or 0.0)} $ per GPU hour"
 
 
 def _cells(decision: Decision, row: Row) -> list[str]:
@@ -187,8 +193,8 @@ def _cells(decision: Decision, row: Row) -> list[str]:
         in_time = "–" if row.likely.in_time is None else chance(row.likely.in_time)
         in_budget = "–" if row.likely.in_budget is None else chance(row.likely.in_budget)
     enough = f"{row.need.nodes:,}" if row.need else f"{row.service.nodes:,}" if row.service else "–"
-    each = row.plan.tokens_per_s_per_gpu
-    per_million = digits(1e6 * row.rates.usd / (each * 3600.0)) if row.rates.usd and each else "–"
+    per_usd = row.measure("tokens_per_usd")
+    per_million = digits(1e6 / per_usd) if per_usd else "–"
     return [*blank, days, usd, in_time, in_budget, enough, per_million, _against(decision, row)]
 
 
@@ -206,9 +212,10 @@ def turns(decision: Decision) -> Iterator[str]:
     for verdict in decision.verdicts[:3]:
         today = today_s_ratio(rows[verdict.a], rows[verdict.b], verdict.measure)
         now = f", today {today:.2f}" if today is not None else ""
-        yield f"{verdict.b} is level when {level(verdict)}{now}."
+        lead = "In dollars " if verdict.measure == "tokens_per_s" else ""
+        yield f"{lead}{verdict.b} is level when {level(verdict)}{now}."
     for verdict in decision.verdicts[:2]:
-        for change in verdict.changes[:1]:
+        for change in likely_changes(verdict)[:1]:
             yield (
                 f"{change.factor} at {change.value:.2f} times what is assumed makes {verdict.b} level "
                 f"({percent(change.probability)} likely, all else as predicted)."
@@ -221,12 +228,19 @@ def _caveats(decision: Decision) -> Iterator[str]:
     for row in decision.rows:
         if row.searched is not None and (row.searched.gap > 0.01 or not row.searched.complete):
             yield row.searched.in_words(row.name)
-    refused = [row.name for row in decision.rows if row.plan is None]
+    refused = [row.name for row in decision.rows if row.plan is None and not row.misses]
     if refused:
         yield f"No plan fits on {_and(refused)}."
+    yield from (f"{row.name} keeps the bounds at no load ({row.misses})." for row in decision.rows if row.misses)
+    if decision.unpriced:
+        yield decision.unpriced.replace("`", "")
     yield from dict.fromkeys(text for row in decision.rows for text in row.result.defaults if is_announced(text))
+    if decision.measure == "tokens_per_dollar" and (mixed := mixed_bases(decision.rows)):
+        yield mixed
+    if beside := ceiling(decision.rows):
+        yield beside.partition(". ")[0].replace("`", "") + "."
     notes = decision.winner.plan.notes if decision.winner is not None and decision.winner.plan is not None else ()
-    yield from (note for note in notes if not note.startswith("chosen for this machine"))
+    yield from (note for note in notes if not note.startswith(OF_OTHER_PAGES))
 
 
 def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) -> Iterator[tuple[str, str]]:
@@ -236,15 +250,26 @@ def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) ->
         yield "Limit", f"{winner.plan.bottleneck}."
     yield "Precision", precision(shown)
     yield "Stack", stack(results)
-    rates = (winner or decision.rows[0]).rates
-    if rates.basis is not None:
-        told = f"{rates.basis} ({BASES.get(rates.basis, rates.basis)})"
-        yield "Prices", ", ".join(filter(None, [told, rates.date, rates.source]))
+    yield "Prices", prices(decision, winner)
     terms = decision.project
     if terms is not None and terms.tokens is not None:
         mtbf = digits(terms.failures.node_mtbf / 86_400.0)
         yield "Failures", f"a node every {mtbf} days: {terms.failures.source}"
     yield "Left out", "staff, storage, delivery and negotiation; what the model does not explain stands on the page."
+
+
+def prices(decision: Decision, winner: Row | None) -> str:
+    """What a GPU hour of every offer costs, on which basis, of which day and by whom: alike ones are told once, the
+    winner's first."""
+    rows = sorted(decision.rows, key=lambda row: row is not winner)
+    priced: dict[str, list[str]] = {}
+    for row in (row for row in rows if row.rates.basis is not None):
+        rates, basis = row.rates, row.rates.basis or ""
+        words = BASES.get(basis, basis) if basis == STATED else f"{basis}: {BASES.get(basis, basis)}"
+        source = "" if rates.source == STATED_WORDS else rates.source
+        terms = ", ".join(filter(None, [words, rates.date, source]))
+        priced.setdefault(terms, []).append(f"{row.name} ${digits(rates.usd or 0.0)}")
+    return "; ".join(f"{', '.join(names)} ({terms})" for terms, names in priced.items())
 
 
 def _note(decision: Decision) -> str:

@@ -85,8 +85,8 @@ def precision(result: Result) -> str:
 def stack(results: Sequence[Result]) -> str:
     """The software, and what the simulation takes of it."""
     names = dict.fromkeys(str(result.scenario.get("workload", {}).get("stack", "")) for result in results)
-    told = [name + (" (no host time, no gaps between kernels)" if name == "ideal" else "") for name in names if name]
-    return ", ".join(told)
+    ceiling = " (a ceiling: no host time, no gaps between kernels)"
+    return ", ".join(name + (ceiling if name == "ideal" else "") for name in names if name)
 
 
 def work(result: Result) -> str:

@@ -25,6 +25,9 @@ Refused plans stand here too.") }}
 #: different.
 PALETTE = ("#332288", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#882255", "#117733", "#999933", "#aa4499", "#777777")
 
+#: From this share of the capacity on a bar's total stands beyond the line, which would cross it.
+BESIDE = 0.8
+
 
 def build(view: View) -> dict[str, Any]:
     """Stacked bars with the capacity as a line."""
@@ -42,7 +45,8 @@ def build(view: View) -> dict[str, Any]:
     capacity = max(plan.memory.capacity_bytes for plan in view.plans) / GIB if view.plans else 0.0
     data.append(limit(f"capacity, {capacity:.1f} GiB", capacity, len(names)))
     peaks = [plan.memory.peak_bytes for plan in view.plans]
-    data.append(totals([peak / GIB for peak in peaks], [gib(peak) for peak in peaks]))
+    ends = [capacity if BESIDE * capacity <= peak / GIB < capacity else peak / GIB for peak in peaks]
+    data.append(totals(ends, [gib(peak) for peak in peaks]))
     verdicts = []
     for plan in view.plans:
         memory = plan.memory

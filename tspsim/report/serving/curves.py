@@ -20,14 +20,17 @@ from .view import LoadRun, Published, ServingView
 TEMPLATE = (
     """
 {% if joined %}{{ figure("serving-front", "Right is quick for a user, up is cheap; marks of a plan are its loads, and a
-dotted line joins what nothing beats in both." ~ measured) }}{% endif %}
-{{ figure("serving-curves", "Over the load." ~ limits ~ bands ~ measured, "Figure") }}
+dotted line joins what nothing beats in both." ~ whole ~ measured) }}{% endif %}
+{{ figure("serving-curves", "Over the load." ~ limits ~ bands ~ whole ~ measured, "Figure") }}
 """
     + folded("Plan")
     + """
 {% if sources %}<p class="note">Measured: {{ sources }}</p>{% endif %}
 """
 )
+
+#: Whose rates are drawn, where the table above has those of the steady part.
+WHOLE = " Output tokens/s have ramp and drain in them, as benchmarks count; the table's are of the steady part."
 
 
 @dataclass(frozen=True)
@@ -96,10 +99,12 @@ def build(view: ServingView) -> dict[str, Any] | None:
             figures["serving-curves"] = {"choices": choices}
     sources = list(dict.fromkeys(point.source for point in view.published))
     ranged = any(run.ranges for served in view.served for run in served.runs)
+    lasting = any(run.metrics.get("steady") for served in view.served for run in served.runs)
     return {
         "figures": figures,
         "joined": joined is not None,
         "measured": " Crosses were measured." if view.published else "",
+        "whole": WHOLE if lasting else "",
         "limits": " Dashed: the stated limit." if view.slo else "",
         "bands": " Pale: nine times of ten." if ranged else "",
         "columns": ("Load", *(measure.title.removesuffix(" (s)") for measure in present(view))),

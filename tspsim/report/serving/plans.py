@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tspsim.report.numbers import seconds
-from tspsim.units import compact, digits, gib, percent, share_beside
+from tspsim.units import compact, digits, gib, percent, several, share_beside
 
 from .view import LoadRun, ServedView, ServingView
 
@@ -69,7 +69,7 @@ def _rate(_: ServedView, run: LoadRun) -> tuple[str, str]:
 
 
 def _each(served: ServedView, run: LoadRun) -> tuple[str, str]:
-    return compact(run.lasting("output_tokens_per_s_per_gpu")), f"{served.plan.gpus:,} GPUs"
+    return compact(run.lasting("output_tokens_per_s_per_gpu")), several(served.plan.gpus, "GPU")
 
 
 def _user(_: ServedView, run: LoadRun) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def _price(_: ServedView, run: LoadRun) -> tuple[str, str]:
 def _cache(_: ServedView, run: LoadRun) -> tuple[str, str]:
     kv = run.metrics.get("kv") or {}
     share = kv.get("peak_share")
-    sessions = f"holds {int(kv['sessions']):,} such" if kv.get("sessions") else ""
+    sessions = f"holds {digits(kv['sessions'])} such" if kv.get("sessions") else ""
     return ("–" if share is None else percent(float(share))), sessions
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from tspsim.report.numbers import seconds
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import tied
-from tspsim.units import compact, digits, percent
+from tspsim.units import compact, digits, percent, several
 
 from .engines import busy
 from .view import DECODE, MIXED, PREFILL, LoadRun, Merit, ServedView, ServingView
@@ -30,7 +30,7 @@ def headline(view: ServingView) -> str:
     alone = len(view.served) == 1
     lead = "is the only plan that runs" if alone and view.refused else "serves" if alone else "serves most"
     load = view.load_in_words(run.load)
-    at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" when {load} are sent"
+    at = "" if np.isnan(run.load) else f", {load}" if view.closed else f" at {load}"
     level = [f" (a tie with {rival.name})" for rival in view.ranked[1:2] if ties(run, rival.best)]
     lead += "".join(level)
     if not run.kept:
@@ -53,11 +53,14 @@ def ties(a: LoadRun, b: LoadRun) -> bool:
 
 
 def spread(run: LoadRun) -> str:
-    """The range of the rate."""
+    """The range of the rate, which is the whole run's."""
     bounds = run.ranges.get("output_tokens_per_s")
     if bounds is None:
         return ""
-    return f"likely {compact(bounds[0])} to {compact(bounds[1])} output tokens/s"
+    likely = f"likely {compact(bounds[0])} to {compact(bounds[1])}"
+    if run.metrics.get("steady"):  # whose figure the headline has
+        return f"with ramp and drain {compact(run.rate('output_tokens_per_s'))} output tokens/s, {likely}"
+    return f"{likely} output tokens/s"
 
 
 def ratios(view: ServingView) -> list[dict[str, str]]:
@@ -218,7 +221,7 @@ def full(run: LoadRun) -> Iterator[str]:
     elif peak is not None and peak >= FULL:
         yield f"Caches were full ({percent(float(peak))} at the peak): who came then had to wait."
     elif peak is not None and kv.get("sessions"):
-        yield f"Caches were at most {percent(float(peak))} full; they hold {int(kv['sessions']):,} such requests."
+        yield f"Caches were at most {percent(float(peak))} full; they hold {digits(kv['sessions'])} such requests."
 
 
 def engaged(run: LoadRun) -> Iterator[str]:
@@ -249,7 +252,11 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
     if not np.isnan(run.mean("tpot_s")):
         tile("Output token", seconds(run.mean("tpot_s")), _tail(run, "tpot_s"))
         tile("A user", digits(run.rate("tokens_per_s_per_user")), "tokens/s")
-    tile("Per GPU", compact(run.lasting("output_tokens_per_s_per_gpu")), f"output tokens/s; {best.plan.gpus:,} GPUs")
+    tile(
+        "Per GPU",
+        compact(run.lasting("output_tokens_per_s_per_gpu")),
+        f"output tokens/s; {several(best.plan.gpus, 'GPU')}",
+    )
     if not np.isnan(run.goodput):
         tile("Goodput", digits(run.goodput), f"requests/s with {slo_in_words(view.slo)}")
     prices = run.prices("usd_per_million_output_tokens")
@@ -260,7 +267,7 @@ def tiles(view: ServingView) -> list[dict[str, str]]:
         tile("Cost", f"${digits(price)}", f"per million output tokens{named}{further}")
     kv = run.metrics.get("kv") or {}
     if kv.get("peak_share") is not None:
-        sessions = f"room for {int(kv['sessions']):,} requests" if kv.get("sessions") else "of the room, at the peak"
+        sessions = f"room for {digits(kv['sessions'])} requests" if kv.get("sessions") else "of the room, at the peak"
         tile("Caches", percent(float(kv["peak_share"])), f"at the peak; {sessions}")
     return shown
 

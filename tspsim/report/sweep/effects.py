@@ -29,7 +29,7 @@ class Effect:
 
     ``ends`` is the measure at the last value over that at the first; ``reach`` the largest over the smallest;
     ``monotone`` whether it rises, or falls, all the way wherever the others stand; ``best`` the value that leads most
-    often, ``leads`` times of ``places``.
+    often, ``leads`` times of ``places``, and ``level`` all that lead as often.
     """
 
     axis: SweepAxis
@@ -39,11 +39,16 @@ class Effect:
     best: Cell
     leads: int
     places: int
+    level: tuple[Cell, ...] = ()
 
     @property
     def often(self) -> str:
         """Where ``best`` does not lead everywhere, how often it does, in words."""
-        return "" if self.leads == self.places else f" most often ({self.leads:,} of {self.places:,} times)"
+        if self.leads == self.places:
+            return ""
+        if len(self.level) > 1:  # nobody leads most often
+            return f" as often ({self.leads:,} of {self.places:,} times each)"
+        return f" most often ({self.leads:,} of {self.places:,} times)"
 
 
 def effects(view: SweepView, measure: Measure) -> list[Effect]:
@@ -75,7 +80,8 @@ def effect_of(view: SweepView, axis: SweepAxis, measure: Measure) -> Effect | No
     monotone = all(step >= 1.0 / SAME if rising else step <= SAME for group in steps for step in group)
     leads = [(max if measure.more else min)(group, key=lambda entry: entry[1])[0] for group in several]
     best = max(set(leads), key=lambda place: (leads.count(place), -place))
-    return Effect(axis, ends, reach, monotone, axis.values[best], leads.count(best), len(leads))
+    level = tuple(axis.values[place] for place in sorted(set(leads)) if leads.count(place) == leads.count(best))
+    return Effect(axis, ends, reach, monotone, axis.values[best], leads.count(best), len(leads), level)
 
 
 def _mean(ratios: Sequence[float]) -> float:
@@ -107,13 +113,15 @@ def in_words(effect: Effect, measure: Measure) -> str:
         return f"{name} does not depend on {_named(axis)}"
     if not axis.numeric:
         what = "highest" if measure.more else "lowest"
-        value = axis.words(effect.best) if axis.path == PLAN else f"{axis.name} {axis.words(effect.best)}"
+        values = [axis.words(value) for value in effect.level or (effect.best,)]
+        value = _listed(values) if axis.path == PLAN else f"{axis.name} {_listed(values)}"
         return f"{name} is {what}{effect.often} with {value}, {times(effect.reach)} between best and worst"
     first, last = axis.values[0], axis.values[-1]
     if not effect.monotone and effect.best not in (first, last):
         what, worst = ("peaks", "least") if measure.more else ("is lowest", "most")
         ends = f"{axis.words(first)} and {axis.words(last)}"
-        told = f"{name} {what}{effect.often} at {axis.counted(effect.best)}"
+        *others, leader = effect.level or (effect.best,)
+        told = f"{name} {what}{effect.often} at {_listed([*map(axis.words, others), axis.counted(leader)])}"
         return f"{told}, {times(effect.reach)} its {worst} between {ends}"
     verb, ratio = ("rises", effect.ends) if effect.ends >= 1.0 else ("falls", 1.0 / effect.ends)
     told = f"{name} {verb} {times(ratio)} from {axis.words(first)} to {axis.counted(last)}"

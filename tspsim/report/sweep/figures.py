@@ -257,7 +257,7 @@ def _ticks(axes: Sequence[SweepAxis], measure: Measure, low: float, high: float)
         "x": x,
         "y": y,
         "text": text,
-        "textposition": ["middle right"] * len(x),
+        "textposition": ["top right"] * len(x),  # above the lines that meet there
         "marker": {"size": 5, "color": QUIET},
         "textfont": {"color": "THEME", "size": 12},
         "hoverinfo": "skip",

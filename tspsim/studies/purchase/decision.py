@@ -22,7 +22,7 @@ from .costs import OWNED, Rates, rates_of
 from .likely import Likely, likely_of, slack_of
 from .needs import Need, need
 from .outcome import PurchaseOutcome, outcome_of
-from .row import MEASURES, Row
+from .row import MEASURES, OBJECTIVES, Row
 from .scaling import Trial, curve, trials_of
 from .service import load_of, nearest_of, service_of
 from .verdict import sentences, today_s_ratio
@@ -63,7 +63,21 @@ class Decision:
         """The verdict, a sentence or two each."""
         if self.doubt:
             return [self.doubt]
-        return list(sentences(self.winner, self.rows, self.verdicts, self.measure))
+        first = [self.unpriced] if self.unpriced else []
+        return [*first, *sentences(self.winner, self.rows, self.verdicts, self.measure)]
+
+    @property
+    def unpriced(self) -> str:
+        """That offers are ranked by rate for want of a price; empty where they have one, or the project says so."""
+        if self.measure != "tokens_per_s" or (self.project is not None and self.project.rank is not None):
+            return ""
+        lacks = [row.name for row in self.rows if row.able and not row.rates.usd]
+        rate = OBJECTIVES[self.measure].words
+        return (
+            f"{', '.join(lacks)}: no price is known (`prices.gpu_hour`), so offers are ranked by {rate}."
+            if lacks
+            else ""
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, SI units."""
@@ -172,14 +186,14 @@ def decide(
 
 
 def _measure(project: Project | None, rows: Sequence[Row]) -> uncertainty.Measure:
-    """What the project ranks by; unless it says, tokens a dollar where every offer has a price.
+    """What the project ranks by; unless it says, tokens a dollar where every offer that can win has a price.
 
     Raises
     ------
     InputError
         An offer has no price or power where that is what ranks.
     """
-    priced = all(row.rates.usd for row in rows)
+    priced = all(row.rates.usd for row in [row for row in rows if row.able] or rows)
     if project is None or project.rank is None:
         return "tokens_per_dollar" if priced else "tokens_per_s"
     lacks = [row.name for row in rows if not row.weighed(project.rank)]
@@ -217,7 +231,7 @@ def _with_doubt(winner: uncertainty.PricedPlan, row: Row, measure: uncertainty.M
     parts_s = {name: part_s / faster for name, part_s in row.uncertainty.parts_s.items()}
     best = replace(row.uncertainty, step_s=row.uncertainty.step_s / faster, parts_s=parts_s)
     least = uncertainty.compare(winner, best, measure)
-    return replace(verdict, low=least.low, probability=least.probability)
+    return replace(verdict, low=least.low, probability=least.probability, break_even_low=least.break_even_low)
 
 
 def _with_curves(

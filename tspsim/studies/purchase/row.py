@@ -81,10 +81,24 @@ class Row:
     def device(self) -> str:
         return str(self.result.cluster["device"]["name"])
 
+    @property
+    def able(self) -> bool:
+        """Whether it has a plan that runs and keeps the bounds, so that it can win."""
+        return self.best is not None and not self.misses
+
+    @property
+    def rate_range(self) -> tuple[float, float] | None:
+        """Where the rate of :meth:`measure` lies nine times of ten; None where that is not known."""
+        if self.load is not None:
+            low, high = self.load.spread
+            return self.load.tokens_per_s * low, self.load.tokens_per_s * high
+        spread = self.best.range if self.best is not None else None
+        return (spread.low, spread.high) if spread is not None else None
+
     def measure(self, name: str) -> float | None:
         """A measure of :data:`MEASURES`; None where the offer has no plan, price or power, or keeps the bounds at no
         load."""
-        if self.best is None or self.misses:
+        if self.best is None or not self.able:
             return None
         rate = self.load.tokens_per_s if self.load is not None else self.best.tokens_per_s
         if name == "tokens_per_s":

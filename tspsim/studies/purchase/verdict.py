@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...steps import STEPS
 from ...units import chance, compact, digits
-from ..uncertainty import Measure, Verdict
+from ..ceiling import CEILING, USUAL
+from ..uncertainty import Measure, Verdict, VerdictChange
 from .row import OBJECTIVES, Row
 
 
@@ -15,6 +17,46 @@ def today_s_ratio(a: Row, b: Row, measure: Measure) -> float | None:
     weighed: Measure = measure if measure == "tokens_per_joule" else "tokens_per_dollar"
     own, other = a.weighed(weighed), b.weighed(weighed)
     return own / other if own and other else None
+
+
+def mixed_bases(rows: Sequence[Row]) -> str:
+    """That offers are priced on several bases, which a ratio of dollars hides; empty where all have one."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.rates.basis is not None:
+            names.setdefault(row.rates.basis, []).append(row.name)
+    if len(names) < 2:
+        return ""
+    parts = [f"{', '.join(those)} {basis}" for basis, those in names.items()]
+    return f"Prices are of different kinds: {'; '.join(parts)}."
+
+
+def ceiling(rows: Sequence[Row]) -> str:
+    """That rates are those of the stack that nobody runs, where no offer that trains states another; else empty."""
+    workloads = [row.result.scenario.get("workload", {}) for row in rows if row.load is None]
+    trained = [work for work in workloads if work.get("pass") in STEPS and STEPS.get(work["pass"]).trains]
+    if {str(work.get("stack")) for work in trained} != {CEILING}:
+        return ""
+    return (
+        f"No stack is stated, and `{CEILING}` is a ceiling for every offer: nothing but the devices' best kernels. "
+        f"`--set workload.stack={USUAL}`, plain PyTorch as most people run it, says what that takes."
+    )
+
+
+#: What is less likely is not told as what would turn a verdict.
+LEAST_LIKELY = 0.01
+
+
+def likely_changes(verdict: Verdict) -> list[VerdictChange]:
+    """What alone makes two offers level, but for what hardly ever does; the likeliest first."""
+    return [change for change in verdict.changes if change.probability >= LEAST_LIKELY]
+
+
+def compared(winner: Row | None, measure: Measure) -> str:
+    """What a verdict's ratio is of: tokens a dollar, or of a project's users and requests service for a dollar."""
+    apiece = {"tokens_per_dollar": "service for a dollar", "tokens_per_joule": "service for a watt"}
+    served = winner is not None and winner.service is not None
+    return apiece.get(measure, OBJECTIVES[measure].words) if served else OBJECTIVES[measure].words
 
 
 def level(each: Verdict) -> str:
@@ -46,8 +88,7 @@ def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdic
         told = f"gives {most} {words}{basis}" if tied else f"gives most {words}{basis}: {most}"
         yield f"{lead} {told}, with {winner.plan.name}."
     others = {row.name: row for row in rows}
-    apiece = {"tokens_per_dollar": "the service for a dollar", "tokens_per_joule": "the service for a watt"}
-    what = apiece.get(measure, f"the {words}") if winner.service is not None else f"the {words}"
+    what = f"the {compared(winner, measure)}"
     yield from (f"{against(each, what)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
@@ -77,7 +118,7 @@ def against(each: Verdict, what: str) -> str:
 
 def turns(each: Verdict, winner: Row, rival: Row) -> str:
     """The price, or power, at which the two are level, and today's."""
-    told = f"It turns when {level(each)}"
+    told = f"{'In dollars the two are level' if each.measure == 'tokens_per_s' else 'It turns'} when {level(each)}"
     today = today_s_ratio(winner, rival, each.measure)
     told += f"; today {today:.2f}" if today is not None else ""
     if winner.gpus != rival.gpus:
