@@ -81,7 +81,9 @@ def worth(name: str, budget_s: float, count: int, refused: int) -> None:
     took_s, best = time.process_time() - begin_s, planned.best[0]
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     search, fastest, rate, may = planner.search_at(planner.question.cluster.nodes), "", 0.0, 0
-    behind, tight, wrong = [], [], 0
+    behind: list[float] = []
+    tight: list[float] = []
+    wrong = 0
     for candidate in itertools.islice(drawn(search.shapes, search.capacity_bytes), count):
         bound_s = search.bound.step_s(candidate.job, candidate.mesh)
         admitted = bound_s < best.step_s  # whatever else there is of others, they are slower than the answer

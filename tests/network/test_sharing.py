@@ -162,7 +162,7 @@ class Wish:
     """A claim of its own number."""
 
     number: int
-    usage: dict[int, float]
+    usage: Mapping[Hashable, float]
     weight: float
     weight_at: Mapping[Hashable, float] = field(default_factory=dict)
 
@@ -269,11 +269,11 @@ def test_a_transfer_claims_of_a_contested_link_what_others_claim_there() -> None
             {"nic": 1 / rate, "inside": 1 / (2 * rate)},
         )  # fmt: skip
         claims = [gather, other]
-        speed = shares([claim.usage for claim in claims], contested(claims))  # type: ignore[misc]
+        speed = shares([claim.usage for claim in claims], contested(claims))
         assert speed[0] * 2 * rate == pytest.approx(32.0) and speed[1] * 64.0 == pytest.approx(32.0)
         # On its NIC it claims what a message does.
         message = Wish(2, {"nic": 1.0}, 1 / nic)
         claims = [gather, message]
-        speed = shares([claim.usage for claim in claims], contested(claims))  # type: ignore[misc]
+        speed = shares([claim.usage for claim in claims], contested(claims))
         assert speed[0] * rate == pytest.approx(min(nic / 2, rate))
         assert speed[1] * nic == pytest.approx(nic - speed[0] * rate)
