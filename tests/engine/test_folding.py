@@ -226,10 +226,14 @@ def test_an_uneven_fabric_taken_at_its_worst_load_is_no_faster_and_errs_by_its_u
 def test_of_the_links_a_channel_has_to_itself_the_tightest_says_it_all() -> None:
     """Links 0, 1 and 3 are the first channel's own (copies of it fill link 1 three times over), link 2 is shared."""
     channels = [Channel(index, 0.0, 1.0, {}, 1.0, (), "", 1) for index in range(3)]
-    constrain(channels, {0: {0: 1.0}, 1: {0: 3.0}, 2: {0: 0.5, 1: 0.5}, 3: {0: 0.25}})
+    users = {0: {0: (1.0, 1)}, 1: {0: (3.0, 3)}, 2: {0: (0.5, 1), 1: (0.5, 2)}, 3: {0: (0.25, 1)}}
+    constrain(channels, users, [8.0, 8.0, 8.0], np.array([8.0, 8.0, 4.0, 8.0]))
     assert sorted(channels[0].usage.values()) == [0.5, 3.0]
     assert list(channels[1].usage.values()) == [0.5]
     assert channels[0].region == channels[1].region != channels[2].region
+    # Of the shared link, half as fast as those that they fill, the first channel takes a half, the second twice a
+    # quarter: a byte there takes four and eight times as long.
+    assert sorted(channels[0].weight_at.values()) == [1.0, 4.0] and list(channels[1].weight_at.values()) == [8.0]
 
 
 def test_groups_found_before_are_not_taken_for_those_of_another_size(model: str) -> None:

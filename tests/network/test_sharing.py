@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from unittest import mock
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from tspsim.errors import InputError
 from tspsim.network import Cluster, Flow, build_cluster, finish_times, load_cluster, sharing
-from tspsim.network.sharing import FULL, Sharing, shares
+from tspsim.network.sharing import FULL, Sharing, contested, shares
 
 
 def fair_rates(routes: dict[int, tuple[int, ...]], capacity: dict[int, Fraction]) -> dict[int, Fraction]:
@@ -161,8 +162,9 @@ class Wish:
     """A claim of its own number."""
 
     number: int
-    usage: dict[int, float]
+    usage: Mapping[Hashable, float]
     weight: float
+    weight_at: Mapping[Hashable, float] = field(default_factory=dict)
 
 
 @settings(max_examples=100, deadline=None)
@@ -254,3 +256,24 @@ def test_two_thousand_flows_are_quick_enough_to_ask() -> None:
     finished = finish_times(cluster, flows)
     alone = [finish_times(cluster, [flow])[0] for flow in flows[:50]]
     assert all(together >= single * (1 - 1e-12) for together, single in zip(finished, alone, strict=False))
+
+
+def test_a_transfer_claims_of_a_contested_link_what_others_claim_there() -> None:
+    """A gather moves two bytes inside the node for each over its NIC. Alone it is as fast as its NIC; where another
+    transfer fills the links inside the node both get as many bytes/s there, whatever the NIC carries."""
+    inside, other = 64.0, Wish(1, {"inside": 1.0}, 1 / 64.0)
+    for nic in (20.0, 24.0, 31.0, 33.0, 48.0, 90.0):
+        rate = min(nic, inside / 2)  # bytes/s over the NIC, alone
+        gather = Wish(
+            0, {"nic": rate / nic, "inside": 2 * rate / inside}, 1 / (rate if nic < inside / 2 else 2 * rate),
+            {"nic": 1 / rate, "inside": 1 / (2 * rate)},
+        )  # fmt: skip
+        claims = [gather, other]
+        speed = shares([claim.usage for claim in claims], contested(claims))
+        assert speed[0] * 2 * rate == pytest.approx(32.0) and speed[1] * 64.0 == pytest.approx(32.0)
+        # On its NIC it claims what a message does.
+        message = Wish(2, {"nic": 1.0}, 1 / nic)
+        claims = [gather, message]
+        speed = shares([claim.usage for claim in claims], contested(claims))
+        assert speed[0] * rate == pytest.approx(min(nic / 2, rate))
+        assert speed[1] * nic == pytest.approx(nic - speed[0] * rate)

@@ -12,24 +12,31 @@ from .instances import Instance, Integers, Uses, segments
 from .ranks import SimulatedDevice
 
 Floats = NDArray[np.float64]
-#: Of links, what each class of their users takes of one.
-Users = Mapping[int, Mapping[int, float]]
+#: Of links, what each class of their users takes of one, and how many instances of the class take it.
+Users = Mapping[int, Mapping[int, tuple[float, int]]]
 
 
 def connect(
-    instances: Sequence[Instance], instance_class: Sequence[int], users: Users, device_of: Mapping[int, SimulatedDevice]
+    instances: Sequence[Instance],
+    instance_class: Sequence[int],
+    users: Users,
+    device_of: Mapping[int, SimulatedDevice],
+    bandwidth_bytes_per_s: Floats,
 ) -> list[Channel]:
-    """One channel an instance class, known to its devices, and the constraints between channels.
+    """One channel an instance class, known to its devices, and the constraints between channels; ``bandwidth`` is that
+    of every link.
 
     A channel that its devices know already stays the same object.
     """
     known: dict[int, Channel] = {}
     ends: list[tuple[SimulatedDevice, int, int]] = []
     channels: list[Channel] = []
+    rates: list[float] = []
     numbers = {device.number for device in device_of.values()}
     for instance, cls in zip(instances, instance_class, strict=True):
         if cls == len(channels):
             channels.append(channel_of(instance, cls, tuple(dict.fromkeys(device_of[rank] for rank in instance.ranks))))
+            rates.append(busiest_bytes_per_s(instance, bandwidth_bytes_per_s))
         # A message is known to its sender by half 0 of its key, to its receiver by half 1; a collective only by half 0.
         for half, rank in enumerate(instance.ranks):
             if rank in numbers:
@@ -38,7 +45,7 @@ def connect(
                 ends.append((device, key, cls))
                 if key in device.channels:
                     known[cls] = device.channels[key]
-    constrain(channels, users)
+    constrain(channels, users, rates, bandwidth_bytes_per_s)
     for cls, channel in known.items():
         channel.become(channels[cls])
         channels[cls] = channel
@@ -55,19 +62,26 @@ def users_of(uses: Uses, classes: Sequence[int]) -> Users:
     # Sums of one link and class, in the order of the uses.
     cls = instance_class[uses.instance]
     width = int(instance_class.max()) + 1
-    distinct, total = sums(uses.link * width + cls, uses.share)
+    keys = uses.link * width + cls
+    distinct, total = sums(keys, uses.share)
+    count = sums(keys, np.ones(len(keys)))[1].astype(np.int64)
     link, cls = np.divmod(distinct, width)
     begins, ends = segments(link)
     # Links in the order in which they are first used: of what is written to one place the last stays.
     first = np.empty(int(link[-1]) + 1, dtype=np.int64)
     first[uses.link[::-1]] = np.arange(len(uses.link))[::-1]
     order = np.argsort(first[link[begins]])
-    row, pairs = 2 * cls.itemsize, np.stack([cls, total.view(np.int64)], axis=1).tobytes()
+    row, taken = 3 * cls.itemsize, np.stack([cls, total.view(np.int64), count], axis=1).tobytes()
     found: dict[bytes, tuple[int, int]] = {}
     for begin, end in zip(begins[order].tolist(), ends[order].tolist(), strict=True):
-        found.setdefault(pairs[row * begin : row * end], (begin, end))
+        found.setdefault(taken[row * begin : row * end], (begin, end))
     return {
-        int(link[begin]): dict(zip(cls[begin:end].tolist(), total[begin:end].tolist(), strict=True))
+        int(link[begin]): {
+            number: (share, times)
+            for number, share, times in zip(
+                cls[begin:end].tolist(), total[begin:end].tolist(), count[begin:end].tolist(), strict=True
+            )
+        }
         for begin, end in found.values()
     }
 
@@ -105,21 +119,33 @@ def channel_of(instance: Instance, number: int, devices: tuple[SimulatedDevice, 
     )
 
 
-def constrain(channels: Sequence[Channel], users: Users) -> None:
-    """Give every channel its constraints and region.
+def busiest_bytes_per_s(instance: Instance, bandwidth_bytes_per_s: Floats) -> float:
+    """Bandwidth of the link that an instance fills when it is alone; 0 where it uses none."""
+    if not instance.shares:
+        return 0.0
+    place = max(range(len(instance.shares)), key=instance.shares.__getitem__)
+    return float(bandwidth_bytes_per_s[instance.traffic.links[place]])
+
+
+def constrain(channels: Sequence[Channel], users: Users, rates: Sequence[float], bandwidth_bytes_per_s: Floats) -> None:
+    """Give every channel its constraints, what it claims of each, and its region; ``rates`` are the bandwidths of the
+    links that they fill.
 
     Links that the same channels use in the same shares are one constraint; of those that a channel has to itself the
     tightest says it all.
     """
-    patterns = dict.fromkeys(tuple(sorted(by_channel.items())) for by_channel in users.values())
-    tightest: dict[int, float] = {}
+    link_of: dict[tuple[tuple[int, tuple[float, int]], ...], int] = {}
+    for link, by_channel in users.items():
+        link_of.setdefault(tuple(sorted(by_channel.items())), link)
+    tightest: dict[int, tuple[int, float, int]] = {}
     shared = []
-    for pattern in patterns:
+    for pattern, link in link_of.items():
         if len(pattern) == 1:
-            user, share = pattern[0]
-            tightest[user] = max(share, tightest.get(user, 0.0))
+            ((user, (share, times)),) = pattern
+            if user not in tightest or share > tightest[user][1]:
+                tightest[user] = link, share, times
         else:
-            shared.append(pattern)
+            shared.append((link, pattern))
     region = list(range(len(channels)))
 
     def find(channel: int) -> int:
@@ -129,10 +155,15 @@ def constrain(channels: Sequence[Channel], users: Users) -> None:
         return channel
 
     usage: list[dict[Hashable, float]] = [{} for _ in channels]
-    for constraint, pattern in enumerate([*shared, *((only,) for only in tightest.items())]):
-        for user, share in pattern:
+    weight_at: list[dict[Hashable, float]] = [{} for _ in channels]
+    alone = [(link, ((user, (share, times)),)) for user, (link, share, times) in tightest.items()]
+    for constraint, (link, pattern) in enumerate([*shared, *alone]):
+        for user, (share, times) in pattern:
             usage[user][constraint] = share
             region[find(user)] = find(pattern[0][0])
+            if share > 0.0:
+                faster = times / share * rates[user] / float(bandwidth_bytes_per_s[link])
+                weight_at[user][constraint] = float(f"{faster * channels[user].weight:.12g}")
     for index, channel in enumerate(channels):
-        channel.usage = usage[index]
+        channel.usage, channel.weight_at = usage[index], weight_at[index]
         channel.region = find(index)

@@ -201,7 +201,7 @@ class Partition:
         }
         self.devices = {device.number: device for device in by_class.values()}
         device_of = {rank: by_class[cls] for (rank, _), cls in zip(members, rank_class, strict=True)}
-        channels = connect(instances, instance_class, found.users, device_of)
+        channels = connect(instances, instance_class, found.users, device_of, self.cluster.links.bandwidth_bytes_per_s)
         self._carried = [(instance, channels[cls]) for instance, cls in zip(instances, instance_class, strict=True)]
         for prepared in self._prepared:
             if prepared.system is None or any(each.rank.number not in same for each in prepared.system.ranks):

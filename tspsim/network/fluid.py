@@ -146,6 +146,8 @@ class Channel:
     parties: int
     #: Channels that may ever share a constraint, directly or through others, have the same region.
     region: int = 0
+    #: Constraint → the same of a byte there, where it is not the busiest link that is waited for.
+    weight_at: Mapping[Hashable, float] = field(default_factory=dict)
     #: Transfers that wait for more arrivals, by use.
     pending: dict[int, Transfer] = field(default_factory=dict)
 

@@ -21,6 +21,8 @@ Row = list[tuple[int, float]]
 FULL = 1.0 + 1e-12
 #: Resources that are full at the same level but for rounding.
 TIED = 1.0 + 1e-13
+#: Resources that are wanted as much as each other but for rounding.
+ALIKE = 1.0 - 1e-9
 #: Usages from which arrays are faster than lists (benchmarks/scale.py).
 MANY = 100
 #: Speeds that are remembered, at most.
@@ -31,7 +33,10 @@ A = TypeVar("A", bound=Hashable)
 
 
 class Claim(Protocol):
-    """What an activity wants: see :func:`shares`. Claims of one ``number`` are the same."""
+    """What an activity wants: see :func:`shares`. Claims of one ``number`` are the same.
+
+    ``weight`` is its claim on what it fills when it is alone, ``weight_at`` that on other resources.
+    """
 
     @property
     def number(self) -> int: ...
@@ -39,6 +44,8 @@ class Claim(Protocol):
     def usage(self) -> Mapping[Hashable, float]: ...
     @property
     def weight(self) -> float: ...
+    @property
+    def weight_at(self) -> Mapping[Hashable, float]: ...
 
 
 class Solutions:
@@ -59,7 +66,7 @@ class Solutions:
         if self._remembered > REMEMBERED:
             self.known.clear()
             self._remembered = len(meeting)
-        speeds = _filled([claim.usage for claim in claims], [claim.weight for claim in claims])
+        speeds = _filled([claim.usage for claim in claims], contested(claims))
         self.known[meeting] = speeds
         return speeds
 
@@ -139,6 +146,27 @@ class Sharing(Generic[A]):
         if len(claims) == 1 and self._scarce.isdisjoint(claims[0].usage):
             return [1.0]
         return self._solutions.speeds(claims)
+
+
+def contested(claims: Sequence[Claim]) -> list[float]:
+    """The weight of each claim where they meet: on the resource, of those that it uses, that is wanted most.
+
+    What an activity fills when it is alone need not be what it waits for among others: a gather over NICs and links
+    inside nodes that meets another on the latter gets as many bytes/s there as the other does, whatever its NICs carry.
+    """
+    demand: dict[Hashable, float] = {}
+    for claim in claims:
+        for resource, share in claim.usage.items():
+            demand[resource] = demand.get(resource, 0.0) + share
+    weights = []
+    for claim in claims:
+        own = claim.weight_at
+        wanted = [(demand[each], own.get(each, claim.weight)) for each, share in claim.usage.items() if share]
+        most = max([level for level, _ in wanted], default=0.0)
+        weights.append(
+            min([weight for level, weight in wanted if level >= most * ALIKE]) if most > FULL else claim.weight
+        )
+    return weights
 
 
 def shares(usages: Sequence[Mapping[Hashable, float]], weights: Sequence[float]) -> list[float]:
