@@ -137,6 +137,7 @@ OTHER_CLUSTERS: dict[str, Any] = {
     "measured": {"unit": "GB/s", "rows": [[0, 20], [20, 0]]},
     "routing": "planned",
     "transport": "roce",
+    "nic_bandwidth": "100 Gb/s",
     "power_limit": "500 W",
     "faults": {"slow_gpus": [{"gpu": 0, "factor": 1.2}]},
     "variation": {"gpu": "2 %", "seed": 0},

@@ -22,7 +22,6 @@ from tspsim.cli import main
 from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.network import ExpertExchange, build_cluster, collective, exchange_experts
-from tspsim.validation.collectives import cluster_of
 from tspsim.validation.devices import forget
 
 TABLE = "kernels/memory_bound_h200_own.csv"
@@ -63,7 +62,6 @@ def write_collectives(folder: Path, *, library: str = "NCCL 9.1", slower: float 
 def fresh() -> None:
     """As a new process would find the catalog."""
     forget()
-    cluster_of.cache_clear()
 
 
 def validated(data: Path, out: Path) -> dict[str, Any]:

@@ -89,7 +89,8 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
     if not every:
         return None, {}, {}
     kept = sorted(every, key=lambda each: (-each.area, each.spell, each.top))[:MOST_KEPT]
-    drawn = kept[:MOST_DRAWN]
+    few = len(kept) > MOST_DRAWN
+    drawn = [] if few else kept  # the script draws the largest of its window, of data that hold all
     kinds = list(dict.fromkeys(facts.jobs[int(job)].kind for job in sorted(set(times.spell_job.tolist()))))
     layout = {
         "height": int(min(760, 220 + 6 * facts.nodes)),
@@ -115,7 +116,6 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
         "A rectangle is a job on neighbouring nodes, or on GPUs of one, from its start to its end. Drag to zoom, or "
         f"choose a window, down to an hour; a double click shows all again.{cut}"
     )
-    few = len(kept) > len(drawn)
     if few:
         caption += f" At most {MOST_DRAWN:,} are drawn at once, the largest of the window; "
         caption += "the others show where it is smaller."

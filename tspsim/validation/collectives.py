@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from tspsim import catalog
 from tspsim.errors import InputError
 from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
@@ -126,18 +128,19 @@ def cluster_of(gpu: str, nodes: int, gpus: int, fabric: str | None = None, node:
     InputError
         The catalog has no such machine, or it has fewer GPUs.
     """
-    return _cluster_of(gpu, nodes, gpus, fabric, node, _changed_ns(gpu, node))
+    return _cluster_of(gpu, nodes, gpus, fabric, node, _changed_ns(gpu, fabric, node))
 
 
-def _changed_ns(gpu: str, node: str | None) -> tuple[int, ...]:
-    """When the files of a GPU and of its node changed last; of what the catalog does not have nothing."""
+def _changed_ns(gpu: str, fabric: str | None, node: str | None) -> tuple[int, ...]:
+    """When the files of a GPU, its node and its fabric changed last; of what the catalog does not have nothing."""
     name = device_name(gpu)
     if name is None:
         return ()
-    try:
-        files = [catalog.locate("devices", name), catalog.locate("nodes", node or usual_node(name))]
-    except InputError:
-        return ()
+    files = [catalog.locate("devices", name)]
+    with contextlib.suppress(InputError):
+        files.append(catalog.locate("nodes", node or usual_node(name)))
+    with contextlib.suppress(InputError):
+        files.append(catalog.locate("fabrics", fabric or USUAL_FABRICS.get(name, "rails-400g")))
     return tuple(path.stat().st_mtime_ns for path in files)
 
 
