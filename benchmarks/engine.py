@@ -35,11 +35,11 @@ from unittest.mock import patch
 import simpy
 
 import tspsim
-from tspsim.costs import Costs
 from tspsim.engine.core import Submission
 from tspsim.network.fluid import Calendar
 from tspsim.parallel import Plan, build_mesh
-from tspsim.simulation import Question, look_up, run
+from tspsim.step.costs import Costs
+from tspsim.step.simulation import Question, look_up, run
 
 SCENARIO = "tsp-vs-tpsp-1024-mi300x"
 PLANS = ("TSP8-published", "TP8")

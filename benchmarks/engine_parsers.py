@@ -188,7 +188,7 @@ def commands(engine: str) -> list[list[str]]:
     """Of random plans with random options: the words behind the command and its model."""
     sys.path.insert(0, str(ROOT))
     from tests.studies.test_launch_words import DISPATCHES, DRAFTS, MINE, OPTIONS, text
-    from tspsim.errors import InputError
+    from tspsim.base.errors import InputError
 
     draw, found = random.Random(SEED), []
     for _ in range(COUNT):

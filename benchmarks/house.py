@@ -71,7 +71,7 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
     """How often each way of remembering is used: decorators and objects made, by name, outside of where they are
     defined."""
     uses: Counter[str] = Counter()
-    for tree in (tree for name, tree in trees.items() if name != "tspsim._memory"):
+    for tree in (tree for name, tree in trees.items() if name != "tspsim.base.memo"):
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None
             decorators = node.decorator_list if isinstance(node, ast.FunctionDef | ast.ClassDef) else []

@@ -14,7 +14,7 @@ from typing import Any
 
 from tspsim.parallel.memory import peak_bytes
 from tspsim.scenario import load
-from tspsim.simulation import look_up
+from tspsim.step.simulation import look_up
 from tspsim.validation.devices import LOOKUPS
 from tspsim.validation.runs import first_plan_of
 

@@ -66,7 +66,7 @@ def worth(name: str, budget_s: float, count: int, refused: int) -> None:
     import itertools
 
     import tspsim
-    from tspsim.simulation import run_plan
+    from tspsim.step.simulation import run_plan
     from tspsim.studies.planner import Planner
     from tspsim.studies.planner.sample import drawn
     from tspsim.studies.planner.workers import scenario_of

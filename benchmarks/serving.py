@@ -12,9 +12,9 @@ import statistics
 import time
 from typing import Any
 
-from tspsim.question import Question
 from tspsim.scenario import load
-from tspsim.simulation import run_plan
+from tspsim.step.question import Question
+from tspsim.step.simulation import run_plan
 from tspsim.studies.query import Library
 
 

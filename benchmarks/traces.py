@@ -28,7 +28,7 @@ SCENARIO = {
 def written(path: Path, megabytes: int) -> None:
     """Steps of one simulated rank until the file is large enough."""
     import tspsim
-    from tspsim.question import look_up
+    from tspsim.step.question import look_up
     from tspsim.traces.simulated import Simulated
 
     names = {
@@ -87,7 +87,7 @@ def laying(path: Path) -> dict[str, float]:
     """Processor seconds to lay one step over the simulated one, and the oracle's µs a batch."""
     import tspsim
     from tspsim import traces
-    from tspsim.question import look_up
+    from tspsim.step.question import look_up
     from tspsim.traces.lay import lay, matched
 
     found, question = traces.read([path]), look_up(tspsim.load(SCENARIO))

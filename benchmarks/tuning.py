@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 
 import tspsim
-from tspsim.simulation import look_up, run_plan
-from tspsim.tuning import tuned
+from tspsim.step.simulation import look_up, run_plan
+from tspsim.step.tuning import tuned
 
 #: Name, scenario, and what is changed of it.
 QUESTIONS = (

@@ -17,8 +17,6 @@ from typing import Any
 import pages
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.costs import Costs
 from tspsim.model import load_model
 from tspsim.network import collective, load_cluster
 from tspsim.operators import Attention, Gemm, Operator
@@ -37,8 +35,10 @@ from tspsim.parallel import (
     peak_memory,
     scheme_of,
 )
-from tspsim.result import Result
-from tspsim.simulation import Question, look_up, run, run_plan, scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.costs import Costs
+from tspsim.step.result import Result
+from tspsim.step.simulation import Question, look_up, run, run_plan, scheduled
 
 DOCS = Path(__file__).parent
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"

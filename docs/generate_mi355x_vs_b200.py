@@ -20,13 +20,13 @@ from typing import Any
 import pages
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.question import look_up
+from tspsim.base.errors import InputError
 from tspsim.report.serving.adapter import view_of
-from tspsim.result import Result
 from tspsim.scenario import Scenario
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.points import point
+from tspsim.step.question import look_up
+from tspsim.step.result import Result
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pages
 
+from tspsim.base.units import compact, gib, percent
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.uncertainty import Verdict
-from tspsim.units import compact, gib, percent
 
 PAGE = Path(__file__).parent / "purchase.md"
 SCENARIO = "purchase-8b-128k"
@@ -127,7 +127,10 @@ def losses(asked: Sequence[str], hurts: Mapping[str, str]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "offers": offers, "project": project, "verdict": verdict, "faults": faults,
+    "offers": offers,
+    "project": project,
+    "verdict": verdict,
+    "faults": faults,
     "rail-faults": rail_faults,
 }
 

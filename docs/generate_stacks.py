@@ -17,10 +17,10 @@ from typing import Any
 
 import pages
 
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.units import GIB
 from tspsim.parallel import load_stack
 from tspsim.serving import POLICIES
-from tspsim.units import GIB
 
 PAGE = Path(__file__).parent / "stacks.md"
 #: Stacks whose engine has limits by memory, versions that state their own among them.

@@ -16,7 +16,7 @@ import pages
 import tspsim
 from tspsim.model import load_model
 from tspsim.network import collective, host_bandwidth, load_cluster
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 
 PAGE = Path(__file__).parent / "memory-tiers.md"
 KI = 1024

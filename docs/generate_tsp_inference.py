@@ -20,7 +20,7 @@ import yaml
 import tspsim
 from tspsim.model import load_model
 from tspsim.model.spec import describe
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 
 PAGE = Path(__file__).parent / "tsp-inference.md"
 KI, MI = 2**10, 2**20

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__
 
 if TYPE_CHECKING:
-    from . import catalog, hardware, network, serving
-    from .answer import simulate
-    from .interface import bounds, compare, plan, sweep, validate
+    from . import hardware, network, serving
+    from .answer.kinds import simulate
+    from .api import bounds, compare, plan, sweep, validate
+    from .base import catalog, errors
     from .network import load_cluster
     from .scenario import load
     from .serving.oracle import predict
@@ -34,6 +35,7 @@ __all__ = [
     "bounds",
     "catalog",
     "compare",
+    "errors",
     "hardware",
     "load",
     "load_cluster",
@@ -48,24 +50,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bounds": "interface",
-    "compare": "interface",
+    "bounds": "api",
+    "compare": "api",
     "load": "scenario",
     "load_cluster": "network",
-    "plan": "interface",
+    "plan": "api",
     "predict": "serving.oracle",
-    "simulate": "answer",
+    "simulate": "answer.kinds",
     "size": "studies.sizing",
-    "sweep": "interface",
-    "validate": "interface",
+    "sweep": "api",
+    "validate": "api",
+}
+
+_ROOMS = {
+    "catalog": "base.catalog",
+    "errors": "base.errors",
+    "hardware": "hardware",
+    "network": "network",
+    "serving": "serving",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    if name in ("catalog", "hardware", "network", "serving"):
-        return importlib.import_module(f".{name}", __name__)
+    if name in _ROOMS:
+        return importlib.import_module(f".{_ROOMS[name]}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

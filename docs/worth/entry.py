@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 DEVICES = ("mi300x", "mi355x", "h100", "b200")
 KI = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.scenario.project import Failures
 from tspsim.studies.purchase.checkpoints import CheckpointCost
 
@@ -17,9 +17,7 @@ DIVIDED: Mapping[str, Keys] = {
     "TP8, ZeRO1": {"tp": 8, "zero": 1, "overlap": True},
 }
 PLACED: Keys = {"tp": 8, "pp": 2, "zero": 1}
-ISLANDS: Keys = {
-    "islands": [{"nodes": 4, "fabric": "infiniband-400g-lambda"}, {"nodes": 4, "fabric": "roce-400g-gcp"}]
-}
+ISLANDS: Keys = {"islands": [{"nodes": 4, "fabric": "infiniband-400g-lambda"}, {"nodes": 4, "fabric": "roce-400g-gcp"}]}
 UNEQUAL: Keys = {
     key: value for key, value in tspsim.load("pipette-mapping").to_dict()["cluster"].items() if key == "measured"
 }

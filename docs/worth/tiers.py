@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.studies.composition import composition
 

@@ -11,7 +11,7 @@ import pytest
 from tspsim.report.comparison_page import write_comparison
 from tspsim.report.gallery import write_gallery
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.studies.purchase import decide, expand
 
 pytestmark = pytest.mark.browser

@@ -13,8 +13,8 @@ from helpers import studio as helper
 from helpers.keys import walked
 from helpers.studio import PATIENCE_MS, Tab
 
+from tspsim.api import schema
 from tspsim.cli import main
-from tspsim.interface import schema
 from tspsim.studio import link, values
 
 pytestmark = pytest.mark.browser

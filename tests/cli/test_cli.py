@@ -15,9 +15,10 @@ import pytest
 from helpers.processes import without_reader
 
 import tspsim as package
-from tspsim import __version__, _display, catalog
+from tspsim import __version__
+from tspsim.base import catalog, display
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 
 SMALL = """\
 name: small
@@ -302,10 +303,10 @@ def test_progress_appears_on_a_terminal_when_it_takes_long(monkeypatch: pytest.M
     import time
 
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(_display, "PROGRESS_AFTER_S", 0.05)
+    monkeypatch.setattr(display, "PROGRESS_AFTER_S", 0.05)
     slow = Terminal()
     monkeypatch.setattr(sys, "stderr", slow)
-    with _display.progress_bar() as progress:
+    with display.progress_bar() as progress:
         assert progress is not None
         progress("TP\x1b[31m8", 0.5)
         deadline = time.monotonic() + 10
@@ -317,12 +318,12 @@ def test_progress_appears_on_a_terminal_when_it_takes_long(monkeypatch: pytest.M
 def test_progress_stays_away_from_quick_answers_and_from_files(monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Terminal()
     monkeypatch.setattr(sys, "stderr", quick)
-    with _display.progress_bar() as progress:
+    with display.progress_bar() as progress:
         assert progress is not None
         progress("TP8", 0.5)
     assert quick.getvalue().strip() == ""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with _display.progress_bar() as progress:
+    with display.progress_bar() as progress:
         assert progress is None
 
 
@@ -371,7 +372,7 @@ def test_an_answer_whose_file_cannot_be_written_is_shown(
     def full(path: Path, text: str) -> None:
         raise InputError("cannot write: No space left on device", file=str(path))
 
-    monkeypatch.setattr("tspsim.files.atomic_write", full)
+    monkeypatch.setattr("tspsim.base.files.atomic_write", full)
     assert main(["bound", "small.yaml", "--json", "a.json"]) == 2
     printed = capsys.readouterr()
     assert "TSP8" in printed.out and "JSON" not in printed.out

@@ -241,12 +241,12 @@ def test_a_file_or_folder_without_permission(here: Path, capsys: pytest.CaptureF
 
 
 def test_a_wrong_target_is_refused_before_the_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tspsim.simulation
+    import tspsim.step.simulation
 
     def never(*_: object, **__: object) -> None:
         raise AssertionError("simulated")
 
-    monkeypatch.setattr(tspsim.simulation, "simulate", never)
+    monkeypatch.setattr(tspsim.step.simulation, "simulate", never)
     assert main(["run", "small.yaml", "--json", "nowhere/a.json"]) == 2
     assert main(["compare", "small.yaml", "--html", "nowhere/a.html"]) == 2
     assert main(["compare", "small.yaml", "missing.yaml"]) == 2
@@ -315,12 +315,12 @@ def test_ctrl_c_is_one_line_and_leaves_no_file(here: Path, after_s: float) -> No
 def test_a_bug_says_so_and_keeps_its_trace_for_who_asks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import tspsim.simulation
+    import tspsim.step.simulation
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("float division\nby zero")
 
-    monkeypatch.setattr(tspsim.simulation, "simulate", broken)
+    monkeypatch.setattr(tspsim.step.simulation, "simulate", broken)
     assert main(["run", "small.yaml"]) == 1
     assert one_line(capsys.readouterr().err) == (
         "bug: ZeroDivisionError: float division by zero; please report; set TSPSIM_TRACEBACK=1 for the trace"
@@ -333,11 +333,11 @@ def test_a_bug_says_so_and_keeps_its_trace_for_who_asks(
 def test_ctrl_c_that_a_library_made_an_error_of_is_ctrl_c(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import tspsim.simulation
+    import tspsim.step.simulation
 
     def pressed(*_: object, **__: object) -> None:
         raise ValueError("Error calling function `write`: KeyboardInterrupt:") from KeyboardInterrupt()
 
-    monkeypatch.setattr(tspsim.simulation, "simulate", pressed)
+    monkeypatch.setattr(tspsim.step.simulation, "simulate", pressed)
     assert main(["run", "small.yaml"]) == 130
     assert one_line(capsys.readouterr().err) == "interrupted"

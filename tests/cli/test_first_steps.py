@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tspsim
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.cli import main
 from tspsim.cli.templates import TEMPLATES, text_of
 from tspsim.scenario import load

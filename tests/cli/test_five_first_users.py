@@ -16,10 +16,10 @@ import yaml
 from helpers.nccl_logs import nccl_log
 
 import tspsim
+from tspsim.base.units import compact
 from tspsim.cli import main
 from tspsim.serving.steady import figures, interval, tied
 from tspsim.studies.purchase.row import Row
-from tspsim.units import compact
 from tspsim.validation.devices import device_name
 
 

@@ -12,16 +12,16 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
+from tspsim.base.units import were
 from tspsim.cli import main
 from tspsim.cli.docs import section
-from tspsim.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.steps import STEPS
 from tspsim.studies.contract import probes
-from tspsim.units import were
 
 ROOT = Path(__file__).parents[2]
 SMALL: dict[str, Any] = {

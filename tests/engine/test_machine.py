@@ -14,14 +14,14 @@ from helpers.strategies import CLUSTERS, FLAWED, INTERFERENCE, SIZES, machines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tspsim.base.errors import TspsimError
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Engine, Interference, Submission
-from tspsim.errors import TspsimError
-from tspsim.mesh import Mesh
 from tspsim.network import Cluster, build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.operators import Operator
 from tspsim.program import COLLECTIVE_KINDS, Collective, Compute, Instruction, Program, SendReceive
+from tspsim.program.mesh import Mesh
 
 MIB, GIB = 2**20, 2**30
 SAME = 1e-12

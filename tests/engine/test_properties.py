@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine.core import Interference, Submission
-from tspsim.mesh import Mesh
 from tspsim.network import Cluster
 from tspsim.network.fluid import Fluid, Transfer
 from tspsim.program import Collective, Program
+from tspsim.program.mesh import Mesh
 
 #: Near enough for sums of many numbers.
 NEAR = 1e-9

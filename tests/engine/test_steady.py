@@ -13,17 +13,17 @@ from helpers.strategies import CLUSTERS, FLAWED, INTERFERENCE, SIZES, machines
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim import simulation
-from tspsim.costs import Costs
 from tspsim.engine import steady
 from tspsim.engine.assignment import Assignment, content
 from tspsim.engine.core import DeadlockError, Interference, Submission
-from tspsim.mesh import Mesh
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
+from tspsim.program.mesh import Mesh
 from tspsim.scenario import load
-from tspsim.simulation import look_up
+from tspsim.step import simulation
+from tspsim.step.costs import Costs
+from tspsim.step.simulation import look_up
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 import simpy
 from helpers.engine import collective, grid, hop, kernel, play, program, seconds_of
 
+from tspsim.base.errors import TspsimError
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import DeadlockError, Engine, Interference, Submission
-from tspsim.errors import TspsimError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.network.fluid import Calendar, Instant

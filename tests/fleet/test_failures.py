@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer
 from tspsim.fleet.failure_keys import load_failures
 

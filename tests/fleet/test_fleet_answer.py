@@ -9,7 +9,7 @@ import pytest
 from helpers.shipped import FLEETS
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer, load
 from tspsim.fleet.need_keys import Needs
 from tspsim.fleet.needs import reached

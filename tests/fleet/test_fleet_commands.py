@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tspsim import cli
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.scenario import Scenario
 from tspsim.scenario import load as load_scenario
 from tspsim.studies import best_plans, fleet_sweep, fleet_worker

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer
 from tspsim.fleet.logs import Log, read
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer
 
 MACHINE = {"device": "h100", "nodes": 4, "fabric": "rails-400g"}

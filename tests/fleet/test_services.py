@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer
 from tspsim.fleet.autoscalers import AUTOSCALERS
 from tspsim.fleet.backlog import backlog

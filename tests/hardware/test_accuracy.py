@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.calibration.kernels import split_by, used_in_fit
-from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.validation import kernel_tables as tables

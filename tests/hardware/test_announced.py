@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.calibration.run import _kernels
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.announced import LATEST_MEASURED
 from tspsim.hardware.families import FAMILIES

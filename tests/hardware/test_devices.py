@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.hardware.device import Device
 from tspsim.operators import Attention, DecodeAttention, Gemm, MemoryBound

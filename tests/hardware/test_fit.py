@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.calibration import kernels as fit
 from tspsim.calibration.residuals import kernel_spread
 from tspsim.calibration.run import document
-from tspsim.errors import InputError
 from tspsim.hardware import load_device, measure
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import limits_of

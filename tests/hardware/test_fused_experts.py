@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.calibration.kernels import fit_device, fit_generation, split_by, used_in_fit
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tspsim.base.errors import InputError
 from tspsim.calibration.kernels import used_in_fit
-from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES
 from tspsim.operators import DeltaScan, ShortConvolution

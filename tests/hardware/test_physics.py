@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.families import FAMILIES
 from tspsim.hardware.kernels import peak_of

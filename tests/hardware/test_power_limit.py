@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.operators import Gemm, MemoryBound
 

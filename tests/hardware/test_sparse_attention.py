@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.calibration.sparse_modules import fit_sparse_modules, used
-from tspsim.errors import InputError
 from tspsim.hardware import Device, load_device
 from tspsim.hardware.specification import DeviceSpec
 from tspsim.operators import AbsorbProduct, Gemm, Indexer, SparseAttention

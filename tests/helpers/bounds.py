@@ -9,13 +9,13 @@ import pytest
 from helpers.engine import question
 
 import tspsim
-from tspsim.bound import Bounds, bounds
-from tspsim.costs import Costs
 from tspsim.parallel import build_mesh
-from tspsim.paths import LowerBound
-from tspsim.question import Question, look_up
-from tspsim.result import PlanResult, Result
-from tspsim.simulation import run_plan
+from tspsim.step.bound import Bounds, bounds
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import Question, look_up
+from tspsim.step.result import PlanResult, Result
+from tspsim.step.simulation import run_plan
 
 
 def check_below(ceilings: Bounds, result: Result) -> None:

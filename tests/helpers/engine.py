@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from tspsim.base.registry import Registry
 from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import Engine, Interference, Submission
-from tspsim.mesh import Mesh
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
@@ -21,7 +21,7 @@ from tspsim.operators import MemoryBound, Operator
 from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work, mesh_axes, scheme_of, write_program
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
-from tspsim.registry import Registry
+from tspsim.program.mesh import Mesh
 
 ADAMW_UNFUSED = Optimizer("adamw-unfused", 2.0, 2.0, 12.0, 8.0)
 

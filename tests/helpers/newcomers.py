@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tspsim.base.units import PositiveCount
 from tspsim.model.layer import LayerShard, gradients
 from tspsim.parallel import Choice, ContextMethod, Job, Option, Plan, Received, Residency, Scheme
 from tspsim.parallel.builder import ProgramBuilder
 from tspsim.parallel.context.attention import attention_backward, others_context
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.partition import local_segments
-from tspsim.units import PositiveCount
 
 # --- a context method -------------------------------------------------------------------------------------------
 

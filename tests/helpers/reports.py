@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tspsim.engine.timeline import Label, Timeline
-from tspsim.result import LinkUse, Memory, PlanResult, Range, RankClass, Result
+from tspsim.step.result import LinkUse, Memory, PlanResult, Range, RankClass, Result
 
 GIB = 2.0**30
 LAYERS = 32

@@ -22,7 +22,7 @@ from tspsim.report.serving.view import (
     StepRuns,
     StepShare,
 )  # fmt: skip
-from tspsim.result import Memory, PlanResult, Range, Result
+from tspsim.step.result import Memory, PlanResult, Range, Result
 
 GIB = 2.0**30
 GPUS = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.fleet import is_fleet
 
 #: Of many jobs on one cluster.

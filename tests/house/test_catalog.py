@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
-from tspsim.schema import KINDS, main, schema
+from tspsim.answer.schema import KINDS, main, schema
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 
 
 def _entry(root: Path, name: str, text: str = "{}") -> Path:
@@ -208,7 +208,7 @@ def test_any_text_is_a_value_or_an_input_error(text: str) -> None:
 def test_the_schema_for_editors_is_up_to_date(kind: str) -> None:
     committed = Path(__file__).parents[2] / "docs" / "schema" / f"{kind}.json"
     fresh = json.dumps(schema(kind), indent=2, ensure_ascii=False) + "\n"
-    assert committed.read_text() == fresh, "run: python -m tspsim.schema docs/schema"
+    assert committed.read_text() == fresh, "run: python -m tspsim.answer.schema docs/schema"
 
 
 def test_the_schema_of_a_scenario_says_what_a_plan_may_hold() -> None:

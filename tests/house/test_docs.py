@@ -15,11 +15,11 @@ from pydantic import BaseModel
 
 import tspsim
 from tspsim import cli
-from tspsim.catalog import parse_yaml
+from tspsim.base.catalog import parse_yaml
 from tspsim.model import load_model
 from tspsim.network import load_cluster
-from tspsim.result import PlanResult
 from tspsim.scenario import ClusterInline, OptimizerSpec, Placement, Plan, Prices, Scenario, Workload
+from tspsim.step.result import PlanResult
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tspsim.errors import InfeasibleError, InputError, TspsimError, UnknownNameError, did_you_mean, shorten
+from tspsim.base.errors import InfeasibleError, InputError, TspsimError, UnknownNameError, did_you_mean, shorten
 from tspsim.scenario import load
 
 HEAD = """\

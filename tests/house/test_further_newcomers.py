@@ -20,21 +20,22 @@ from helpers import documents, further_newcomers, newcomers, serving_newcomers
 from helpers.engine import model_file, moe
 
 import tspsim
-from tspsim import catalog, registry, schema
-from tspsim.bound import bounds
+from tspsim.answer import schema
+from tspsim.base import catalog, registry
+from tspsim.base.errors import InputError, TspsimError
+from tspsim.base.registry import Registry
 from tspsim.cli import main
-from tspsim.errors import InputError, TspsimError
 from tspsim.model import load_model
 from tspsim.model.spec import ModelSpec, describe
 from tspsim.network import build_cluster
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.balance import BALANCES, Balanced, ExpertBalance
 from tspsim.parallel.pipeline import ORDERS, PipelineOrder
-from tspsim.registry import Registry
 from tspsim.report.serving import page
 from tspsim.report.serving.page import Chapter
 from tspsim.report.serving.view import ServingView
 from tspsim.serving.routers import ROUTERS
+from tspsim.step.bound import bounds
 from tspsim.studies import contract
 from tspsim.traffic import ARRIVALS, LENGTHS, Arrivals, Lengths
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError, UnknownNameError
-from tspsim.interface import Comparison
-from tspsim.result import Result
+from tspsim.api import Comparison
+from tspsim.base.errors import InputError, UnknownNameError
+from tspsim.step.result import Result
 
 QUESTION: Mapping[str, Any] = {
     "name": "shown",

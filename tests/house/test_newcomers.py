@@ -16,16 +16,16 @@ import pytest
 from helpers import documents, newcomers
 
 import tspsim
-from tspsim import schema
-from tspsim.bound import bounds
+from tspsim.answer import schema
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.operators import Operator
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.parallel.step import Writer
 from tspsim.program import Compute
-from tspsim.question import look_up
-from tspsim.simulation import scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.question import look_up
+from tspsim.step.simulation import scheduled
 from tspsim.steps import FORWARD, Task
 from tspsim.studies.contract import steps
 from tspsim.studies.planner.candidate import plan_keys

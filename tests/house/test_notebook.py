@@ -16,8 +16,8 @@ import pytest
 from plotly.graph_objects import Figure
 
 import tspsim
-from tspsim import _display
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base import display
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.validation.run import reference_folder
 
@@ -126,7 +126,7 @@ def test_the_catalog_is_a_frame() -> None:
     assert set(tspsim.catalog("devices").index) == set(tspsim.catalog.names("devices"))
     with pytest.raises(UnknownNameError, match="did you mean 'devices'"):
         tspsim.catalog("device")  # type: ignore[arg-type]
-    assert importlib.import_module("tspsim.catalog") is tspsim.catalog
+    assert importlib.import_module("tspsim.base.catalog") is tspsim.catalog
 
 
 def test_budgets_are_times_or_numbers_of_seconds() -> None:
@@ -141,17 +141,17 @@ def test_a_bar_stands_in_terminals_and_notebooks_alone_and_once(monkeypatch: pyt
     def progress(words: str, share: float) -> None:
         told.append((words, share))
 
-    with _display.progress_bar(progress) as given:
+    with display.progress_bar(progress) as given:
         assert given is progress
-    with _display.progress_bar() as none:
+    with display.progress_bar() as none:
         assert none is None, "a test has no terminal"
     kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
-    monkeypatch.setattr(_display, "PROGRESS_AFTER_S", 30.0)
-    with _display.progress_bar() as bar:
+    monkeypatch.setattr(display, "PROGRESS_AFTER_S", 30.0)
+    with display.progress_bar() as bar:
         assert bar is not None
         bar("TP8", 0.5)
-        with _display.progress_bar() as inner:
+        with display.progress_bar() as inner:
             assert inner is None
     tspsim.simulate(STEP, progress=progress)
     assert told and all(0.0 <= share <= 1.0 for _, share in told)

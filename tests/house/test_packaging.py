@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tspsim import __version__, catalog
+from tspsim import __version__
+from tspsim.base import catalog
 
 ROOT = Path(__file__).parents[2]
 BUILD_LIMIT_S = 60

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from tspsim import units
-from tspsim.errors import UnitError
+from tspsim.base import units
+from tspsim.base.errors import UnitError
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.answer import bounds as iterations
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.answer.kinds import bounds as iterations
+from tspsim.base.errors import InputError
 from tspsim.loop.reshard import reshard
 from tspsim.model import load_model
-from tspsim.result import PlanResult
 from tspsim.scenario import load
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 
 NODES = {"device": "h100", "nodes": 2, "fabric": "rail-optimised-400g"}
 LOOP = {"rollouts": 64, "prompt": 512, "output": 512, "mini_batches": 2, "stack": "vllm"}

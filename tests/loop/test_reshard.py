@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.loop.reshard import WAYS, reshard
 from tspsim.network import collective, load_cluster
 

@@ -14,15 +14,15 @@ from helpers.engine import further_parameters, question
 from helpers.processes import said_in_any_process
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.model import ATTENTION_KINDS, Architecture, Block, load_model
 from tspsim.model.formats import BF16, Formats, WeightClass
 from tspsim.model.serving import ServingLayer
 from tspsim.model.spec import ModelSpec, describe
 from tspsim.operators import AbsorbProduct, DeltaScan, Gemm, Indexer, Operator, ShortConvolution, SparseAttention
-from tspsim.question import look_up
 from tspsim.scenario import Scenario
+from tspsim.step.question import look_up
 
 #: Total and active parameters in units of 1e9, and what of the embedding active ones leave out (tables of V·h): as
 #: published or, where the publisher rounds to whole billions, as recomputed from the configuration (reference tables;

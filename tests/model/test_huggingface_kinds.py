@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.checkpoints import checkpoint_of
 from tspsim.model.formats import BF16, WeightClass

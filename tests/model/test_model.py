@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from helpers.engine import further_parameters
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.model import load_model
 from tspsim.model.formats import BF16
 from tspsim.model.layer import LayerShard

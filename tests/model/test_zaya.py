@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.network import load_cluster
 

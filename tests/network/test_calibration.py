@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.network import (
     Cluster,
     ExpertExchange,

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware.announced import load_spec
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, load_cluster
 from tspsim.network.announced import load_node
 from tspsim.network.specs import FabricSpec, NodeSpec
 from tspsim.network.wiring import full_mesh
-from tspsim.question import look_up
 from tspsim.scenario import load
+from tspsim.step.question import look_up
 
 FABRICS = ["rails-400g", "rail-optimised-400g", "fat-tree-400g"]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.network import (
     ALGORITHMS,
     Cluster,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import UnknownNameError, UnreachableError
+from tspsim.base.errors import UnknownNameError, UnreachableError
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, load_cluster, point_to_point
 from tspsim.network.cluster import Vertex
 

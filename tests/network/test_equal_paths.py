@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import (
     ROUTINGS,
     Cluster,
@@ -30,8 +30,8 @@ from tspsim.network.graphs import switched
 from tspsim.network.layout import Layout
 from tspsim.network.routing import Flows
 from tspsim.network.wiring import compiled
-from tspsim.question import look_up
 from tspsim.scenario import load
+from tspsim.step.question import look_up
 
 SEEDS = 1500
 

@@ -8,8 +8,8 @@ from itertools import groupby, pairwise
 import pytest
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import UnknownNameError
+from tspsim.base import catalog
+from tspsim.base.errors import UnknownNameError
 from tspsim.network import build_cluster, collective
 from tspsim.network.load import load_fabric
 from tspsim.network.specs import FabricSpec

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tspsim.base.errors import InputError
 from tspsim.calibration.collectives import TransferFits, fit_fabric, fit_node
 from tspsim.calibration.forms import TransferFit
 from tspsim.calibration.measurements import MeasuredCollective, MeasuredExchange
 from tspsim.calibration.residuals import transfer_spread
-from tspsim.errors import InputError
 from tspsim.network import Cluster, ExpertExchange, build_cluster, collective, exchange_experts, load_cluster
 from tspsim.network.calibration import LibraryFactors
 from tspsim.network.specs import CollectivesSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import Cluster, between_nodes, build_cluster, collective, point_to_point
 from tspsim.network.load import with_fabrics
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim import catalog
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.network import collective, host_bandwidth, load_cluster, point_to_point
+from tspsim.step.bound import bounds
 
 POOL = load_cluster("h200-pool-72")
 RATE = host_bandwidth(POOL.node)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.network import (
     ALGORITHMS,
     KINDS,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network.load import load_fabric
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import tspsim
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.network import (
     Cluster,
     Flow,

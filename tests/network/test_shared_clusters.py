@@ -11,11 +11,11 @@ import yaml
 from helpers.engine import make_anew
 
 import tspsim
-from tspsim import _memory, catalog
-from tspsim._memory import BoundedCache
+from tspsim.base import catalog, memo
+from tspsim.base.memo import BoundedCache
+from tspsim.base.registry import Registry
 from tspsim.network import build_cluster, load_cluster
-from tspsim.question import cluster_of
-from tspsim.registry import Registry
+from tspsim.step.question import cluster_of
 
 FOUR: dict[str, Any] = {"device": "mi300x", "nodes": 4, "fabric": "rails-400g"}
 
@@ -92,10 +92,10 @@ def test_what_was_registered_since_is_asked() -> None:
 
 
 def test_few_are_kept_and_none_for_ever() -> None:
-    shared, parts = BoundedCache(_memory.MOST), [object() for _ in range(_memory.MOST + 1)]
+    shared, parts = BoundedCache(memo.MOST), [object() for _ in range(memo.MOST + 1)]
     made = [shared.of_parts([part], "as it is", list) for part in parts]
     assert shared.of_parts([parts[-1]], "as it is", list) is made[-1]
     assert shared.of_parts([parts[0]], "as it is", list) is not made[0]
-    uses = [shared.of_parts([parts[-1]], "often", list) for _ in range(_memory.OFTEN + 1)]
-    assert uses[_memory.OFTEN - 1] is uses[0]
-    assert uses[_memory.OFTEN] is not uses[0]
+    uses = [shared.of_parts([parts[-1]], "often", list) for _ in range(memo.OFTEN + 1)]
+    assert uses[memo.OFTEN - 1] is uses[0]
+    assert uses[memo.OFTEN] is not uses[0]

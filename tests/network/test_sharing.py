@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import Cluster, Flow, build_cluster, finish_times, load_cluster, sharing
 from tspsim.network.sharing import FULL, Sharing, contested, shares
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.network import Cluster, Flow, build_cluster, collective, finish_times, load_cluster, wiring
 
 LINK = 64e9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import simpy
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import Flow, build_cluster, finish_times
 from tspsim.network.wires import GpuPlace, Message, Wires
 

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from tspsim import catalog
-from tspsim.errors import TspsimError
+from tspsim.base import catalog
+from tspsim.base.errors import TspsimError
 from tspsim.hardware import load_device
 from tspsim.operators import Attention
-from tspsim.paths.kernels import BEST_RATE
+from tspsim.step.paths.kernels import BEST_RATE
 
 
 @pytest.mark.parametrize("name", catalog.names("devices"))

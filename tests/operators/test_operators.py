@@ -11,9 +11,9 @@ import pytest
 from helpers.engine import grid, make_anew, play, program, question
 
 import tspsim
-from tspsim import operators, registry
-from tspsim.costs import Costs
-from tspsim.errors import TspsimError
+from tspsim import operators
+from tspsim.base import registry
+from tspsim.base.errors import TspsimError
 from tspsim.hardware import Device, Estimate, load_device, pricer, pricers
 from tspsim.model.layer import LayerShard
 from tspsim.network import load_cluster
@@ -29,6 +29,7 @@ from tspsim.operators import (
     Sharding,
 )
 from tspsim.program import Compute
+from tspsim.step.costs import Costs
 
 LORA = {"rank": 16}
 TRAINED: dict[str, Any] = {"cluster": "hgx-b200-8", "pass_": "training", "sequence": 4096}

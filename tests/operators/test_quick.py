@@ -10,7 +10,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, fields
 
 import pytest
 
-from tspsim._quick import quick, replace
+from tspsim.base.quick import quick, replace
 from tspsim.operators import Gemm, GroupedGemm, Operator
 from tspsim.parallel import Plan
 from tspsim.program import Compute

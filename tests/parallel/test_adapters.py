@@ -11,14 +11,14 @@ import pytest
 from helpers.engine import architecture, job_of, latent, model_file, moe, programs_of, question, replica_flops
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Computes, Gemm, GroupedGemm, Role
 from tspsim.parallel import Adapters, Job, peak_memory, scheme_of
 from tspsim.program import Collective, SendReceive
-from tspsim.question import look_up
-from tspsim.simulation import run_plan
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan
 
 ALL = ("qkv", "output", "gate_up", "down")
 DENSE = architecture(512, kv_heads=4, ffn=1792)

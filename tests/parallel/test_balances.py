@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import ExpertRouting
 from tspsim.parallel.balance import Visits
 from tspsim.parallel.balances import eplb, least_loaded
@@ -113,7 +113,7 @@ def test_no_row_is_lost_and_without_a_least_piece_no_rank_is_over_its_capacity(
     assert max(level) <= alpha * sum(rows) / 4 * (1 + 1e-6)
 
 
-def moe_s(plan: tspsim.result.PlanResult) -> float:
+def moe_s(plan: tspsim.step.result.PlanResult) -> float:
     """From the router's end to the sum of experts in a layer in the middle, on the first rank."""
     frame = plan.timeline.frame()
     layer = frame[(frame["rank"] == 0) & (frame["layer"] == 20)].set_index("name")

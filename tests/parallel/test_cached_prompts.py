@@ -11,12 +11,12 @@ import pytest
 from helpers.engine import architecture, latent, model_file, moe, programs_of, question
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.operators import Attention
 from tspsim.parallel import CONTEXT_METHODS, Job, scheme_of
 from tspsim.parallel.partition import block_segments, local_segments, sliced_segments
 from tspsim.program import Compute
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 
 GROUPED = architecture(1024, heads=16, kv_heads=8, head_dim=64, vocab=32000)
 LATENTS = latent(1024, heads=16)

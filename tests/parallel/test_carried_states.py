@@ -12,16 +12,16 @@ import pytest
 from helpers.engine import architecture, model_file, programs_of, question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model.parts import LinearAttention
 from tspsim.operators import DeltaScan
 from tspsim.parallel import Job, build_mesh, scheme_of
-from tspsim.paths import LowerBound
 from tspsim.program import Compute
-from tspsim.question import look_up
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan, scheduled
 
 #: Three layers with states of 16 heads of 32 × 64, and one with grouped queries.
 HYBRID = architecture(

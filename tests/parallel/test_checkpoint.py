@@ -9,15 +9,15 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import CHECKPOINTS, build_mesh
-from tspsim.paths import LowerBound
-from tspsim.question import look_up
-from tspsim.result import PlanResult
 from tspsim.scenario.project import Failures
-from tspsim.simulation import scheduled
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import scheduled
 from tspsim.studies.purchase.checkpoints import CheckpointCost
 
 MODEL = architecture(1024, layers=4, heads=8, kv_heads=4, vocab=4096)

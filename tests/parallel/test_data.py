@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import Job, scheme_of, write_program
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.stack import Stack

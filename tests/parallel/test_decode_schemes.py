@@ -11,10 +11,8 @@ import pytest
 from helpers.engine import LATENT, architecture, latent, model_file, moe, question
 
 import tspsim
-from tspsim import schema
-from tspsim.bound import bounds
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.answer import schema
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.formats import WeightClass
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
@@ -22,9 +20,11 @@ from tspsim.parallel.cache import sequence_bytes
 from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.served import dealt, layer_weight_bytes
-from tspsim.paths import LowerBound
-from tspsim.question import look_up
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan, scheduled
 
 KI = 1024
 #: KV heads fewer than ranks, as many, and one latent for all.

@@ -9,10 +9,10 @@ import pytest
 from helpers.engine import architecture, model_file, question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
-from tspsim.question import look_up
-from tspsim.simulation import run_plan
+from tspsim.base.errors import InputError
+from tspsim.step.bound import bounds
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan
 
 LARGE = architecture(2048, layers=6, heads=16, kv_heads=8, head_dim=128, vocab=32000)
 SMALL = architecture(512, layers=3, heads=8, kv_heads=8, head_dim=64, vocab=32000)

@@ -9,14 +9,14 @@ import pytest
 from helpers.engine import architecture, model_file, question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import Job, build_mesh
-from tspsim.paths import LowerBound
-from tspsim.question import Question, look_up
 from tspsim.serving.speculation import Speculation
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import Question, look_up
+from tspsim.step.simulation import run_plan, scheduled
 
 LARGE = architecture(1024, layers=4, heads=16, kv_heads=8, head_dim=64, vocab=32000)
 SMALL = architecture(512, layers=3, heads=8, kv_heads=8, head_dim=64, vocab=32000)

@@ -11,15 +11,15 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import build_mesh, load_stack, scheme_of, write_program
 from tspsim.parallel.dualpipe import DUALPIPE, dualpipe
 from tspsim.parallel.pipeline import ORDERS
-from tspsim.paths import LowerBound
 from tspsim.program import Collective
-from tspsim.question import look_up
-from tspsim.simulation import scheduled, step_of
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.simulation import scheduled, step_of
 from tspsim.steps import BACKWARD, FORWARD
 
 

@@ -11,13 +11,13 @@ from helpers.bounds import check_below, simulated_below_bounds
 from helpers.engine import grid, job_of, model_file, moe, play, program, question, sleep
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.operators import Part
 from tspsim.parallel import peak_memory, scheme_of, write_program
 from tspsim.program import Collective, Compute, Instruction
+from tspsim.step.bound import bounds
 
 MIB = 2**20
 MANY = moe(1024, count=16, topk=4)

@@ -11,11 +11,11 @@ from helpers.bounds import check_below
 from helpers.engine import model_file, moe, question
 
 import tspsim
-from tspsim.bound import bounds
 from tspsim.model import Experts
 from tspsim.parallel import ExpertRouting
 from tspsim.parallel.affinity import placed_on_nodes, stay_rate, stay_rates, transitions
 from tspsim.parallel.dispatches.staying import left, left_by_nodes
+from tspsim.step.bound import bounds
 
 MODEL = moe(1024, layers=4, count=32, topk=1, width=512)
 TWO_NODES = {"device": "h100", "nodes": 2, "fabric": "rails-400g"}

@@ -11,7 +11,7 @@ from helpers.bounds import simulated_below_bounds
 from helpers.engine import grid, job_of, model_file, moe, play, program, question, sleep
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.parallel import ExpertRouting, peak_memory, scheme_of, write_program

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import ExpertRouting
 from tspsim.parallel.affinity import placed, stay_rate, transitions
 from tspsim.parallel.balance import BALANCES, Visits
 from tspsim.parallel.balances import activated
-from tspsim.result import PlanResult
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 
 SMALL = moe(1024, layers=4, count=32, topk=4, width=512)
 FIRST = moe(1024, layers=4, count=32, topk=1, width=512)

@@ -8,9 +8,9 @@ import pytest
 from helpers.bounds import check_below
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 from tspsim.studies.expert_pools import expert_pools
 
 NODES = {"device": "h100", "nodes": 4, "fabric": "rail-optimised-400g"}

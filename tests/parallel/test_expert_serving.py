@@ -15,7 +15,7 @@ from tspsim.parallel import scheme_of, write_program
 from tspsim.parallel.dispatch import DISPATCHES, SCALED_FP8
 from tspsim.program import Collective, Compute
 from tspsim.scenario import load
-from tspsim.simulation import scheduled
+from tspsim.step.simulation import scheduled
 from tspsim.studies.query import Library
 
 LIBRARY = Library()

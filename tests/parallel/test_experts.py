@@ -25,7 +25,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, Experts
 from tspsim.model.layer import LayerShard
 from tspsim.network import ExpertExchange, collective, exchange_experts, load_cluster
@@ -33,7 +33,7 @@ from tspsim.parallel import ExpertRouting, Job
 from tspsim.parallel.dispatch import distinct_ranks
 from tspsim.parallel.pipeline import interleaved_micro_batches
 from tspsim.program import Collective, Compute, Program, Repeat, Tokens
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 from tspsim.steps import BACKWARD, FORWARD, Task
 
 #: Ways to spread one replica, or with ep beyond it several.

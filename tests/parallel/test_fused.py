@@ -11,9 +11,8 @@ from helpers.bounds import check_below
 from helpers.engine import architecture, grid, job_of, play, program, programs_of, sleep
 
 import tspsim
-from tspsim.bound import bounds
+from tspsim.base.errors import InputError
 from tspsim.engine.core import Interference
-from tspsim.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.hardware.pricers import price
 from tspsim.network import Cluster, load_cluster
@@ -22,6 +21,7 @@ from tspsim.network.specs import CopyEngineSpec
 from tspsim.operators import Gemm, Part
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.program import Collective, Compute, Instruction
+from tspsim.step.bound import bounds
 
 MIB = 2**20
 

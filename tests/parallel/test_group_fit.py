@@ -9,7 +9,7 @@ import pytest
 from helpers.engine import model_file, moe, question
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import Plan, build_mesh
 
 ONE_AND_NONE: dict[str, dict[str, Any]] = {"groups of one": {"zero": 2, "shard_group": 1}, "no groups": {"zero": 0}}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import load_cluster, point_to_point
-from tspsim.result import PlanResult
 from tspsim.scenario import load
+from tspsim.step.result import PlanResult
 
 SEQUENCE, HIDDEN = 2048, 4096
 LENGTHS = {"kind": "lognormal", "median": 1024, "sigma": 1.0, "floor": 64}

@@ -8,10 +8,10 @@ import pytest
 from helpers.engine import question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, host_reads, load_cluster
 from tspsim.parallel.decode.host_attention import parted
+from tspsim.step.bound import bounds
 
 NODE = load_cluster("mi300x-8").node
 LINK, READS = host_bandwidth(NODE), host_reads(NODE)

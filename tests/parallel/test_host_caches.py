@@ -8,10 +8,10 @@ import pytest
 from helpers.bounds import check_below
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
-from tspsim.result import PlanResult
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 
 NODE = {"device": "mi300x", "nodes": 1}
 POOL = {"node": "h200-pool-72", "gpus_per_node": 8}

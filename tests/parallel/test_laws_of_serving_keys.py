@@ -9,14 +9,14 @@ import pytest
 from helpers.engine import question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model.attention import MOST_DECODED
 from tspsim.parallel import build_mesh
-from tspsim.paths import LowerBound
-from tspsim.question import look_up
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.bound import bounds
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan, scheduled
 
 KI = 1024
 CLUSTERS = {"hgx-b300-8": 8, "mi355x-8": 8, "hgx-h200-8": 8, "b200-2x8": 16, "mi355x-2x8": 16}

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel.lengths import Dealt, Groups, dealt
-from tspsim.question import look_up
-from tspsim.result import PlanResult
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult
 
 MODEL = architecture(512, layers=2, heads=8, kv_heads=4, vocab=1024)
 #: From so short that a rank has dozens to one that all share.

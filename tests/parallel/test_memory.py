@@ -17,8 +17,8 @@ import tspsim
 from tspsim.model import Block, load_model
 from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.memory import stage_memory
-from tspsim.question import Question, look_up
-from tspsim.simulation import scheduled
+from tspsim.step.question import Question, look_up
+from tspsim.step.simulation import scheduled
 
 GIB = 2**30
 KI = 1024

@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.mesh import Mesh
+from tspsim.base.errors import InputError
 from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
+from tspsim.program.mesh import Mesh
 
 AXES = mesh_axes()
 #: A forward pass.

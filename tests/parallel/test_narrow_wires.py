@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
+from tspsim.step.result import PlanResult
 
 PLUS = {"name": "ZeRO++", "zero": 3, "secondary_shard": 8, "weight_wire": "int8", "gradient_wire": "int4"}
 PLAIN = {"name": "ZeRO3", "zero": 3}

@@ -9,7 +9,7 @@ import pytest
 from helpers.engine import architecture, job_of, question, replica_flops
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel.job import Job
 from tspsim.parallel.memory import kept_activations, peak_bytes
 from tspsim.parallel.recomputed import Partly

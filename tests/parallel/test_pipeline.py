@@ -9,7 +9,7 @@ import pytest
 from helpers.engine import architecture, model_file, question
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel.pipeline import (
     chunk_layers,
     interleaved,
@@ -18,7 +18,7 @@ from tspsim.parallel.pipeline import (
     stage_chunks,
     zero_bubble_h1,
 )
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 from tspsim.steps import BACKWARD, FORWARD, WEIGHTS, Task
 
 MICRO_BATCHES = 16

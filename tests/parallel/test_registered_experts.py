@@ -11,15 +11,15 @@ import pytest
 from helpers.engine import job_of, model_file, moe, question
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import UnknownNameError
+from tspsim.base.errors import UnknownNameError
+from tspsim.base.registry import Registry
 from tspsim.parallel import ExpertRouting, Job, axes_of, peak_memory, scheme_of, write_program
 from tspsim.parallel.balance import BALANCES, Balance, Balanced, ExpertBalance, Visits
 from tspsim.parallel.dispatch import DISPATCHES, ExpertDispatch
 from tspsim.parallel.ledger import Buffer, Lifetime, peak
 from tspsim.parallel.pipeline import ORDERS, Pipeline, PipelineOrder, Refusal
 from tspsim.program import Collective, Compute, Program
-from tspsim.registry import Registry
+from tspsim.step.bound import bounds
 from tspsim.steps import BACKWARD, FORWARD, Batch, Task
 
 #: Each of four ranks has two of eight experts; the first two are visited most.

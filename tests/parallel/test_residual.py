@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
+from tspsim.step.result import PlanResult
 
 KINDS = ("standard", "ladder", "parallel", "desync")
 

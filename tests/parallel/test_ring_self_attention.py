@@ -11,9 +11,9 @@ import yaml
 from helpers.engine import architecture, model_file, question
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import Job, Optimizer, Plan, Stack, Work, mesh_axes, peak_memory, scheme_of
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 
 #: BERT base, in which tensor parallelism ends at twelve heads.
 BERT = architecture(768, layers=12, heads=12, ffn=3072, gated=False, vocab=30522)

@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.operators import FusedMoE, Gemm, MemoryBound
 from tspsim.parallel import Captured, ServingEngine, load_stack
 from tspsim.parallel.serving_engine import NONE, Prior, Saving
 from tspsim.program import Collective, Compute, Launch
-from tspsim.question import look_up
-from tspsim.result import PlanResult
 from tspsim.scenario import load
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult
 
 ENGINES = ("vllm", "sglang", "trtllm", "atom")
 

@@ -8,9 +8,9 @@ import pytest
 from helpers.bounds import check_below
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 
 LEVELS = {"zero": 3, "shard_group": 8, "weight_shard": 8}
 PACKAGES = {**LEVELS, "weight_shard": 2}

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.model import load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
 from tspsim.parallel import load_stack
 from tspsim.parallel.memory import peak_memory
-from tspsim.result import PlanResult
 from tspsim.scenario import load
-from tspsim.simulation import look_up
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import look_up
 
 
 def trained(workload: dict[str, Any] | None = None, device: str = "b200", **plan: Any) -> PlanResult:

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.bound import plan_bound
 from tspsim.network import collective, load_cluster
 from tspsim.network.collectives.multi_ring import hamiltonian_cycles
 from tspsim.operators import MemoryBound
 from tspsim.parallel import Job, rings
 from tspsim.parallel.builder import ProgramBuilder
 from tspsim.program import RING_SHIFT, Collective, Compute, Program
-from tspsim.result import PlanResult
-from tspsim.simulation import Question, look_up, run_plan
+from tspsim.step.bound import plan_bound
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import Question, look_up, run_plan
 
 NEAR = 1e-9
 #: Sixteen key/value heads: as many as the longest folded axis here.

@@ -9,12 +9,12 @@ import pytest
 from helpers.engine import architecture, job_of, question, replica_flops
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.job import Job
 from tspsim.parallel.weight_offload import BUFFERS
+from tspsim.step.bound import bounds
 
 LINK = host_bandwidth(load_cluster("mi300x-8").node)
 MODEL = architecture(512, layers=8)

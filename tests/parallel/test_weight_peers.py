@@ -8,11 +8,11 @@ import pytest
 from helpers.bounds import check_below
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import load_device
 from tspsim.network import collective, load_cluster
-from tspsim.result import PlanResult
+from tspsim.step.bound import bounds
+from tspsim.step.result import PlanResult
 
 CLUSTERS = {"mi300x": "mi300x-8", "h100": "hgx-h100-8"}
 

@@ -11,10 +11,10 @@ import pytest
 import tspsim
 from tspsim.parallel import load_stack
 from tspsim.parallel.memory import peak_bytes, stage_memory
-from tspsim.question import Question
-from tspsim.result import PlanResult
 from tspsim.scenario import load
-from tspsim.simulation import look_up
+from tspsim.step.question import Question
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import look_up
 from tspsim.validation.plain_frameworks import architecture
 from tspsim.validation.runs import file_of
 

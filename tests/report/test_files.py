@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from helpers import reports as fixtures
 
-from tspsim.errors import InputError
-from tspsim.files import atomic_write
+from tspsim.base.errors import InputError
+from tspsim.base.files import atomic_write
 from tspsim.report import write_report, write_trace
 
 

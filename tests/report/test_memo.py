@@ -40,7 +40,7 @@ def asked(**project: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def compared() -> tspsim.interface.Comparison:
+def compared() -> tspsim.api.Comparison:
     return tspsim.compare(asked(), jobs=1)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.base.units import compact, digits
 from tspsim.report import requests
 from tspsim.report.serving import adapter, curves, words
-from tspsim.result import Result
 from tspsim.serving.steady import figures
-from tspsim.units import compact, digits
+from tspsim.step.result import Result
 
 ASKED: dict[str, Any] = {
     "name": "chat",

@@ -21,7 +21,7 @@ from tspsim.report.gantt import BUDGET_BYTES, MOST_RANKS, choose, pack, shares
 from tspsim.report.sections import SECTIONS, batches, breakeven, caches, fabric, iteration, roofline
 from tspsim.report.sections.breakdown import parts
 from tspsim.report.view import LayerShape, View
-from tspsim.result import RankClass, Result
+from tspsim.step.result import RankClass, Result
 
 SHARED_BUNDLE = "plotly.min.js"
 

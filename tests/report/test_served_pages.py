@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.cells import flat
 from tspsim.report import render, searched, serving_plan, table
 from tspsim.report.ceilings import ceilings
 from tspsim.report.comparison import csv
 from tspsim.report.comparison import table as compared
 from tspsim.report.sections import answer, assumptions, batches, breakeven, caches, memory, plans, rates, roofline
 from tspsim.report.view import View
-from tspsim.result import Result
+from tspsim.step.bound import bounds
+from tspsim.step.cells import flat
+from tspsim.step.result import Result
 from tspsim.studies.planner import ServingPlanner
 from tspsim.studies.serving_curves import MOST_BATCHES, rates_over_batch, sessions_over_context
 from tspsim.studies.uncertainty import offer_of, rerun

@@ -13,7 +13,7 @@ from tspsim.report import render
 from tspsim.report.serving import life
 from tspsim.report.serving.adapter import kicker, runs_of, view_of
 from tspsim.report.serving.view import LoadRun
-from tspsim.result import Result
+from tspsim.step.result import Result
 
 ASKED: dict[str, Any] = {
     "name": "short-cache",

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.cells import Cell
 from tspsim.report.sweep import page
 from tspsim.report.sweep.effects import effect_of, headline, loss_in_words, scaling, sentences
 from tspsim.report.sweep.view import SweepView
-from tspsim.result import Memory, PlanResult, Range, Result
+from tspsim.step.cells import Cell
+from tspsim.step.result import Memory, PlanResult, Range, Result
 from tspsim.studies.table import Table, make_columns, numbers_of
 
 NODES, SEQUENCE = "cluster.nodes", "workload.sequence"

@@ -9,7 +9,7 @@ import pytest
 from helpers import reports as fixtures
 
 from tspsim.report import table
-from tspsim.result import Result
+from tspsim.step.result import Result
 
 
 def printed(result: Result, width: int) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from helpers import reports as fixtures
 
 from tspsim.report import write_trace
-from tspsim.result import Result
+from tspsim.step.result import Result
 
 
 def written(result: Result, folder: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.report.serving.adapter import view_of
 from tspsim.scenario import load
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.scenario import Scenario, load
 
 

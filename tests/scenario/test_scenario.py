@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from pydantic import model_serializer
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError, UnknownNameError
-from tspsim.question import look_up
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.scenario import OPTIMIZERS, ClusterInline, OptimizerSpec, load
 from tspsim.scenario.section import Section
+from tspsim.step.bound import bounds
+from tspsim.step.question import look_up
 
 SIX = ["TSP8", "TP8", "TP4-SP2", "TP2-SP4", "SP8", "TSP8-published"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from helpers.shipped import SCENARIOS
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.scenario import load
 from tspsim.scenario.acceptance import length_of, measured, rate_of

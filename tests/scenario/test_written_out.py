@@ -8,7 +8,7 @@ import pytest
 from helpers.shipped import SCENARIOS
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -10,12 +10,12 @@ import pytest
 import simpy
 
 import tspsim
-from tspsim import catalog
-from tspsim.result import PlanResult
+from tspsim.base import catalog
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks
 from tspsim.serving.traffic import Book, Clients
+from tspsim.step.result import PlanResult
 
 
 def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:

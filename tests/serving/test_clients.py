@@ -10,7 +10,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving.metrics import Waits
 from tspsim.serving.requests import Request

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tspsim.errors import InputError
-from tspsim.question import look_up
+from tspsim.base.errors import InputError
 from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.deployment import POLICY
+from tspsim.step.question import look_up
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROW = re.compile(r"^\| `(\w+)` \| (.+) \|$", re.MULTILINE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.scenario.acceptance import rates_of
 from tspsim.serving import AffineCost, Engine, replay
 from tspsim.serving.requests import Request

@@ -12,7 +12,7 @@ import pytest
 from helpers.serving_newcomers import SHORTEST
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
 from tspsim.serving import POLICIES, AffineCost, Engine, replay

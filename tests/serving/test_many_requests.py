@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving import metrics
 from tspsim.serving import shelf as shelves

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.question import look_up
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
 from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.log import StepKind
 from tspsim.serving.work import StepWork
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult
 
 OTHER = {"device": "mi300x", "nodes": 1, "gpus_per_node": 4}
 

@@ -9,7 +9,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.catalog import validate
+from tspsim.base.catalog import validate
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.blocks import PrefixPool, Trail

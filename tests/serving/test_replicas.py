@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import simpy
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.serving import AffineCost, CalledCost, Engine, PromptChunk, Replica, Request, StepWork, replay
 
 

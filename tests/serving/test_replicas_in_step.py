@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from helpers.serving import Closed
 
-from tspsim.question import look_up
 from tspsim.scenario import load
 from tspsim.serving.answer import serve_plan
 from tspsim.serving.engine import Engine
@@ -14,6 +13,7 @@ from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.requests import Request
 from tspsim.serving.service import Service
 from tspsim.serving.work import AffineCost
+from tspsim.step.question import look_up
 
 
 @pytest.mark.parametrize("every_step", [False, True])

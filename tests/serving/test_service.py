@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.serving import Closed, Listed, servers
 
-from tspsim.errors import TspsimError, UnknownNameError
+from tspsim.base.errors import TspsimError, UnknownNameError
 from tspsim.serving.replicas import ReplicaPool
 from tspsim.serving.requests import Request
 from tspsim.serving.routers import PREFIX_AWARE, ROUTERS

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.cells import flat
-from tspsim.errors import InputError
-from tspsim.question import look_up
-from tspsim.result import PlanResult, Result
+from tspsim.base.errors import InputError
 from tspsim.scenario import load
 from tspsim.serving import points
 from tspsim.serving.answer import deployment_of, serve_plan
 from tspsim.serving.highest import highest_rate
+from tspsim.step.cells import flat
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult, Result
 
 CONTRACT = {
     "ttft_s", "tpot_s", "itl_s", "e2e_s", "output_tokens_per_s", "output_tokens_per_s_per_gpu", "requests_per_s",

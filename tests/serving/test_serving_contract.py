@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from helpers import documents, serving_newcomers
 
-from tspsim.catalog import validate
+from tspsim.base.catalog import validate
+from tspsim.base.units import WITH_UNITS
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving import POLICIES
 from tspsim.serving.routers import ROUTERS
 from tspsim.serving.tiers import TierSpec
 from tspsim.studies.contract import services
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
-from tspsim.units import WITH_UNITS
 
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = "azure-2023-conv-1000"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.serving.adapters import dynamo, sglang, tensorrt_llm, vllm
 from tspsim.serving.oracle import Oracle
 

@@ -10,14 +10,14 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.parallel import load_stack
-from tspsim.question import look_up
 from tspsim.scenario import load
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.blocks import Node, PrefixPool, Snapshot, States, Trail
+from tspsim.step.question import look_up
 
 PAGED = States(live=2, snapshot=1)
 #: As vLLM keeps them where it is told nothing.

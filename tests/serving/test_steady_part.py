@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
+from tspsim.base.units import share_beside
 from tspsim.report.requests import headline
-from tspsim.result import PlanResult
 from tspsim.serving.bounds import kept_of
 from tspsim.serving.steady import Steady, steady_of, tied, window
 from tspsim.serving.waits import Waits
+from tspsim.step.result import PlanResult
 from tspsim.studies.purchase.machines import machines_in_words
-from tspsim.units import share_beside
 
 
 def waits_of(sent: Any, first: Any, end: Any, outputs: Any = 100) -> Waits:

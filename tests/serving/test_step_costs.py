@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import capacity
 from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
@@ -21,7 +21,7 @@ from tspsim.serving.programs import StepPrograms
 from tspsim.serving.sampled import BAR
 from tspsim.serving.tables import EPSILON, KnotCurve
 from tspsim.serving.work import PromptChunk, StepCost, StepWork
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.simulation import run_plan, scheduled
 from tspsim.steps import Speculation
 from tspsim.studies.query import Library
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import build_cluster
 from tspsim.network.host import COPIES, host_bandwidth
 from tspsim.scenario import load

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.scenario.traffic import Traffic
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS, Arrivals, locate_trace, read_trace

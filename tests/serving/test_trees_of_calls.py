@@ -11,8 +11,8 @@ import simpy
 import yaml
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.scenario.traffic import Traffic
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks

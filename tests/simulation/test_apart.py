@@ -11,8 +11,8 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
-from tspsim import apart
-from tspsim.result import PlanResult
+from tspsim.step import apart
+from tspsim.step.result import PlanResult
 
 LONG_TAIL = [16384, 200, 7000, 100, 3000, 900, 1500, 50, 400, 1100, 256, 4000, 128, 600, 700, 90, 2000, 12000, 5000]
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
+from tspsim.step.result import PlanResult
 
 #: How much longer a step may take on a better machine: transfers that compete finish in another order, and the one on
 #: the critical path may lose (Graham 1969; docs/network.md has the mechanism).
@@ -157,9 +157,9 @@ def test_an_answer_says_where_another_order_of_transfers_would_be_shorter() -> N
 
 
 def test_programs_in_another_order_run_what_they_ran() -> None:
-    from tspsim.giving_way import giving_way
     from tspsim.parallel import scheme_of, write_program
-    from tspsim.simulation import look_up, scheduled
+    from tspsim.step.giving_way import giving_way
+    from tspsim.step.simulation import look_up, scheduled
 
     asked = {
         "name": "t",

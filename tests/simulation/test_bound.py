@@ -11,11 +11,11 @@ from helpers.bounds import run_below_bounds
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from tspsim.bound import Bounds, bounds, most_together
+from tspsim.base.units import flops
 from tspsim.parallel import scheme_of
 from tspsim.scenario import load
-from tspsim.simulation import look_up, simulate
-from tspsim.units import flops
+from tspsim.step.bound import Bounds, bounds, most_together
+from tspsim.step.simulation import look_up, simulate
 
 HEADLINE = "tsp-vs-tpsp-1024-mi300x"
 PEAK = 1307.4e12

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import tspsim
 from tspsim.engine.core import Interference, Submission
-from tspsim.mesh import Mesh
-from tspsim.metrics import breakdown, claimed, gaps, layer_period_s, shared
 from tspsim.model import load_model
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.program import Program, Repeat
-from tspsim.result import Result
+from tspsim.program.mesh import Mesh
+from tspsim.step.metrics import breakdown, claimed, gaps, layer_period_s, shared
+from tspsim.step.result import Result
 
 GIB = 2**30
 MESH = load_cluster("mi300x-8")

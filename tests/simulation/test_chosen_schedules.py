@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import load_model
 from tspsim.model.spec import describe
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 
 #: How far ``auto`` may be behind the best stated option.
 BEHIND = 1.01

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 import tspsim
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.spec import describe
-from tspsim.result import PlanResult
+from tspsim.step.result import PlanResult
 
 SEQUENCE = 16384  # longer than every window and chunk of the catalog
 SCHEMES: list[dict[str, Any]] = [

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
-from tspsim.simulation import look_up, run_plan
+from tspsim.base.errors import InputError
+from tspsim.step.bound import bounds
+from tspsim.step.simulation import look_up, run_plan
 from tspsim.studies.planner.planner import Planner
 
 ECMP = {"policy": "ecmp", "seed": 0, "seeds": 3}

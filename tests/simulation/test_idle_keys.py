@@ -9,8 +9,8 @@ import pytest
 from helpers.engine import architecture, model_file, moe, question
 
 import tspsim
-from tspsim.errors import InputError
-from tspsim.result import PlanResult
+from tspsim.base.errors import InputError
+from tspsim.step.result import PlanResult
 
 DENSE, EXPERTS = architecture(512, vocab=32_000), moe(512, count=8, vocab=32_000)
 #: Steps by name.

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 import tspsim
-from tspsim.costs import Costs
 from tspsim.hardware import load_device
 from tspsim.network import Cluster, build_cluster, collective
 from tspsim.operators import LatentDecode
-from tspsim.question import Question, look_up
-from tspsim.result import PlanResult
 from tspsim.scenario import Scenario
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.costs import Costs
+from tspsim.step.question import Question, look_up
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import run_plan, scheduled
 from tspsim.studies.mapping import form_of
 
 #: Of 64Ki tokens of tsp-8b on eight MI300X, a rank: products of 4.4 TFLOP took 6.8 ms and a block of attention, half a

@@ -8,7 +8,7 @@ import pytest
 
 import tspsim
 from tspsim.parallel import load_stack, peak_memory, scheme_of
-from tspsim.question import Question, look_up
+from tspsim.step.question import Question, look_up
 
 #: Scenario → MFU as its authors state it.
 LLAMA_3 = {

@@ -14,15 +14,15 @@ import pytest
 from helpers.processes import said_in_any_process
 
 import tspsim
-from tspsim.bound import plan_bound
-from tspsim.errors import InputError, TspsimError
+from tspsim.base.errors import InputError, TspsimError
 from tspsim.hardware import Device
 from tspsim.model.formats import WeightClass
 from tspsim.parallel.served import layer_weight_bytes
-from tspsim.question import Question
-from tspsim.result import PlanResult
 from tspsim.scenario import load
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.bound import plan_bound
+from tspsim.step.question import Question
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import run_plan, scheduled
 from tspsim.studies.query import Library
 
 #: One of every kind of attention, with experts and without.

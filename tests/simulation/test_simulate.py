@@ -19,20 +19,20 @@ from helpers.processes import said_in_any_process
 from helpers.shipped import SCENARIOS as SHIPPED
 
 import tspsim
-from tspsim import simulation
-from tspsim.bound import bounds
-from tspsim.description import too_large
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.engine.core import Submission
 from tspsim.engine.system import SimulatedRank
-from tspsim.errors import InputError, UnknownNameError
-from tspsim.mesh import Mesh
 from tspsim.network import Traffic
 from tspsim.operators import Operator
 from tspsim.parallel import Job
 from tspsim.program import Compute
-from tspsim.result import Result
+from tspsim.program.mesh import Mesh
 from tspsim.scenario import Scenario, load
-from tspsim.simulation import Question, look_up, run, run_plan
+from tspsim.step import simulation
+from tspsim.step.bound import bounds
+from tspsim.step.description import too_large
+from tspsim.step.result import Result
+from tspsim.step.simulation import Question, look_up, run, run_plan
 from tspsim.studies.planner.query import searched_apart
 
 #: Runs of thousands of GPUs in pipelines, which take many seconds each; their claims: test_published_runs.py.

@@ -8,7 +8,7 @@ import pytest
 
 import tspsim
 from tspsim.network.kinds import KINDS
-from tspsim.result import PlanResult, Result
+from tspsim.step.result import PlanResult, Result
 
 GPUS = 16
 #: Plans that move different things: weights of replicas, gradients alone, activations of stages, a scheme's own.

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.operators import Gemm
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.steps import Streams
 from tspsim.studies.query import Library
 

@@ -10,7 +10,7 @@ import pytest
 
 import tspsim
 from tspsim.model import load_model
-from tspsim.result import PlanResult, Result
+from tspsim.step.result import PlanResult, Result
 
 KI = 1024
 TP8 = {"name": "TP8", "tp": 8}

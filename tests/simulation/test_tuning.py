@@ -14,13 +14,13 @@ from helpers.engine import architecture, model_file, question
 from helpers.processes import said_in_any_process
 
 import tspsim
-from tspsim._memory import once
+from tspsim.base.memo import once
 from tspsim.hardware import Device
 from tspsim.network import load_cluster
 from tspsim.parallel import Plan, peak_memory, scheme_of
 from tspsim.parallel.choices import options_of
-from tspsim.simulation import Question, look_up, run_plan, scheduled, simulate
-from tspsim.tuning import tuned
+from tspsim.step.simulation import Question, look_up, run_plan, scheduled, simulate
+from tspsim.step.tuning import tuned
 
 SWITCHES = ("weight_transport", "mlp_pieces", "head_groups", "overlap_by")
 MODEL = architecture(1024, layers=4, heads=16, kv_heads=8)
@@ -111,7 +111,7 @@ def test_the_same_is_chosen_in_any_process(tmp_path: Path) -> None:
     script = (
         "import tspsim\n"
         "from helpers.engine import question\n"
-        "from tspsim.simulation import look_up, scheduled\n"
+        "from tspsim.step.simulation import look_up, scheduled\n"
         "plans = [{'name': 'TSP', 'tsp': 8}, {'name': 'ring', 'sp': 8, 'exchange': 'ring'},\n"
         "         {'name': 'SP', 'sp': 8, 'overlap': True}]\n"
         "cases = [('mi300x-8', 'forward', 2048), ('hgx-h100-8', 'forward', 65536), ('mi300x-8', 'training', 8192)]\n"

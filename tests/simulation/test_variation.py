@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.scenario.variation import Variation
-from tspsim.variation import drawn, slowest_of
+from tspsim.step.variation import drawn, slowest_of
 
 
 def step_s(plan: dict[str, Any], variation: dict[str, Any] | None, *, every_rank: bool = False) -> float:

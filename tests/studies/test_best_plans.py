@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 import tspsim
+from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.cli import main
-from tspsim.errors import InfeasibleError, InputError
-from tspsim.question import look_up
 from tspsim.scenario import Scenario, load
+from tspsim.step.question import look_up
 from tspsim.studies.best_plans import with_best
 from tspsim.studies.planner import Planner
 
@@ -38,7 +38,7 @@ def asked(plans: Any = "best", **changes: Any) -> Scenario:
 
 
 @pytest.fixture(scope="module")
-def compared() -> tspsim.interface.Comparison:
+def compared() -> tspsim.api.Comparison:
     few = {"name": "best", "search": {"limits": ["schemes=dp,tp"]}}
     with pytest.MonkeyPatch.context() as alone:
         alone.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)  # in this process, which starts sooner
@@ -52,7 +52,7 @@ def test_a_plan_that_is_searched_for_reads_back_as_it_was_written() -> None:
         assert asked([told]).plans == asked().plans
 
 
-def test_every_offer_gets_the_plan_that_the_planner_finds(compared: tspsim.interface.Comparison) -> None:
+def test_every_offer_gets_the_plan_that_the_planner_finds(compared: tspsim.api.Comparison) -> None:
     a, b = compared.results
     assert [len(a.plans), len(b.plans)] == [2, 1]  # stated beside it; alone where the offer says so
     found = Planner(compared.questions[0], stated=False, jobs=1, budget_s=60.0, limits=["schemes=dp,tp"]).only_best()
@@ -61,7 +61,7 @@ def test_every_offer_gets_the_plan_that_the_planner_finds(compared: tspsim.inter
     assert a.best is a.plans[0], "no stated plan is better than the best"
 
 
-def test_answers_say_what_was_searched(compared: tspsim.interface.Comparison) -> None:
+def test_answers_say_what_was_searched(compared: tspsim.api.Comparison) -> None:
     decision = compared.verdict
     assert decision is not None
     for row in decision.rows:
@@ -73,7 +73,7 @@ def test_answers_say_what_was_searched(compared: tspsim.interface.Comparison) ->
     assert set(entry) == {"plan", "error", "simulated", "bounded", "gap", "complete", "keys", "limits"}
 
 
-def test_answers_say_within_which_limits_a_plan_is_the_best(compared: tspsim.interface.Comparison) -> None:
+def test_answers_say_within_which_limits_a_plan_is_the_best(compared: tspsim.api.Comparison) -> None:
     decision = compared.verdict
     assert decision is not None
     for row in decision.rows:
@@ -82,7 +82,7 @@ def test_answers_say_within_which_limits_a_plan_is_the_best(compared: tspsim.int
 
 
 def test_the_verdict_has_its_range_its_probability_and_both_price_ratios(
-    compared: tspsim.interface.Comparison,
+    compared: tspsim.api.Comparison,
 ) -> None:
     assert compared.verdict is not None
     lead, against = compared.verdict.in_words()
@@ -106,7 +106,7 @@ def test_limits_of_the_search_are_kept() -> None:
 
 def test_a_purchase_that_is_run_alone_answers_for_its_first_machine() -> None:
     few = {"name": "best", "search": {"limits": ["schemes=tp"]}}
-    result, searched = tspsim.interface.answered(asked([few]))
+    result, searched = tspsim.api.answered(asked([few]))
     assert result.best is not None and result.cluster["device"]["name"] == "mi300x" and searched
 
 

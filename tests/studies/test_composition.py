@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.studies.composition import composition, miss_share, popularity
 
 

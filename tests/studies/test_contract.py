@@ -13,15 +13,15 @@ from helpers import newcomers, serving_newcomers
 from helpers.engine import architecture, model_file, question
 
 import tspsim
+from tspsim.base.registry import Registry
 from tspsim.cli import main
 from tspsim.network import CollectiveAlgorithm, scheduled
 from tspsim.network.collectives.algorithm import ALGORITHMS
 from tspsim.parallel import CONTEXT_METHODS
 from tspsim.parallel.context.attention import others_context
 from tspsim.parallel.partition import local_segments
-from tspsim.question import look_up
-from tspsim.registry import Registry
 from tspsim.serving.routers import ROUTERS
+from tspsim.step.question import look_up
 from tspsim.studies.contract import check, probes, registries
 from tspsim.studies.contract.steps import below_paths
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import tspsim
-from tspsim.errors import InputError, TspsimError
+from tspsim.base.errors import InputError, TspsimError
 from tspsim.studies import executors, worker
 from tspsim.studies.executors import (
     LARGEST_CHUNK,
@@ -113,7 +113,7 @@ def test_a_bug_in_one_question_is_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     library = Library()
     single = SCENARIO.model_copy(update={"plans": SCENARIO.plans[:1]})
     question = Query(library.key(library.look_up(single)), single)
-    monkeypatch.setattr("tspsim.simulation.run_plan", broken)
+    monkeypatch.setattr("tspsim.step.simulation.run_plan", broken)
     (answer,) = worker.answer([question])
     assert answer.bug == "ZeroDivisionError: inside"
 
@@ -250,7 +250,7 @@ from tspsim.studies.executors import in_order
 print(list(in_order(2, abs, [-1, -2])))
 """
 OWN = """
-from tspsim.registry import Registry, by_program
+from tspsim.base.registry import Registry, by_program
 Registry("planet", "tspsim.planets", object).register(type("Mars", (), {"name": "mars"})())
 assert by_program()
 """

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import build_cluster
 from tspsim.studies.expert_pools import ExpertPoolPair, exchange_s, expert_pools
 

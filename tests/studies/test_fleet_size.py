@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tspsim import cli
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetQuestion, answer, load
 from tspsim.fleet.needs import reached
 from tspsim.report.memo import sheet

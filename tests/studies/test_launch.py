@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tspsim.errors import UnknownNameError
-from tspsim.question import look_up
+from tspsim.base.errors import UnknownNameError
 from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
+from tspsim.step.question import look_up
 from tspsim.studies.launch import LAUNCHERS, Command, launch
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
-from tspsim.question import look_up
 from tspsim.scenario import load
+from tspsim.step.question import look_up
 from tspsim.studies.launch import TRAINERS, Command, train
 
 ARGUMENTS = json.loads((Path(__file__).parents[1] / "golden" / "launch_arguments.json").read_text())

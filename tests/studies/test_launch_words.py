@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.parallel.balance import BALANCES
 from tspsim.parallel.dispatch import DISPATCHES, OVERLAPS
 from tspsim.parallel.draft import DRAFTS
-from tspsim.question import look_up
 from tspsim.scenario import load
 from tspsim.serving import POLICIES
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.routers import ROUTERS
+from tspsim.step.question import look_up
 from tspsim.studies.launch import LAUNCHERS, launch
 from tspsim.studies.launch.server import servers_of
 

@@ -12,11 +12,11 @@ import pytest
 
 import tspsim
 from tspsim import cli
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import between_nodes, build_cluster, with_pairs
-from tspsim.question import look_up
 from tspsim.scenario import Scenario
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan, scheduled
 from tspsim.studies.mapping import annealed, form_of, mapped
 from tspsim.studies.planner.written import scenario_text
 

@@ -15,19 +15,19 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 import tspsim
+from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.cli import main
-from tspsim.costs import Costs
-from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.recomputed import KEPT
-from tspsim.paths import tasks as longest
-from tspsim.paths.lower_bound import LowerBound
-from tspsim.paths.walk import Layers, TimedInstruction, TimedTask, walk
-from tspsim.question import Question, look_up
 from tspsim.report.plan import yaml_of
-from tspsim.result import PlanResult
 from tspsim.scenario import Plan as PlanKeys
-from tspsim.simulation import run_plan
+from tspsim.step.costs import Costs
+from tspsim.step.paths import tasks as longest
+from tspsim.step.paths.lower_bound import LowerBound
+from tspsim.step.paths.walk import Layers, TimedInstruction, TimedTask, walk
+from tspsim.step.question import Question, look_up
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import run_plan
 from tspsim.studies.executors import Here, Processes
 from tspsim.studies.front import front_of
 from tspsim.studies.planner import Planner, load_planned, read_budget, read_map

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.costs import Costs
 from tspsim.parallel import BALANCES, DEALS, DECODE_EXCHANGES, SOUGHT, Captured, build_mesh, mesh_axes
 from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.parallel.sought import AS_STATED
-from tspsim.paths import LowerBound
-from tspsim.question import Question, look_up
 from tspsim.report.plan import searched
 from tspsim.scenario.plan import Plan
-from tspsim.simulation import run_plan, scheduled
+from tspsim.step.costs import Costs
+from tspsim.step.paths import LowerBound
+from tspsim.step.question import Question, look_up
+from tspsim.step.simulation import run_plan, scheduled
 from tspsim.studies.planner import Planner
 from tspsim.studies.planner.candidate import name_of, plan_keys
 from tspsim.studies.planner.space import Space

@@ -9,10 +9,10 @@ import pytest
 from helpers.engine import architecture, model_file
 
 import tspsim
-from tspsim.bound import bounds
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel.lengths import OF_LENGTHS
-from tspsim.question import look_up
+from tspsim.step.bound import bounds
+from tspsim.step.question import look_up
 from tspsim.studies.planner import Planner
 from tspsim.studies.planner.candidate import plan_keys
 from tspsim.studies.planner.planner import Points

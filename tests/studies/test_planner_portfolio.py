@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import Interrupted
+from tspsim.base.errors import Interrupted
 from tspsim.parallel import Job
-from tspsim.result import PlanResult
-from tspsim.simulation import run_plan
+from tspsim.step.result import PlanResult
+from tspsim.step.simulation import run_plan
 from tspsim.studies.best_plans import with_best
 from tspsim.studies.planner import Planned, Planner
 from tspsim.studies.planner.branch import Search
@@ -184,7 +184,7 @@ def test_an_interrupt_is_an_interrupt_and_brings_what_was_found(
     assert isinstance(stopped.value, Interrupted)
     assert stopped.value.found.interrupted and stopped.value.found.best
     assert not stopped.value.found.enough and stopped.value.found.gap > 0.1
-    monkeypatch.setattr("tspsim.interface.simulate", lambda *given, **how: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("tspsim.api.simulate", lambda *given, **how: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt) as stopped:
         tspsim.compare("tsp-8x-h100", "tsp-8x-mi355x")
     assert isinstance(stopped.value, Interrupted) and stopped.value.found.results == ()

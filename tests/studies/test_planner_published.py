@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel import build_mesh
-from tspsim.question import Question, look_up
 from tspsim.scenario import Plan, Scenario
-from tspsim.simulation import admitted, run_plan, scheduled
+from tspsim.step.question import Question, look_up
+from tspsim.step.simulation import admitted, run_plan, scheduled
 from tspsim.studies.planner import Planner
 
 TABLE = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))

@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 import tspsim
+from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.cli import main
-from tspsim.costs import Costs
-from tspsim.errors import InfeasibleError, InputError
 from tspsim.parallel import Job, Plan
-from tspsim.paths import Division, Effort, LowerBound
-from tspsim.question import look_up
 from tspsim.report.plan import sure
-from tspsim.simulation import run_plan
+from tspsim.step.costs import Costs
+from tspsim.step.paths import Division, Effort, LowerBound
+from tspsim.step.question import look_up
+from tspsim.step.simulation import run_plan
 from tspsim.studies.planner import Planner, ServingPlanner
 from tspsim.studies.planner.candidate import LONGEST_NAME, Candidate, name_of
 from tspsim.studies.planner.clock import Deadline

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from helpers.shipped import SCENARIOS
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import build_cluster
-from tspsim.question import look_up
 from tspsim.report.comparison_page import page
 from tspsim.scenario import ClusterInline, load
 from tspsim.scenario.project import Parts
-from tspsim.simulation import simulate
+from tspsim.step.question import look_up
+from tspsim.step.simulation import simulate
 from tspsim.studies.planner.query import searched_apart
 from tspsim.studies.purchase import Decision, decide, expand
 from tspsim.studies.purchase.fabric import FabricBill

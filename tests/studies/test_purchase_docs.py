@@ -52,7 +52,7 @@ def test_every_sweep_of_the_page_runs_at_its_ends(scenario: str, over: list[str]
         nodes = getattr(question.cluster, "nodes", 1)
         return [*point.overrides, "workload.sequence=4Ki", f"cluster.nodes={min(16, nodes)}"]
 
-    from tspsim.simulation import simulate
+    from tspsim.step.simulation import simulate
     from tspsim.studies.axes import choose
 
     for point in (sweep.points[0], sweep.points[-1]):

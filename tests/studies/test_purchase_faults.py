@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
-from tspsim.result import Result
 from tspsim.scenario import load
-from tspsim.simulation import look_up, simulate
+from tspsim.step.result import Result
+from tspsim.step.simulation import look_up, simulate
 from tspsim.studies import Sweep
 
 SOUND, DEAD, LINK, GPU = "tsp-vs-tpsp-8x-mi300x", "dead-link-mi300x", "slow-link-mi300x", "slow-gpu-mi300x"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.cli import main
 from tspsim.report.gallery import PLANNED, SHOWN, WITH_BEST, write_gallery
 

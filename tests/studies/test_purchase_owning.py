@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.report.comparison_page import page
 from tspsim.scenario import load
 from tspsim.scenario.project import Owning
@@ -33,7 +33,7 @@ def purchase(price: str = "owned", **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def bought() -> tspsim.interface.Comparison:
+def bought() -> tspsim.api.Comparison:
     return tspsim.compare(purchase())
 
 
@@ -49,7 +49,7 @@ def test_an_hour_bears_purchase_and_place_of_idle_hours_too_and_its_own_power() 
     assert hour.usd_per_gpu_hour * work_h == pytest.approx(life)
 
 
-def test_it_stands_beside_renting_and_may_rank(bought: tspsim.interface.Comparison) -> None:
+def test_it_stands_beside_renting_and_may_rank(bought: tspsim.api.Comparison) -> None:
     assert bought.verdict is not None
     for row, capex in zip(bought.verdict.rows, (25_000.0, 38_000.0), strict=True):
         assert row.rates.basis == "owned" and row.rates.watts_per_gpu is not None
@@ -81,7 +81,7 @@ def test_power_that_is_added_to_rent_is_not_added_twice() -> None:
     assert outcome.usd["rental"] == pytest.approx(outcome.gpu_hours * rates.usd_per_gpu_hour["rental"] + outcome.kwh)
 
 
-def test_the_page_says_what_the_bases_are_and_what_an_hour_is_made_of(bought: tspsim.interface.Comparison) -> None:
+def test_the_page_says_what_the_bases_are_and_what_an_hour_is_made_of(bought: tspsim.api.Comparison) -> None:
     text = page(bought.results, bought.verdict)
     assert "owned, bought: the purchase over its years, hosting and power, without staff and interest" in text
     assert "purchase + " in text and "hosting + " in text

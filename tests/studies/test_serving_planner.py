@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tspsim.errors import InfeasibleError, InputError
+from tspsim.base.errors import InfeasibleError, InputError
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.studies.planner import ServingPlanned, ServingPlanner
 
 STATED = ({"name": "TP2", "tp": 2}, {"name": "TP2-DCP2", "tp": 2, "dcp": 2}, {"name": "PP2", "pp": 2})

@@ -13,8 +13,8 @@ import pytest
 from helpers.sweeps import write_catalog
 
 import tspsim
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.cli import main
-from tspsim.errors import InputError, UnknownNameError
 from tspsim.scenario import ClusterInline
 from tspsim.studies import Sweep
 from tspsim.studies.query import Library

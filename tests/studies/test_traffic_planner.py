@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import tspsim
+from tspsim.base.errors import InfeasibleError, InputError, UnknownNameError
 from tspsim.cli import main
-from tspsim.errors import InfeasibleError, InputError, UnknownNameError
 from tspsim.parallel import SOUGHT
 from tspsim.report import traffic_plan
 from tspsim.scenario import Scenario, load

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.studies.purchase.verdict import against
 from tspsim.studies.uncertainty import (
     BETWEEN_FRAMEWORKS,

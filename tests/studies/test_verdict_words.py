@@ -9,7 +9,7 @@ import pytest
 
 from tspsim.report.memo import purchase as memo
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.studies.purchase import Decision, decide, decision, expand
 from tspsim.studies.purchase.verdict import ceiling, likely_changes, mixed_bases, turns
 from tspsim.studies.searched import Searched

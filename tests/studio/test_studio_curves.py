@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from helpers.studio import FLEET, QUESTION
 
+from tspsim.api import answered, parse_yaml
 from tspsim.cli import main
-from tspsim.interface import answered, parse_yaml
 from tspsim.studio import kept
 from tspsim.studio.desks import Desks, TabProcesses
 

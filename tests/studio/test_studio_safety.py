@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from helpers.studio import FLEET, QUESTION
 
+from tspsim.api import locate_entry
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
-from tspsim.interface import locate_entry
 from tspsim.studio.desks import Desks, TabProcesses
 from tspsim.studio.guard import LOOPBACK, Guard
 

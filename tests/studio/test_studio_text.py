@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tspsim
-from tspsim.catalog import parse_yaml
+from tspsim.api import load_text, schema
+from tspsim.base.catalog import parse_yaml
 from tspsim.cli.templates import text_of
-from tspsim.interface import load_text, schema
 from tspsim.studio import kept, link, numbers, values
 from tspsim.studio.fields import Form
 

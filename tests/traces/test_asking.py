@@ -9,8 +9,8 @@ import pytest
 from helpers.profiles import Kernel, decode_step, kineto, written
 
 import tspsim
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.steps import Batch
 from tspsim.traces import read
 from tspsim.traces.scenario import guess

@@ -11,9 +11,9 @@ from helpers.profiles import decode_step, kineto, written
 
 import tspsim
 from tspsim import traces
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 from tspsim.traces.lay import lay
 from tspsim.traces.match import fits, stated_sizes
 

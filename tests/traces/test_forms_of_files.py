@@ -10,8 +10,8 @@ import pytest
 from helpers.profiles import Kernel, decode_step, kineto, written
 
 from tspsim import traces
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.traces.names import kind_of
 from tspsim.traces.scenario import guess
 

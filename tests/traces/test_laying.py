@@ -13,10 +13,10 @@ from helpers.profiles import hash_of, kineto, of_lane, written
 
 import tspsim
 from tspsim import traces
+from tspsim.base.errors import InputError
 from tspsim.cli import main
-from tspsim.errors import InputError
 from tspsim.operators import Computes
-from tspsim.question import Question, look_up
+from tspsim.step.question import Question, look_up
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import lay
 from tspsim.traces.learned import factors_of

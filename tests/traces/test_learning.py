@@ -15,7 +15,7 @@ from tspsim.cli import main
 from tspsim.hardware import load_device
 from tspsim.hardware.pricers import bound_of, in_steps
 from tspsim.operators import Gemm, MemoryBound
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 from tspsim.traces.simulated import Simulated
 
 

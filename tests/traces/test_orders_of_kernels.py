@@ -11,7 +11,7 @@ from helpers.profiles import kineto, written
 import tspsim
 from tspsim import traces
 from tspsim.operators import Computes, Role
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 from tspsim.traces.kinds import HEAVY
 from tspsim.traces.lay import matched
 from tspsim.traces.names import narrow

@@ -10,9 +10,9 @@ import pytest
 from helpers.profiles import Kernel, kineto, written
 
 from tspsim import traces
-from tspsim.errors import InputError
-from tspsim.question import look_up
+from tspsim.base.errors import InputError
 from tspsim.scenario import load
+from tspsim.step.question import look_up
 from tspsim.traces.lay import lay
 from tspsim.traces.scenario import lines
 

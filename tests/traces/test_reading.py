@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim import traces
+from tspsim.base.errors import InputError, TspsimError
 from tspsim.cli import main
-from tspsim.errors import InputError, TspsimError
 from tspsim.traces import kineto as kineto_module
 from tspsim.traces.names import KERNEL_NAMES, KernelNames, kind_of, waits
 from tspsim.traces.reader import unknown_share

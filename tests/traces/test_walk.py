@@ -13,7 +13,7 @@ from helpers.profiles import decode_step, kineto, of_lane, written
 
 import tspsim
 from tspsim.cli import main
-from tspsim.question import look_up
+from tspsim.step.question import look_up
 from tspsim.traces.simulated import Simulated
 
 PAGE = Path(__file__).parents[2] / "docs" / "traces.md"

@@ -16,10 +16,10 @@ import pytest
 from helpers.nccl_logs import nccl_log
 
 import tspsim
-from tspsim import catalog
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.calibration import calibrate, places
 from tspsim.cli import main
-from tspsim.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.network import ExpertExchange, build_cluster, collective, exchange_experts
 from tspsim.validation.devices import forget

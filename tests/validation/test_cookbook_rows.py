@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.validation.served.cookbook import cookbook_run, mend
 from tspsim.validation.served.replayed import requests_of
 from tspsim.validation.served.run import ServedRun

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.calibration.kernels import used_in_fit
 from tspsim.hardware import Device
 from tspsim.hardware.families import FAMILIES

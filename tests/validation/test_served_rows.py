@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.validation.run import read
 from tspsim.validation.served import disaggregated, published, silicon
 from tspsim.validation.served.groups import fitted, group_of

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.parallel.recomputed import Partly
 from tspsim.scenario import load
-from tspsim.simulation import simulate
+from tspsim.step.simulation import simulate
 from tspsim.validation import validate
 from tspsim.validation.conventions import convention_of, step_flops
 from tspsim.validation.published import metric_of, published_run

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once
+from ..base.memo import once
 from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
 from ..network.calibration import Spread as TransferSpread
 from ..network.collectives.between import across

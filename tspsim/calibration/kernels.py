@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..hardware.families import FAMILIES
 from ..hardware.kernels import CARRYING_ROWS, Kernel, carries, find, limits_of
 from ..hardware.specification import DeviceSpec, KernelFit

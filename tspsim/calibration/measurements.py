@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..network.cluster import Cluster
 from ..network.collectives.choices import AlgorithmCandidate
 from ..network.collectives.exchange import ExpertExchange

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, UnknownNameError, shorten
+from ..base.errors import InputError, UnknownNameError, shorten
 from ..program import COLLECTIVE_KINDS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import catalog
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
 from ..network import Cluster, collective
 from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
 from ..network.specs import CollectivesSpec

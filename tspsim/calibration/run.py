@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog
-from ..errors import InputError, UnknownNameError, shorten
+from ..base import catalog
+from ..base.errors import InputError, UnknownNameError, shorten
 from ..hardware.announced import load_spec
 from ..hardware.specification import DeviceSpec, KernelFit
 from ..network.announced import load_node

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..hardware import Device
 from ..hardware.families import FAMILIES
 from ..hardware.kernels import limits_of

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import catalog
-from ..errors import InputError
-from ..mesh import Mesh
+from ..base import catalog
+from ..base.errors import InputError
 from ..network import Cluster
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
+from ..program.mesh import Mesh
 from ..traces.kinds import COLLECTIVES
 from ..traces.lay import Laid
 from ..traces.learned import kernels_found

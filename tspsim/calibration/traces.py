@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import catalog
-from ..costs import Costs
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
 from ..hardware import Device, load_device
 from ..hardware.pricers import bound_of
 from ..hardware.specification import InSteps
 from ..operators import Operator
-from ..question import Question, look_up
 from ..scenario import load
+from ..step.costs import Costs
+from ..step.question import Question, look_up
 from ..traces import Trace, read
 from ..traces.lay import Laid, lay
 from ..traces.learned import kernels_found

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import click
 
-from .._collector import collect_for_a_command
-from ..errors import TspsimError, is_ctrl_c, printable, shorten
-from ..registry import whose
+from ..base.collector import collect_for_a_command
+from ..base.errors import TspsimError, is_ctrl_c, printable, shorten
+from ..base.registry import whose
 from .commands import cli
 from .completion import asked_by_shell
 

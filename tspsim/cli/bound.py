@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from ..errors import InputError
-from ..refusals import nothing_fits, placed
+from ..answer.refusals import nothing_fits, placed
+from ..base.errors import InputError
 from .completion import scenarios
 from .grammar import json_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich
@@ -18,8 +18,8 @@ from .outputs import Outputs, files_of, json_text, print_rich
 @json_option
 def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_file: str | None) -> None:
     """Physical ceilings of SCENARIO: says when a claim is impossible, and why."""
+    from ..base.units import parse
     from ..scenario import load
-    from ..units import parse
 
     claimed = None
     if claim is not None:
@@ -29,7 +29,7 @@ def bound(scenario: str, claim: str | None, overrides: tuple[str, ...], json_fil
             raise error.at(key="--claim") from None
     question = load(scenario, overrides)
     outputs = Outputs(inputs=files_of(question), json=json_file)
-    from ..answer import bounds
+    from ..answer.kinds import bounds
     from ..report.ceilings import ceilings
 
     with placed(question):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import printable
+from ..base.errors import printable
 from .completion import devices
 from .logs import log_options, logs_of
 from .outputs import files_of, print_rich, short, writable
@@ -48,9 +48,9 @@ def calibrate(
     """
     from pathlib import Path
 
+    from ..base.files import atomic_write
     from ..calibration import calibrate as fit
     from ..calibration import places
-    from ..files import atomic_write
     from ..report.validation import calibrated
 
     if traces or scenarios:
@@ -79,11 +79,11 @@ def _from_traces(
     from rich.table import Table
     from rich.text import Text
 
+    from ..base.errors import InputError
+    from ..base.files import atomic_write
+    from ..base.units import duration
     from ..calibration import places
     from ..calibration.traces import calibrate_traces
-    from ..errors import InputError
-    from ..files import atomic_write
-    from ..units import duration
 
     if other:
         raise InputError("is fitted by itself; leave --data and --nccl-tests out", file="--trace")

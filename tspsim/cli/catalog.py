@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from ..errors import InputError, UnknownNameError, printable
+from ..base.errors import InputError, UnknownNameError, printable
 from .completion import entries, kinds
 from .grammar import Commands
 from .outputs import Outputs, json_text, print_rich
 
 if TYPE_CHECKING:
-    from ..catalog import Kind
+    from ..base.catalog import Kind
 
 
 @click.group(cls=Commands)
@@ -47,7 +47,7 @@ def list_(kind: str | None, json_file: str | None) -> None:
 
 def _listed(asked: Sequence[Kind]) -> list[dict[str, str]]:
     """Kind, name, file and description of every entry."""
-    from ..catalog import describe_entry, locate, names
+    from ..base.catalog import describe_entry, locate, names
 
     return [
         {"kind": kind, "name": name, "file": str(locate(kind, name)), "description": describe_entry(kind, name)}
@@ -61,7 +61,7 @@ def _print_table(asked: Sequence[Kind]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..catalog import describe_entry, names
+    from ..base.catalog import describe_entry, names
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("kind", style="dim")
@@ -78,7 +78,7 @@ def _print_table(asked: Sequence[Kind]) -> None:
 @click.argument("name", shell_complete=entries)
 def show(name: str) -> None:
     """An entry's YAML and where it lies; KIND/NAME tells a cluster from a node of the same name."""
-    from ..catalog import locate, names, read_yaml
+    from ..base.catalog import locate, names, read_yaml
 
     kind, slash, rest = name.partition("/")
     if slash:
@@ -98,7 +98,7 @@ def show(name: str) -> None:
 
 
 def _kinds() -> list[Kind]:
-    from ..catalog import FOLDERS
+    from ..base.catalog import FOLDERS
 
     return [cast("Kind", kind) for kind in FOLDERS]
 

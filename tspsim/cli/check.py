@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import InputError, printable
-from ..refusals import nothing_fits, placed
+from ..answer.refusals import nothing_fits, placed
+from ..base.errors import InputError, printable
 from .completion import scenarios
 from .grammar import set_option
 
 if TYPE_CHECKING:
     from ..parallel import Plan
-    from ..question import Question
-    from ..result import Memory
     from ..scenario import Scenario
+    from ..step.question import Question
+    from ..step.result import Memory
 
 
 @click.command()
@@ -28,13 +28,13 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
 
     Of a scenario it says what is asked of how many GPUs, and which plans fit in memory.
     """
-    from .. import catalog
+    from ..base import catalog
 
     if catalog.is_path(file):
         path = catalog.locate("scenarios", file)
         kind = catalog.kind_of(path, catalog.read_yaml(path))
         if kind is not None and kind != "scenarios":
-            from ..entries import entry_in_words
+            from ..answer.entries import entry_in_words
 
             if overrides:
                 raise InputError("changes scenarios; this is none", file=file, key="--set")
@@ -72,13 +72,13 @@ def _of_its_model(scenario: Scenario) -> list[str]:
 
 def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     """What is asked of which machine, and every plan with its memory."""
+    from ..base.units import gib
     from ..loop.parts import LoopParts
     from ..parallel import peak_memory, scheme_of
-    from ..question import look_up
-    from ..result import Memory
-    from ..simulation import scheduled
+    from ..step.question import look_up
+    from ..step.result import Memory
+    from ..step.simulation import scheduled
     from ..studies.planner.query import searched_apart
-    from ..units import gib
 
     scenario, stated, _ = searched_apart(scenario, True)
     question = look_up(scenario)
@@ -106,8 +106,8 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
 
 def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
     """Requests of which machine, and what every plan keeps and has room for."""
+    from ..base.units import compact, gib
     from ..serving.answer import deployment_of, longest_request
-    from ..units import compact, gib
 
     cluster, traffic = question.cluster, question.scenario.traffic
     assert traffic is not None

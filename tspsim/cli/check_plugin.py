@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import InputError, printable
+from ..base.errors import InputError, printable
 from .grammar import json_option
 from .outputs import Outputs, files_of, json_text
 
@@ -29,7 +29,7 @@ def check_plugin(name: str, keys: tuple[str, ...], scenario: str | None, json_fi
     the answer, memory names its parts, folded ranks are what every rank is; requests are all answered. It exits with 2
     where a law is broken. GROUP/NAME tells two of one name apart.
     """
-    from .. import catalog
+    from ..base import catalog
     from ..scenario.loading import assignment
     from ..studies.contract import check
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._display import progress_bar
-from ..refusals import nothing_runs
+from ..answer.refusals import nothing_runs
+from ..base.display import progress_bar
 from .completion import scenarios as scenario_names
 from .grammar import jobs_option, json_option, pdf_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich
@@ -17,7 +17,7 @@ from .outputs import Outputs, files_of, json_text, print_rich
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..interface import Comparison
+    from ..api import Comparison
     from ..studies.purchase import Decision
     from ..studies.purchase.row import Row
 
@@ -52,8 +52,8 @@ def compare(
     --set changes a key of every scenario. A fleet of jobs with needs is answered by how many nodes of each offer reach
     them.
     """
+    from ..api import compare as side_by_side
     from ..fleet import is_fleet
-    from ..interface import compare as side_by_side
     from ..report import comparison
     from ..scenario import load
 
@@ -91,8 +91,8 @@ def _fleet_sizes(
     scenarios: Sequence[str], overrides: tuple[str, ...], files: Mapping[str, str | None], jobs: int | None, budget: str
 ) -> None:
     """How many nodes a fleet takes, of each offer."""
-    from ..errors import InfeasibleError, InputError
-    from ..files import atomic_write
+    from ..base.errors import InfeasibleError, InputError
+    from ..base.files import atomic_write
     from ..fleet import load
     from ..report.fleet import sizes_in_terminal
     from ..report.fleet_page import render_sizes
@@ -144,8 +144,8 @@ def _offers(compared: Comparison) -> Sequence[Row]:
 
 def _project(compared: Comparison) -> Iterator[RenderableType]:
     """Days and dollars of the work that a project states."""
+    from ..base.units import compact
     from ..report.comparison_terms import enough_in_words, hints, money_table
-    from ..units import compact
 
     decision = compared.verdict
     table = money_table(decision) if decision is not None else None
@@ -161,7 +161,7 @@ def _told(compared: Comparison) -> Iterator[str]:
     """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and what of the
     hardware nobody has measured."""
     from ..report.differences import in_words
-    from ..statements import is_announced
+    from ..step.statements import is_announced
     from ..studies.purchase.verdict import ceiling, mixed_bases
 
     decision = compared.verdict

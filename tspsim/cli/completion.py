@@ -36,7 +36,7 @@ def asked_by_shell(cli: click.Command) -> int | None:
 
 def scenarios(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of scenarios, and files."""
-    from ..catalog import names
+    from ..base.catalog import names
 
     named = [CompletionItem(name) for name in names("scenarios") if name.startswith(incomplete)]
     return [*named, CompletionItem(incomplete, type="file")]
@@ -49,7 +49,7 @@ def templates(context: click.Context, parameter: click.Parameter, incomplete: st
 
 def entries(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Every entry of every catalog, as ``tspsim catalog show`` takes it."""
-    from ..catalog import FOLDERS, names
+    from ..base.catalog import FOLDERS, names
 
     every = {name for kind in FOLDERS for name in names(kind)}  # type: ignore[arg-type]
     return [CompletionItem(name) for name in sorted(every) if name.startswith(incomplete)]
@@ -57,13 +57,13 @@ def entries(context: click.Context, parameter: click.Parameter, incomplete: str)
 
 def devices(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of devices."""
-    from ..catalog import names
+    from ..base.catalog import names
 
     return [CompletionItem(name) for name in names("devices") if name.startswith(incomplete)]
 
 
 def kinds(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Kinds of catalog entries."""
-    from ..catalog import FOLDERS
+    from ..base.catalog import FOLDERS
 
     return [CompletionItem(kind) for kind in FOLDERS if kind.startswith(incomplete)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import InputError, nearest, printable
+from ..base.errors import InputError, nearest, printable
 
 #: Sections that a search shows, and characters of each.
 MOST_SECTIONS, MOST_CHARACTERS = 6, 700

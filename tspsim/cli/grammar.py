@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..errors import InputError, UnknownNameError, shorten
+from ..base.errors import InputError, UnknownNameError, shorten
 
 #: What people call a command elsewhere.
 SYNONYMS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import InputError, UnknownNameError, printable
+from ..base.errors import InputError, UnknownNameError, printable
 from .completion import templates
 from .templates import TEMPLATES, text_of
 
@@ -33,7 +33,7 @@ def init(template: str, out_file: str | None, listed: bool) -> None:
     targets = {part: Path(out_file or place) for part, place in files.items()}
     for path in targets.values():
         _check_free(path, made=out_file is None)
-    from ..files import atomic_write
+    from ..base.files import atomic_write
 
     for part, path in targets.items():
         atomic_write(path.absolute(), text_of(part))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, printable, shorten
+from ..base.errors import InputError, printable, shorten
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -165,7 +165,7 @@ class Outputs:
                 sys.stdout.write(f"{_TITLES[option]}: {printable(str(short(target)) + self._beside.get(option, ''))}\n")
 
     def _write_files(self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]]) -> None:
-        from ..files import atomic_write
+        from ..base.files import atomic_write
 
         with _asked_by(self._source):
             for option, target in self._targets.items():

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._display import progress_bar
-from ..errors import InputError
-from ..files import atomic_write
+from ..base.display import progress_bar
+from ..base.errors import InputError
+from ..base.files import atomic_write
 from .completion import scenarios
 from .grammar import jobs_option, json_option, pdf_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich, report_file, terminal_width

@@ -20,7 +20,7 @@ Shown = tuple[Writes, Callable[[int], "Sequence[RenderableType]"], Callable[[], 
 
 def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
     """The four of an answer."""
-    from ..files import atomic_write
+    from ..base.files import atomic_write
     from ..report import offers_plan, plan, plan_page, searched, serving_plan, traffic_plan
     from ..report.memo import planned
     from ..report.memo.sheet import sheet
@@ -47,7 +47,7 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
 
 def check_emitted(name: str, scenario: Scenario) -> None:
     """Raise InputError unless plans of this scenario can be launched by this engine or framework."""
-    from ..errors import InputError, UnknownNameError
+    from ..base.errors import InputError, UnknownNameError
     from ..steps import STEPS
     from ..studies.launch import LAUNCHERS, TRAINERS
 
@@ -68,8 +68,8 @@ def has_its_plan(question: Scenario) -> bool:
 
 def emitted(name: str, asked: Scenario) -> str:
     """The plan of a scenario as a launch, or one an offer."""
-    from ..question import look_up
     from ..serving.answer import deployment_of
+    from ..step.question import look_up
     from ..studies.launch import TRAINERS, launch, train
     from ..studies.purchase.offers import expand
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._display import progress_bar
-from ..errors import InputError
-from ..refusals import nothing_runs, placed
+from ..answer.refusals import nothing_runs, placed
+from ..base.display import progress_bar
+from ..base.errors import InputError
 from .completion import scenarios
 from .grammar import json_option, pdf_option, set_option
 from .outputs import Outputs, files_of, print_rich, report_file, terminal_width
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from ..report.view import View
-    from ..result import Result
     from ..scenario import Scenario
+    from ..step.result import Result
 
 
 @click.command()
@@ -74,7 +74,7 @@ def run(
     outputs = Outputs(
         report_to, source=whose, inputs=inputs, html=html_file, json=json_file, pdf=pdf_file, trace=trace_file
     )
-    from ..interface import answered
+    from ..api import answered
 
     with placed(question), progress_bar() as progress:
         result, searched = answered(
@@ -100,8 +100,8 @@ def _run_fleet(
 ) -> None:
     """A question with jobs."""
     from .. import report
+    from ..api import answered
     from ..fleet import FleetAnswer, load
-    from ..interface import answered
     from ..report.fleet import in_terminal
 
     question = load(scenario, overrides)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._display import progress_bar
-from ..errors import InputError
+from ..base.display import progress_bar
+from ..base.errors import InputError
 from .grammar import json_option, set_option
 from .outputs import Outputs, json_text, print_rich, report_file
 
@@ -66,7 +66,7 @@ def size(
         show=lambda: _show(answer, trace, target),
     )
     if all(each.error for each in answer.sized):
-        from ..errors import InfeasibleError
+        from ..base.errors import InfeasibleError
 
         raise InfeasibleError("; ".join(f"{each.offer}: {each.error}" for each in answer.sized))
 
@@ -97,7 +97,7 @@ def _page(answer: Sizing, path: Path) -> None:
 
 def _launches(answer: Sizing, target: Path) -> None:
     """``OFFER.sh`` and ``OFFER.yaml`` of every offer that serves."""
-    from ..files import atomic_write
+    from ..base.files import atomic_write
     from ..studies.planner.written import scenario_text
 
     target.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..errors import InputError, printable
+from ..base.errors import InputError, printable
 from .completion import scenarios
 
 #: Where a token may stand; as an option other users of the machine would read it in the list of processes.
@@ -38,7 +38,7 @@ def studio(start: str | None, port: int | None, host: str, no_open: bool) -> Non
 
 def _folder(start: str | None) -> tuple[Path, str | None]:
     """The folder to work in, and the scenario to begin with; raises InputError where that is none."""
-    from .. import catalog
+    from ..base import catalog
 
     here = Path.cwd()
     if start is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .._display import progress_bar
-from ..errors import InfeasibleError, InputError, printable, shorten
+from ..base.display import progress_bar
+from ..base.errors import InfeasibleError, InputError, printable, shorten
 from .completion import scenarios
 from .grammar import jobs_option, set_option
 from .outputs import Outputs, files_of, print_rich, writable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import printable, shorten
-from ..refusals import placed
+from ..answer.refusals import placed
+from ..base.errors import printable, shorten
 from .completion import scenarios
 from .grammar import Commands, json_option, set_option
 from .outputs import Outputs, files_of, json_text, print_rich, short, writable
@@ -81,9 +81,9 @@ def lay(
     FILE is a trace with kernels. Kernels are matched with SCENARIO's operators by order and kind, never by time; a
     trace of another plan, batch or model is refused before any number.
     """
-    from ..question import look_up
     from ..report.measured_page import write_both, write_measured
     from ..scenario import load
+    from ..step.question import look_up
     from ..traces import read as read_files
     from ..traces.lay import lay as lay_over
     from ..traces.learned import what_follows
@@ -113,8 +113,8 @@ def scenario(file: str, out_file: str | None) -> None:
 
     What the trace does not tell stands as a comment. An existing file is not replaced.
     """
-    from ..errors import InputError
-    from ..files import atomic_write
+    from ..base.errors import InputError
+    from ..base.files import atomic_write
     from ..traces import read as read_files
     from ..traces.scenario import lines
 
@@ -135,7 +135,7 @@ def _print_laid(laid: Laid) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ..units import duration, percent
+    from ..base.units import duration, percent
 
     def signed(seconds: float) -> str:
         return ("−" if seconds < 0 else "+") + duration(abs(seconds))
@@ -162,10 +162,10 @@ def _described(found: Trace) -> Iterator[str]:
     """The trace in lines."""
     import numpy as np
 
+    from ..base.units import duration, percent
     from ..traces.clocks import in_words
     from ..traces.kinds import MEASURE, STEP
     from ..traces.table import busy_s
-    from ..units import duration, percent
 
     by_kind = found.time_by("kind")
     measured = set(by_kind) <= {STEP, MEASURE}
@@ -212,8 +212,8 @@ def _described(found: Trace) -> Iterator[str]:
 def _steps_of_a_log(found: Trace) -> Iterator[str]:
     import numpy as np
 
+    from ..base.units import duration
     from ..traces.kinds import STEP
-    from ..units import duration
 
     rows = found.word("kind") == STEP
     if rows.any():

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .._display import progress_bar
-from ..errors import InputError, UnknownNameError
+from ..base.display import progress_bar
+from ..base.errors import InputError, UnknownNameError
 from .completion import devices
 from .grammar import jobs_option, json_option
 from .logs import log_options, logs_of
@@ -72,9 +72,9 @@ def validate(
 
 def _tables(logs: Sequence[NcclLog], gpu: str | None, node: str | None) -> dict[str, pd.DataFrame]:
     """The rows of logs, as the table they belong to; raises InputError."""
+    from ..base.catalog import names
     from ..calibration.network_files import COLLECTIVES
     from ..calibration.run import own_node
-    from ..catalog import names
     from ..validation.devices import device_name
 
     if not logs:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from .._quick import quick
-from ..mesh import Mesh
+from ..base.quick import quick
 from ..network import KINDS
 from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Tokens
+from ..program.mesh import Mesh
 from .timeline import Label
 
 #: What timelines call copies, by direction.

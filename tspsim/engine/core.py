@@ -10,9 +10,9 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from .._collector import no_collection
-from .._memory import Itself
-from ..errors import TspsimError
+from ..base.collector import no_collection
+from ..base.errors import TspsimError
+from ..base.memo import Itself
 from ..network import Cluster
 from .assignment import Assignment, Cost
 from .ranks import Machine

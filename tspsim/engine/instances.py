@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mesh import Mesh
 from ..network import (
     Cluster,
     ExpertExchange,
@@ -28,6 +27,7 @@ from ..network import (
     waiting,
 )
 from ..network.symmetry import surroundings
+from ..program.mesh import Mesh
 from .assignment import COPY_KINDS, Template
 from .folding import row_bytes
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once
-from ..errors import TspsimError
-from ..mesh import Mesh
+from ..base.errors import TspsimError
+from ..base.memo import once
 from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from ..program.mesh import Mesh
 from .assignment import Content, Cost, Template, Templates, content
 from .ranks import ReadyInstruction
 from .timeline import ON_HOST, Label, Labels

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._quick import replace
+from ..base.quick import replace
 from ..network import Cluster
 from ..program import Instruction, Program, Repeat
 from .assignment import Assignment, Content, Cost, content

@@ -15,8 +15,8 @@ from itertools import chain, count
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once
-from ..errors import TspsimError
+from ..base.errors import TspsimError
+from ..base.memo import once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..description import describe_cluster
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.units import several
 from ..hardware import Device, load_device
 from ..network import Cluster, build_cluster
-from ..question import in_islands, measured_between, with_faults
-from ..result import PlanResult
 from ..scenario import Faults
-from ..units import several
+from ..step.description import describe_cluster
+from ..step.question import in_islands, measured_between, with_faults
+from ..step.result import PlanResult
 from .asked import Ask, Paces, checked_sizes, jobs_of
 from .clock import Fleet
 from .failing import Failing
@@ -42,7 +42,7 @@ def answer(
     question
         What :func:`tspsim.fleet.load` returns.
     ask
-        Answers the scenario of one job: :func:`tspsim.answer.simulate`.
+        Answers the scenario of one job: :func:`tspsim.answer.kinds.simulate`.
     every_job_step
         Launch the real steps of jobs that met on links together, and say what they come to beside the rule.
     progress

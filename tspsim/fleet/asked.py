@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InfeasibleError, InputError
+from ..base.errors import InfeasibleError, InputError
+from ..base.units import WITH_UNITS
 from ..hardware import Device
-from ..result import PlanResult, Result
 from ..scenario import Scenario, load
-from ..units import WITH_UNITS
+from ..step.result import PlanResult, Result
 from .failure_keys import OrdinaryCheckpoints
 from .jobs import FleetJob, JobPace
 from .logs import Log, read

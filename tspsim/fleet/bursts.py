@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import cast
 
-from .._memory import once
+from ..base.memo import once
 from ..engine.core import Submission
 from ..engine.ranks import ReadyInstruction, SimulatedDevice
 from ..engine.system import SimulatedRank

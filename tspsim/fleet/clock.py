@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import simpy
 
-from ..errors import TspsimError
+from ..base.errors import TspsimError
 from .desk import JobDispatcher, Running
 from .jobs import FleetJob, JobPace
 from .life import OF_NODES, SLOWER, Life, Series, Spells

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from math import inf
 
-from ..errors import TspsimError
+from ..base.errors import TspsimError
 from .jobs import FleetJob
 from .nodes import Nodes
 from .waiting import Waiting

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .. import catalog
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
+from ..base.units import Count, PositiveNumber, Quantity, Seconds
 from ..scenario.section import Name, Prose, Section, refuse
-from ..units import Count, PositiveNumber, Quantity, Seconds
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("30 days", "4 h"))]
 #: Failures per 1,000 node-days, as operators publish them.

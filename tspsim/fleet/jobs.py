@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from ..result import PlanResult
+from ..step.result import PlanResult
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import catalog
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
 from ..scenario.cluster import ClusterInline
 from ..scenario.loading import asks_for_jobs, read, read_text, with_known_parts
 from ..scenario.question import origin_of

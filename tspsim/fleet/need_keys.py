@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, StrictBool, model_validator
 
+from ..base.units import PositiveNumber, Quantity
 from ..scenario import ClusterInline, Prices
 from ..scenario.section import Section, refuse
-from ..units import PositiveNumber, Quantity
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("80 days", "2 h"))]
 #: Draws of one question at most.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..units import duration
+from ..base.units import duration
 from .need_keys import Needs
 from .result import FleetAnswer
 

@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import simpy
 
-from ..costs import Costs
 from ..engine.assignment import Assignment, Cost
 from ..engine.core import Engine, Interference
-from ..mesh import Mesh
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..parallel import axes_of, build_mesh, scheme_of, write_program
-from ..question import Question, look_up
-from ..simulation import scheduled
+from ..program.mesh import Mesh
+from ..step.costs import Costs
+from ..step.question import Question, look_up
+from ..step.simulation import scheduled
 from .asked import own_scenario
 from .bursts import StepGraph, beside, graph_of
 from .clock import Fleet, RunningJob

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
-from ..errors import TspsimError
+from ..base.errors import TspsimError
 from ..network import Cluster
 
 

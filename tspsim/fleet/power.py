@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..hardware import Device
 from .clock import Fleet, RunningJob
 from .jobs import FleetJob

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ..base.strict import OneOrSeveral
+from ..base.units import Quantity, UsdPerKilowattHour, Watts
 from ..scenario.section import Section, refuse
-from ..strict import OneOrSeveral
-from ..units import Quantity, UsdPerKilowattHour, Watts
 
 PositiveWatts = Annotated[float, Quantity("W", positive=True, examples=("1.2 MW", "800 kW"))]
 HOURS = 24

@@ -20,16 +20,16 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from .. import catalog
-from ..errors import did_you_mean, shorten
+from ..base import catalog
+from ..base.errors import did_you_mean, shorten
+from ..base.strict import OneOrSeveral
+from ..base.units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
 from ..scenario import ClusterInline, Plan, Prices, Workload
 from ..scenario.loop import Loop
 from ..scenario.question import origin_of
 from ..scenario.section import Name, Prose, Section, refuse
 from ..scenario.traffic import Traffic
-from ..strict import OneOrSeveral
 from ..traffic import ARRIVALS, Arrivals, OneKind
-from ..units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
 from . import durations, placements, schedulers
 from .durations import DURATIONS, Durations
 from .failure_keys import FailureKeys, Maintenance

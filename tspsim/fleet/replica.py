@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .._memory import once
-from ..errors import InputError
-from ..result import PlanResult
+from ..base.errors import InputError
+from ..base.memo import once
 from ..scenario import Scenario
 from ..scenario.traffic import Slo, Traffic
+from ..step.result import PlanResult
 from ..traffic import ARRIVALS
 from .asked import Paces, best_of, own_scenario
 from .jobs import FleetJob, JobPace

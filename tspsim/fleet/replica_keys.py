@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from ..base.strict import OneOrSeveral
+from ..base.units import PositiveNumber, Quantity, Seconds
 from ..scenario.section import Section, refuse
-from ..strict import OneOrSeveral
 from ..traffic import OneKind
-from ..units import PositiveNumber, Quantity, Seconds
 from .autoscalers import AUTOSCALERS, Autoscaler
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True, examples=("1 min", "30 s"))]

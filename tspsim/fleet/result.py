@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._display import html_table
-from ..result import Result
-from ..units import duration, percent
+from ..base.display import html_table
+from ..base.units import duration, percent
+from ..step.result import Result
 from .question import FleetQuestion
 
 if TYPE_CHECKING:

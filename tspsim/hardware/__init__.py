@@ -1,6 +1,6 @@
 """Devices: their facts, and what one operator costs on them (pure functions of shape; no clock)."""
 
-from ..provenance import Provenance
+from ..base.provenance import Provenance
 from . import prices
 from .device import Device, load_device
 from .limits import Estimate

@@ -11,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from tspsim import catalog
-from tspsim.strict import Strict
-from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
+from tspsim.base import catalog
+from tspsim.base.strict import Strict
+from tspsim.base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
 
 from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, OverlapSlowdown, Prices, Sourced, Sustained
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tspsim._memory import Itself
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base.errors import InputError, UnknownNameError
+from tspsim.base.memo import Itself
+from tspsim.base.provenance import Provenance
 from tspsim.operators import DTYPES, Operator, element_bytes
-from tspsim.provenance import Provenance
 
-from .._memory import once
+from ..base.memo import once
 from . import moe, step
 from .facts import DeviceFacts
 from .families import FAMILIES

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tspsim.errors import InputError
-from tspsim.provenance import Provenance
+from tspsim.base.errors import InputError
+from tspsim.base.provenance import Provenance
 
-from .._memory import once
+from ..base.memo import once
 from .kernels import PEAK_OF
 
 if TYPE_CHECKING:

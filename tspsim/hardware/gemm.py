@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .limits import DeviceLimits, Parameter, ceil, cost_of_p_norm, maximum, minimum
 
 #: Letters of the formula: (default, lowest, highest) and what each means.

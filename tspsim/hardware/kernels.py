@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.operators import kindred_of
 
 from .families import FAMILIES

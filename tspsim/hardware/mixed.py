@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .device import Device
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tspsim.errors import TspsimError
+from tspsim.base.errors import TspsimError
+from tspsim.base.registry import installed, load
 from tspsim.operators import Operator
-from tspsim.registry import installed, load
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .limits import Estimate
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 _MAY_BE_ZERO = frozenset(
     {"rows", "columns", "causal", "choice", "longest", "prompts", "pairs", "touched", "gated", "elsewhere"}

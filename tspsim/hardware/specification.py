@@ -10,9 +10,18 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
+from tspsim.base.strict import Strict
+from tspsim.base.units import (
+    BytesPerSecond,
+    FlopsPerSecond,
+    Hertz,
+    PositiveBytes,
+    PositiveCount,
+    Seconds,
+    UsdPerHour,
+    Watts,
+)
 from tspsim.operators import DTYPES
-from tspsim.strict import Strict
-from tspsim.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Seconds, UsdPerHour, Watts
 
 from .families import FAMILIES
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from ..description import describe_cluster, describe_model, provenance
-from ..question import Question
-from ..result import Result
-from ..statements import defaults_in_words
+from ..step.description import describe_cluster, describe_model, provenance
+from ..step.question import Question
+from ..step.result import Result
+from ..step.statements import defaults_in_words
 from .iteration import run_plan
 
 Progress = Callable[[str, float], None]

@@ -1,6 +1,6 @@
 """Ceilings of an iteration: its parts follow each other, so that what each takes at least adds up.
 
-With rollouts of n tokens at most, and the floors of :mod:`tspsim.bound`,
+With rollouts of n tokens at most, and the floors of :mod:`tspsim.step.bound`,
 
     rollout ≥ max(FLOPs of all prompts and answers on the GPUs that generate,
                   (n − 1) · a decoding step of one sequence alone)
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..bound import Bounds, Floor, PlanBound, plan_bound, served_bound
-from ..errors import InputError
-from ..question import Question
-from ..simulation import scheduled
+from ..base.errors import InputError
+from ..step.bound import Bounds, Floor, PlanBound, plan_bound, served_bound
+from ..step.question import Question
+from ..step.simulation import scheduled
 from .parts import LoopParts
 
 

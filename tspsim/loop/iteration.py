@@ -18,18 +18,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .._memory import once
-from ..description import cost_of, too_large
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
+from ..base.units import duration, gib, percent
 from ..network import KINDS
 from ..parallel import Plan
 from ..parallel.reshard import WAYS, ReshardLayout
-from ..question import Question
-from ..result import Memory, PlanResult, Range
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
-from ..simulation import run_plan as run_step
-from ..units import duration, gib, percent
+from ..step.description import cost_of, too_large
+from ..step.question import Question
+from ..step.result import Memory, PlanResult, Range
+from ..step.simulation import run_plan as run_step
 from .parts import LoopParts
 from .reshard import Reshard, fetched, gathered, layout_of
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._memory import once
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
 from ..network import Cluster
-from ..question import Lookups, Question, look_up, own_gpus, replica_of
 from ..scenario import Plan, Scenario
 from ..scenario.loop import Loop, Rollout
 from ..scenario.traffic import Traffic
 from ..scenario.workload import Workload
+from ..step.question import Lookups, Question, look_up, own_gpus, replica_of
 from ..traffic import ARRIVALS
 
 #: Keys of a plan that a forward pass has no use for.

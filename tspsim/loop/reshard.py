@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.errors import InputError
 from ..engine.assignment import Assignment
 from ..engine.core import Engine
-from ..errors import InputError
-from ..mesh import Mesh
 from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
 from ..parallel.reshard import AXES, WAYS, ReshardLayout
 from ..program import Collective, Program
+from ..program.mesh import Mesh
 
 __all__ = ["WAYS", "Reshard", "fetched", "gathered", "reshard"]
 

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 
-from .._memory import once
+from ..base.memo import once
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
 from .formats import BF16, Formats, WeightClass
 from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention

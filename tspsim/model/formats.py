@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from .._memory import once
+from ..base.memo import once
 from ..operators import weight_bytes
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tspsim.errors import InputError, UnitError, did_you_mean, shorten
-from tspsim.units import parse
+from tspsim.base.errors import InputError, UnitError, did_you_mean, shorten
+from tspsim.base.units import parse
 
 from . import zaya
 from .architecture import Architecture

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .._memory import once, remembered
-from .._quick import replace
+from ..base.memo import once, remembered
+from ..base.quick import replace
 from ..operators import Attention, Computes, Gemm, LatentPrefill, MemoryBound, Operator, Role, element_bytes
 from .architecture import Architecture
 from .parts import Block

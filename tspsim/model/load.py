@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 
 from .architecture import Architecture
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._memory import once
+from ..base.memo import once
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, MemoryBound, Role, element_bytes
 from .architecture import Architecture
 from .parts import Experts

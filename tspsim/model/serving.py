@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._memory import once
+from ..base.memo import once
 from ..operators import Attention, Gemm, LatentPrefill, Operator, ShortConvolution
 from .attention import AttentionKind
 from .attention.latent import Latent

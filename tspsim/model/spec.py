@@ -22,9 +22,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tspsim.base.strict import OneOf
+from tspsim.base.units import Count, PositiveCount
 from tspsim.operators import DTYPES
-from tspsim.strict import OneOf
-from tspsim.units import Count, PositiveCount
 
 from .architecture import Architecture
 from .attention import ATTENTION_KINDS, GROUPED

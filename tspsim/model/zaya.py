@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 FAMILY = "zaya"
 #: Kinds of layers by what their attention sees.

@@ -12,12 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .. import catalog
-from .._memory import MOST, BoundedCache
-from ..errors import InputError, UnknownNameError
-from ..registry import changes
-from ..strict import Strict
-from ..units import BytesPerSecond, PositiveCount, Seconds
+from ..base import catalog
+from ..base.errors import InputError, UnknownNameError
+from ..base.memo import MOST, BoundedCache
+from ..base.registry import changes
+from ..base.strict import Strict
+from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .joined import Joined
 from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, Sourced
 

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ..strict import Strict
-from ..units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
+from ..base.strict import Strict
+from ..base.units import BytesPerSecond, PositiveBytes, PositiveCount, Seconds
 from .kinds import KINDS
 
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]

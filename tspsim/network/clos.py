@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once, remembered
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once, remembered
 from .graphs import BANDWIDTH, KIND, LATENCY, folded_clos
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import BoundedCache, once
-from ..errors import InputError, UnknownNameError, shorten
+from ..base.errors import InputError, UnknownNameError, shorten
+from ..base.memo import BoundedCache, once
 from .clos import Clos
 from .graphs import BANDWIDTH, KIND, LATENCY, read_only
 from .layout import Layout
@@ -26,7 +26,7 @@ MOST_KEPT = 65_536
 if TYPE_CHECKING:
     import networkx as nx
 
-    from ..provenance import Provenance
+    from ..base.provenance import Provenance
     from .islands import Islands
     from .specs import FabricSpec, NodeSpec
 

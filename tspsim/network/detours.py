@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UnreachableError
+from ..base.errors import UnreachableError
 
 if TYPE_CHECKING:
     from .layout import Layout

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import InputError, shorten
+from ..base.errors import InputError, shorten
 from .cluster import Cluster
 
 if TYPE_CHECKING:

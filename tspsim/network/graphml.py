@@ -6,8 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog
-from ..errors import InputError, shorten
+from ..base import catalog
+from ..base.errors import InputError, shorten
 from .cluster import Cluster
 from .graphs import KIND
 from .own import with_graph

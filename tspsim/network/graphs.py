@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._memory import remembered
-from ..errors import InputError, shorten
-from ..units import parse
+from ..base.errors import InputError, shorten
+from ..base.memo import remembered
+from ..base.units import parse
 
 if TYPE_CHECKING:
     import networkx as nx

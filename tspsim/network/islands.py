@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._memory import once
+from ..base.memo import once
 
 if TYPE_CHECKING:
     from .specs import FabricSpec

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import PydanticCustomError, core_schema
 
-from ..errors import UnknownNameError, shorten
+from ..base.errors import UnknownNameError, shorten
 from .wiring import TOPOLOGIES
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..base.registry import Registry
 from ..program import RING_SHIFT as SHIFT
-from ..registry import Registry
 
 
 @dataclass(frozen=True, slots=True)

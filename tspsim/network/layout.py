@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._memory import once
+from ..base.memo import once
 from .clos import Clos
 from .detours import around, crosses, inside_detours
 from .routing import SPREAD, Flows, Routing

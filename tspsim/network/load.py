@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .. import catalog
-from .._memory import MOST, BoundedCache
-from ..errors import InputError, UnknownNameError, shorten
-from ..registry import changes
+from ..base import catalog
+from ..base.errors import InputError, UnknownNameError, shorten
+from ..base.memo import MOST, BoundedCache
+from ..base.registry import changes
 from .cluster import Cluster
 from .graphml import with_topology
 from .joining import with_islands

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, UnknownNameError, shorten
+from ..base.errors import InputError, UnknownNameError, shorten
 from .cluster import Cluster
 from .graphs import BETWEEN, INSIDE, KIND, Link, links_of
 from .wiring import OWN

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..registry import Registry
+from ..base.registry import Registry
 from .clos import Clos
 from .even import evenly
 

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from ..errors import InputError
+from ..base.errors import InputError
 
 #: The activities that use one resource, and the share each takes at full speed.
 Row = list[tuple[int, float]]

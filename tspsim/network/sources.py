@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..provenance import Provenance
+from ..base.provenance import Provenance
 
 if TYPE_CHECKING:
     from .calibration import BetweenNodes, Curve, CustomAllReduce

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, Self, TypeVa
 
 from pydantic import Field, model_validator
 
-from ..errors import InputError
-from ..strict import Strict
-from ..units import BytesPerSecond, PositiveCount, Seconds
+from ..base.errors import InputError
+from ..base.strict import Strict
+from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .calibration import Basis, BetweenNodes, Curve, CustomAllReduce, ExpertCurve, FabricFactors, Fraction, Kind
 from .graphs import Link, links_of
 from .joined import Joined

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import simpy
 
-from .._memory import once
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
 from .cluster import Cluster
 from .fluid import Calendar, Channel, Fluid, Transfer
 

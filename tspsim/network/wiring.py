@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once, remembered
-from ..errors import InputError, shorten
-from ..registry import Registry
-from ..units import parse
+from ..base.errors import InputError, shorten
+from ..base.memo import once, remembered
+from ..base.registry import Registry
+from ..base.units import parse
 from .graphs import BANDWIDTH, KIND, LATENCY, Link, Vertex, full_mesh, joined, links_of, number, switched, torus
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._quick import quick
+from ..base.quick import quick
 from .base import BehindCache, Computes, Operator, Role, first_of
 from .dtypes import element_bytes
 from .memory_bound import MemoryBound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .._quick import quick
+from ..base.quick import quick
 from .base import Computes, Operator, Role
 from .dtypes import element_bytes
 

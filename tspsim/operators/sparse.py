@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._quick import quick
+from ..base.quick import quick
 from .base import Operator, Role, first_of
 from .dtypes import element_bytes
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..base.registry import Registry
 from ..operators import Computes, MemoryBound, Operator, Role
-from ..registry import Registry
 from .sought import SOUGHT, Sought, trains
 
 #: Scales of blocks of 128 elements in fp32 (DeepSeek-V3, §3.3.2), beside one byte an element.

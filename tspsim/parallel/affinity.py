@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .routing import ExpertRouting
 
 #: Layers whose transitions are averaged: a map follows the map before it.

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._memory import remembered
-from ..errors import TspsimError
-from ..registry import Registry
+from ..base.errors import TspsimError
+from ..base.memo import remembered
+from ..base.registry import Registry
 from .routing import ExpertRouting
 from .sought import SOUGHT, sought_objects
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
+from ..base.units import gib
 from ..model.attention import CacheUse
 from ..steps import PREFILL_STEP, Load, Streams
 from ..steps.batch import dealt
-from ..units import gib
 from . import served
 from .decode import ContextShare
 from .job import Job

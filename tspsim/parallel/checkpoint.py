@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..registry import Registry
+from ..base.registry import Registry
 from .sought import ANOTHER_QUESTION, SOUGHT, Sought, trains
 
 

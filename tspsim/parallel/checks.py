@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..operators import element_bytes
 from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS

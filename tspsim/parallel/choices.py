@@ -1,15 +1,15 @@
 """What of a schedule is chosen for the machine where a plan leaves it open, and the values worth a look.
 
-A choice changes when bytes move and over which links, never how many. :mod:`tspsim.tuning` runs the options and takes
-the fastest that fits, as a collective library's tuner does with algorithms; the planner looks at all of them.
+A choice changes when bytes move and over which links, never how many. :mod:`tspsim.step.tuning` runs the options and
+takes the fastest that fits, as a collective library's tuner does with algorithms; the planner looks at all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .._quick import replace
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.quick import replace
 from .choice import Choice
 from .job import Job
 from .plan import Plan

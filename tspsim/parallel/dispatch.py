@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..base.registry import Registry
 from ..model import Experts
 from ..network import places_reached
-from ..registry import Registry
 from .routing import ExpertRouting
 from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, spreads_experts, with_experts
 

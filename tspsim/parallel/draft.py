@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..base.registry import Registry
 from ..model import Architecture, Block
-from ..registry import Registry
 
 
 def dense(model: Architecture) -> Block:

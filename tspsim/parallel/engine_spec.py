@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field, PositiveInt, StrictBool, field_valid
 from pydantic_core import PydanticCustomError
 
 from tspsim import operators
-from tspsim.provenance import Provenance
-from tspsim.units import Bytes, PositiveCount, Seconds, duration, gib
+from tspsim.base.provenance import Provenance
+from tspsim.base.units import Bytes, PositiveCount, Seconds, duration, gib
 
 from .paces import ROUTED, Pace
 from .serving_engine import (

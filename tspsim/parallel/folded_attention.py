@@ -3,7 +3,7 @@ its own tokens; and the same backward, where dK, dV and the weights' gradients g
 
 from __future__ import annotations
 
-from .._quick import replace
+from ..base.quick import replace
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from . import folded_weights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._quick import replace
+from ..base.quick import replace
 from ..model.layer import LayerShard, gradients
 from ..operators import Operator
 from .builder import ProgramBuilder

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from .._memory import knowing, once
-from .._quick import replace
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import knowing, once
+from ..base.quick import replace
 from ..model import Architecture, Block
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._memory import remembered
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import remembered
+from ..base.registry import Registry
 from ..model import Architecture
-from ..registry import Registry
 from .sought import SOUGHT, Sought, of_lengths
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from .._quick import replace
-from ..errors import InputError
-from ..mesh import Mesh
+from ..base.errors import InputError
+from ..base.quick import replace
+from ..program.mesh import Mesh
 from .lengths import sequence_groups
 from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .registries import mesh_axes

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import NamedTuple
 
-from .._memory import remembered
-from ..errors import TspsimError
-from ..registry import Registry
+from ..base.errors import TspsimError
+from ..base.memo import remembered
+from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
 from .sought import SOUGHT, Sought, of_lengths, serves, trains
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields
 from math import gcd
 from typing import Any
 
-from .._memory import once
-from .._quick import replace
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
+from ..base.quick import replace
 from ..model import Architecture
 from ..network import Routing
 from .balance import BUSIEST, Balance
@@ -113,8 +113,8 @@ class Plan:
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
     open
-        Names of switches above that are not stated: :mod:`tspsim.tuning` chooses them for the cluster. Until then they
-        stand at the published schedule.
+        Names of switches above that are not stated: :mod:`tspsim.step.tuning` chooses them for the cluster. Until then
+        they stand at the published schedule.
     chosen
         Names of those that were chosen so.
     expert_owners

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from .._memory import remembered
-from ..registry import Registry
+from ..base.memo import remembered
+from ..base.registry import Registry
 from .sought import SOUGHT, Sought, trains
 
 #: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..registry import Registry
+from ..base.registry import Registry
 
 if TYPE_CHECKING:
     from .context.method import ContextMethod

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
-from ..registry import Registry
+from ..base.registry import Registry
 
 #: Dimensions of ranks, outermost first: replicas; stages that generation keeps apart, and those it joins; tensor shards
 #: likewise.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..registry import Registry
+from ..base.registry import Registry
 from .plan import Plan
 from .sought import ANOTHER_MODEL, SOUGHT, Sought
 

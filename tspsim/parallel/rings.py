@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._memory import remembered
+from ..base.memo import remembered
 from ..network import hamiltonian_cycles
 from ..program import RING_SHIFT
 from .builder import ProgramBuilder

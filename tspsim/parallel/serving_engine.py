@@ -15,7 +15,7 @@ from enum import Enum
 from math import ceil, lcm, log2
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .._memory import remembered
+from ..base.memo import remembered
 from ..model.attention import MOST_DECODED, decoded
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role

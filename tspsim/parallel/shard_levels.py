@@ -18,7 +18,7 @@ less state than hybrid sharding, which divides all three among g. Without a fast
 
 from __future__ import annotations
 
-from ..units import PositiveCount
+from ..base.units import PositiveCount
 from .builder import ProgramBuilder
 from .choice import Option
 from .job import Job

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..base.registry import Registry
 from ..model import Architecture
-from ..registry import Registry
 
 if TYPE_CHECKING:
     from .job import Job

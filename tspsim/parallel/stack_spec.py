@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, StrictBool
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
-from tspsim.provenance import Provenance
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
+from tspsim.base.provenance import Provenance
+from tspsim.base.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 from tspsim.steps import Step
-from tspsim.units import FlopsPerSecond, PositiveCount, Seconds, duration, flops
 
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec

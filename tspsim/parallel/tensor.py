@@ -16,9 +16,9 @@ from typing import Any
 
 from pydantic import StrictBool
 
+from ..base.units import PositiveCount
 from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
-from ..units import PositiveCount
 from . import expert, expert_fused, expert_serving, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
 from .choice import Choice, Option

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from ..base.units import PositiveCount
 from ..model.layer import LayerShard
 from ..steps import STEPS, Step
-from ..units import PositiveCount
 from .builder import ProgramBuilder
 from .choice import Option
 from .decode import ContextShare, draft_pool, expert_pool, host_attention, host_caches, index_exchange

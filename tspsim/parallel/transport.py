@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._quick import replace
+from ..base.quick import replace
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from .._memory import once
+from ..base.memo import once
 from ..model import Architecture
 from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step

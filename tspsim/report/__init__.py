@@ -1,6 +1,6 @@
 """What people look at: the offline HTML report, the table on the terminal, the trace for Perfetto.
 
-Everything here reads a :class:`tspsim.result.Result` and changes nothing in it. The functions load what they
+Everything here reads a :class:`tspsim.step.result.Result` and changes nothing in it. The functions load what they
 need (Jinja2, numpy, rich, the plotly bundle) when they are called, so that importing this package costs
 nothing.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tspsim.result import Result
+    from tspsim.step.result import Result
 
 __all__ = ["render", "table", "write_memo", "write_report", "write_trace"]
 
@@ -42,7 +42,7 @@ def write_report(result: Result, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from tspsim.files import atomic_write
+    from tspsim.base.files import atomic_write
 
     from .pages import render
 
@@ -57,7 +57,7 @@ def write_trace(result: Result, path: Path) -> None:
     InputError
         The file cannot be written.
     """
-    from tspsim.files import atomic_write
+    from tspsim.base.files import atomic_write
 
     from .trace import chunks
 

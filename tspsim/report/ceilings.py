@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tspsim.units import GIB, flops, millions
+from tspsim.base.units import GIB, flops, millions
 
 from .numbers import seconds
 from .tables import add_row, empty_table
@@ -12,7 +12,7 @@ from .tables import add_row, empty_table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tspsim.bound import Bounds
+    from tspsim.step.bound import Bounds
 
 #: Of a serving step, whose blocks alone nobody asks about.
 _SERVED = "step at least"
@@ -24,7 +24,7 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
     from rich.padding import Padding
     from rich.text import Text
 
-    from tspsim.bound import LIMITS
+    from tspsim.step.bound import LIMITS
 
     head = f"{bounds.scenario}: {bounds.workload}, on {bounds.gpus:,} {bounds.device}"
     table = empty_table(())

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tspsim.cells import flat
-from tspsim.errors import printable
-from tspsim.units import GIB, compact, percent
+from tspsim.base.errors import printable
+from tspsim.base.units import GIB, compact, percent
+from tspsim.step.cells import flat
 
 from . import requests, served
 from .numbers import seconds
@@ -18,7 +18,7 @@ from .view import dollars_per_million_tokens, in_dollars
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tspsim.result import PlanResult, Result
+    from tspsim.step.result import PlanResult, Result
     from tspsim.studies.purchase.row import Row as OfferRow
 
 

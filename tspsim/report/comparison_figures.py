@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from tspsim.base.units import compact, digits, percent
 from tspsim.studies.front import front_of
-from tspsim.units import compact, digits, percent
 
 from .figures import ACCENT, ALARM, LEGEND, QUIET, bars, category_axis, value_axis
 from .fronts import FrontLine, Marks, front_figure

@@ -7,11 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write, zipped
+from tspsim.base.files import atomic_write, zipped
+from tspsim.base.units import chance, compact, digits, gib, percent
 from tspsim.studies.purchase.costs import BASES, STATED
 from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.studies.purchase.verdict import ceiling, level, mixed_bases
-from tspsim.units import chance, compact, digits, gib, percent
 
 from . import comparison_figures as figures
 from . import requests
@@ -27,7 +27,7 @@ from .pages import render
 from .served import timed
 
 if TYPE_CHECKING:
-    from tspsim.result import PlanResult, Result
+    from tspsim.step.result import PlanResult, Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.row import Row as OfferRow
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tspsim.base.units import chance
 from tspsim.studies.purchase.verdict import compared, turns
-from tspsim.units import chance
 
 from . import comparison_figures as figures
 from .comparison_terms import SIDES, UNCERTAINTY, sides, uncertainty
@@ -15,7 +15,7 @@ from .memo.sheet import section
 from .serving import adapter, compare_page
 
 if TYPE_CHECKING:
-    from tspsim.result import Result
+    from tspsim.step.result import Result
     from tspsim.studies.purchase.decision import Decision
 
 

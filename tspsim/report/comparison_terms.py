@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tspsim.base.units import chance, compact, digits, percent
 from tspsim.steps import STEPS
 from tspsim.studies.purchase.costs import BASES
 from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.studies.purchase.verdict import likely_changes
-from tspsim.units import chance, compact, digits, percent
 
 from .numbers import plain, seconds
 from .sections.assumptions import told
@@ -19,8 +19,8 @@ from .tables import add_row, empty_table
 if TYPE_CHECKING:
     from rich.table import Table as RenderableTable
 
-    from tspsim.result import Result
     from tspsim.scenario.project import Project
+    from tspsim.step.result import Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.likely import Likely
     from tspsim.studies.purchase.row import Row as OfferRow

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tspsim.errors import printable, shorten
+from tspsim.base.errors import printable, shorten
 
 if TYPE_CHECKING:
-    from tspsim.result import Result
+    from tspsim.step.result import Result
 
 #: Sections of a scenario that say what is asked; the cluster is what comparisons are for, but for its GPUs.
 ASKED = ("workload", "traffic", "loop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..units import duration, percent, several
+from ..base.units import duration, percent, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..units import duration, several
+from ..base.units import duration, several
 from .figures import LEGEND, plan_colour
 from .node_slots import slots
 from .numbers import label

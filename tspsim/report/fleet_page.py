@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..units import duration, percent, several
+from ..base.units import duration, percent, several
 from .figures import LEGEND, bars, bars_layout, plan_colour, value_axis
 from .fleet import notes_of
 from .fleet_gantt import TEMPLATE as NODES

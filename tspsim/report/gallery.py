@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tspsim.answer import simulate
-from tspsim.cells import Cell
-from tspsim.description import describe_cluster
-from tspsim.files import atomic_write
+from tspsim.answer.kinds import simulate
+from tspsim.base.files import atomic_write
+from tspsim.base.units import compact, percent
 from tspsim.fleet import FleetAnswer
-from tspsim.result import PlanResult, Result
 from tspsim.scenario import Scenario, load
+from tspsim.step.cells import Cell
+from tspsim.step.description import describe_cluster
+from tspsim.step.result import PlanResult, Result
 from tspsim.studies.axes import choose
 from tspsim.studies.best_plans import with_best
 from tspsim.studies.planner import Planned, Planner, load_planned, planner_of
 from tspsim.studies.purchase import decide
 from tspsim.studies.purchase.offers import expand
 from tspsim.studies.table import Table, make_columns, numbers_of
-from tspsim.units import compact, percent
 
 from . import worth
 from .comparison import slug

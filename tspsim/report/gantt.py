@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tspsim.engine.timeline import ON_HOST
-from tspsim.result import PlanResult, RankClass
+from tspsim.step.result import PlanResult, RankClass
 
 from .view import View
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import shorten
-from ..files import atomic_write
+from ..base.errors import shorten
+from ..base.files import atomic_write
+from ..base.units import duration, percent
 from ..traces.kinds import KINDS
 from ..traces.lay import Laid
 from ..traces.learned import Follows
-from ..units import duration, percent
 from .figures import LEGEND, colours
 from .numbers import label
 from .page import render_sections

@@ -11,17 +11,17 @@ from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tspsim._display import ShownPlans
-from tspsim.bound import Bounds
-from tspsim.files import atomic_write
-from tspsim.result import PlanResult, Result
+from tspsim.base.display import ShownPlans
+from tspsim.base.files import atomic_write
+from tspsim.base.units import compact, percent
+from tspsim.step.bound import Bounds
+from tspsim.step.result import PlanResult, Result
 from tspsim.studies.planner.answer import Planned
 from tspsim.studies.planner.offers import OffersPlanned
 from tspsim.studies.planner.service_answer import ServicePlanned
 from tspsim.studies.planner.traffic_answer import TrafficPlanned
 from tspsim.studies.sizing import Sizing
 from tspsim.studies.table import Table
-from tspsim.units import compact, percent
 from tspsim.validation.run import Validation
 
 from . import (

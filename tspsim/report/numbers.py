@@ -1,4 +1,4 @@
-"""Values of any kind as the report spells them; quantities are spelled in :mod:`tspsim.units`."""
+"""Values of any kind as the report spells them; quantities are spelled in :mod:`tspsim.base.units`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
-from tspsim.units import compact, duration
+from tspsim.base.units import compact, duration
 
 
 def seconds(time_s: float) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
-from tspsim.units import compact
+from tspsim.base.files import atomic_write
+from tspsim.base.units import compact
 
 from .comparison import slug
 from .numbers import seconds

@@ -9,9 +9,9 @@ from contextvars import ContextVar
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from tspsim.result import Result
+from tspsim.step.result import Result
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .sections import SECTIONS
 from .view import RankedView
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from tspsim.result import Result
+from tspsim.step.result import Result
 
 if TYPE_CHECKING:
     from tspsim.fleet import FleetAnswer

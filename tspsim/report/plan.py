@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tspsim.units import GIB, compact, gib, percent
+from tspsim.base.units import GIB, compact, gib, percent
 
 from .numbers import seconds
 from .plan_names import legend
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tspsim.result import PlanResult
+    from tspsim.step.result import PlanResult
     from tspsim.studies.planner import Planned
     from tspsim.studies.planner.found import Found
     from tspsim.studies.planner.limits import Lean

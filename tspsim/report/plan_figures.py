@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from tspsim.units import GIB, compact
+from tspsim.base.units import GIB, compact
 
 from .figures import ACCENT, ALARM, bars, bars_layout, value_axis
 from .fronts import FrontLine, Marks, front_figure

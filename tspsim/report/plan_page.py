@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
-from tspsim.simulation import simulate
-from tspsim.units import compact, gib, percent
+from tspsim.base.files import atomic_write
+from tspsim.base.units import compact, gib, percent
+from tspsim.step.simulation import simulate
 
 from . import plan_figures as figures
 from .numbers import seconds

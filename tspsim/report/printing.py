@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tspsim.errors import InputError
-from tspsim.files import replacing
+from tspsim.base.errors import InputError
+from tspsim.base.files import replacing
 
 #: Programs that print a page without a window, as they are called on the path; CHROMIUM names another one.
 BROWSERS = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tspsim.result import PlanResult, Result
+from tspsim.base.units import compact, digits, percent, share_beside
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import figures, interval, tied
-from tspsim.units import compact, digits, percent, share_beside
+from tspsim.step.result import PlanResult, Result
 
 from .numbers import seconds
 from .tables import add_refused, add_row, empty_table

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tspsim.result import PlanResult
-from tspsim.units import compact, digits, gib, percent
+from tspsim.base.units import compact, digits, gib, percent
+from tspsim.step.result import PlanResult
 
 from .numbers import seconds
 from .view import View

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tspsim.units import GIB, compact, gib
+from tspsim.base.units import GIB, compact, gib
 
 from .figures import ACCENT, value_axis
 from .fronts import FrontLine, Marks, front_figure

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tspsim.files import atomic_write
-from tspsim.units import digits, share_beside
+from tspsim.base.files import atomic_write
+from tspsim.base.units import digits, share_beside
 
 from .numbers import seconds
 from .page import render_sections

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tspsim.result import PlanResult, Result
-from tspsim.units import GIB, compact, percent
+from tspsim.base.units import GIB, compact, percent
+from tspsim.step.result import PlanResult, Result
 
 from . import served
 from .numbers import seconds

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tspsim.result import PlanResult, Result
+from tspsim.step.result import PlanResult, Result
 
 from .node_slots import slots
 

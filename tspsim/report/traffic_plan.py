@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tspsim.base.units import compact, digits, several, share_beside
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import figures, interval, tied
-from tspsim.units import compact, digits, several, share_beside
 
 from .figures import ACCENT, value_axis
 from .fronts import FrontLine, Marks, front_figure

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..base.errors import printable
 from ..calibration import Calibration
-from ..errors import printable
 from ..validation import Validation
 from .tables import add_row, empty_table
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tspsim.validation import TableOutcome, Validation
 
-from ..files import atomic_write
+from ..base.files import atomic_write
 from .figures import LEGEND
 from .numbers import label
 from .page import render_sections

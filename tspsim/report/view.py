@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tspsim.result import PlanResult, Result
+from tspsim.base.units import digits
 from tspsim.scenario.workload import Workload
+from tspsim.step.result import PlanResult, Result
 from tspsim.steps import STEPS, Load, Step
-from tspsim.units import digits
 
-from .._memory import once
+from ..base.memo import once
 
 
 @dataclass(frozen=True)

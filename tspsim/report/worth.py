@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import atomic_write
+from ..base.files import atomic_write
 
 NAME = "schemes-worth"
 #: Two gains, and the best rival's name; of a cell that has both.

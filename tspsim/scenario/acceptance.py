@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from .. import catalog
-from .._memory import remembered
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
+from ..base.memo import remembered
 from ..traffic.traces import FOLDER
 
 FILE = "acceptance.yaml"

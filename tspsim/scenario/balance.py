@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
-from ..errors import did_you_mean, shorten
+from ..base.errors import did_you_mean, shorten
 from ..parallel.balance import BALANCES, Balance, ExpertBalance
 from .section import refuse
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
-from ..errors import InputError, shorten
-from ..units import BytesPerSecond, PositiveNumber, Watts, parse
+from ..base.errors import InputError, shorten
+from ..base.units import BytesPerSecond, PositiveNumber, Watts, parse
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
 from .variation import Variation

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from ..errors import describe
+from ..base.errors import describe
 from .section import refuse
 
 #: What a single option may be in JSON.

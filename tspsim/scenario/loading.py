@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import catalog
-from ..errors import InputError, UnknownNameError, describe, shorten
-from ..units import parse
+from ..base import catalog
+from ..base.errors import InputError, UnknownNameError, describe, shorten
+from ..base.units import parse
 from .cluster import ClusterInline, Island
 from .plan import Plan
 from .question import Scenario, origin_of
@@ -77,7 +77,7 @@ def load_text(text: str, file: str | Path, overrides: Sequence[str] = ()) -> Sce
     >>> load_text("name: first", "first.yaml")
     Traceback (most recent call last):
         ...
-    tspsim.errors.InputError: first.yaml: cluster, workload and plans are required
+    tspsim.base.errors.InputError: first.yaml: cluster, workload and plans are required
     """
     return _checked(*read_text(text, file, overrides))
 

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, StrictBool, StrictInt, model_serializer
 
+from ..base.strict import OneOf
+from ..base.units import PositiveCount
 from ..parallel.reshard import INTERLEAVED, WAYS
-from ..strict import OneOf
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
-from ..units import PositiveCount
 from .engine_options import EngineOptions
 from .pools import stated
 from .section import Name, Section

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from ..errors import InputError, shorten
+from ..base.errors import InputError, shorten
 from ..parallel.sought import SOUGHT, Sought
 from .engine_options import EngineOptions
 from .loop import Rollout

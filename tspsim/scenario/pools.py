@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from ..errors import InputError
-from ..units import PositiveNumber, Seconds
+from ..base.errors import InputError
+from ..base.units import PositiveNumber, Seconds
 from .cluster import ClusterChoice
 from .engine_options import EngineOptions
 from .section import MOST_RANKS, Name, Section, refuse

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from ..units import PositiveCount, Quantity, Seconds, Usd, UsdPerKilowattHour, Watts
+from ..base.units import PositiveCount, Quantity, Seconds, Usd, UsdPerKilowattHour, Watts
 
 #: The price bases of device files, dated there, and what a machine costs that is bought.
 Basis = Literal["hyperscaler", "neocloud", "rental", "owned"]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from ..units import PositiveNumber, Quantity
+from ..base.units import PositiveNumber, Quantity
 from .section import Name, Section, refuse
 
 PositiveSeconds = Annotated[float, Quantity("s", positive=True)]

@@ -9,10 +9,10 @@ from typing import Annotated, Any, cast
 from pydantic import Field, PrivateAttr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails
 
-from .. import catalog
-from ..errors import UnknownNameError, did_you_mean, shorten
+from ..base import catalog
+from ..base.errors import UnknownNameError, did_you_mean, shorten
+from ..base.units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
 from ..steps import STEPS
-from ..units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
 from .cluster import ClusterChoice, ClusterInline, Faults
 from .loop import Loop
 from .plan import BEST, SERVING, Plan

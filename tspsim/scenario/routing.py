@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
+from ..base.strict import OneOf
 from ..network import ROUTINGS, Routing
-from ..strict import OneOf
 from .section import Section, refuse
 
 #: Draws of paths that one answer is made of, at most.

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_core import PydanticCustomError
 
-from ..strict import Strict
-from ..units import PositiveNumber
+from ..base.strict import Strict
+from ..base.units import PositiveNumber
 
 #: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
 MOST_RANKS = 2**20

@@ -23,6 +23,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from ..base.registry import Registry
+from ..base.strict import OneOf
+from ..base.units import BytesPerSecond, PositiveCount
 from ..network import ALGORITHMS, KINDS
 from ..operators.dtypes import wires
 from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
@@ -32,9 +35,6 @@ from ..parallel.dispatch import DISPATCHES, OVERLAPS
 from ..parallel.pipeline import ORDERS
 from ..parallel.recomputed import BLOCK, KEPT, RECOMPUTE_METHODS, Partly
 from ..parallel.registries import scheme_name
-from ..registry import Registry
-from ..strict import OneOf
-from ..units import BytesPerSecond, PositiveCount
 from .balance import BalanceType
 from .section import MOST_RANKS, Degree, Section, refuse
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from ..units import BytesPerSecond, PositiveBytes, Seconds
+from ..base.units import BytesPerSecond, PositiveBytes, Seconds
 from .section import Section, refuse
 
 

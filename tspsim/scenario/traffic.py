@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictInt, model_validator
 
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.units import PositiveCount, PositiveNumber, Quantity, duration
 from ..model import Architecture
 from ..traffic import (
     ARRIVALS,
@@ -30,7 +31,6 @@ from ..traffic import draw as drawn
 from ..traffic import lengths as lengths_
 from ..traffic import prefixes as prefixes_
 from ..traffic import protocols as protocols_
-from ..units import PositiveCount, PositiveNumber, Quantity, duration
 from .published import PublishedRuns
 from .section import Section, refuse
 

@@ -18,7 +18,9 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from ..errors import InputError, did_you_mean, shorten
+from ..base.errors import InputError, did_you_mean, shorten
+from ..base.strict import OneOf
+from ..base.units import Bytes, Count, PositiveCount
 from ..model import load_model
 from ..model.attention import cache_names
 from ..model.formats import WeightClass
@@ -27,10 +29,8 @@ from ..operators.dtypes import products
 from ..parallel import Unequal
 from ..parallel.draft import DRAFTS
 from ..steps import STEPS, Load, Speculation, Streams
-from ..strict import OneOf
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
-from ..units import Bytes, Count, PositiveCount
 from . import acceptance
 from .engine_options import EngineOptions
 from .section import Name, Section, refuse

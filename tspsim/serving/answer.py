@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..description import describe_cluster, describe_model, provenance
+from ..base.units import digits, duration, percent
 from ..parallel import Plan
-from ..question import FRESH, Lookups, Question
-from ..result import PlanResult, Range, Result, merit_of
 from ..scenario.traffic import Traffic
-from ..statements import announced_in_words, notes_of, of_experts_types, served_in_words
+from ..step.description import describe_cluster, describe_model, provenance
+from ..step.question import FRESH, Lookups, Question
+from ..step.result import PlanResult, Range, Result, merit_of
+from ..step.statements import announced_in_words, notes_of, of_experts_types, served_in_words
 from ..traffic import sizes
-from ..units import digits, duration, percent
 from .deployment import ROUTER, Deployment
 from .highest import HighestRate, highest_rate, most_served
 from .points import LoadedRun, point

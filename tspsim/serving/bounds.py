@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..base.units import duration, share_beside
 from ..traffic.kind import Floats
-from ..units import duration, share_beside
 from .steady import Steady
 from .streams import ValueStream
 from .waits import Waits, kept_share

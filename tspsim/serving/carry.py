@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .._memory import once
+from ..base.memo import once
 from ..model.attention import CacheUse
 from ..network.wires import GpuPlace, Link, Message, MessageWay, Wires
 from ..parallel import Job, build_mesh, served

@@ -14,11 +14,11 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from ..mesh import Mesh
 from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
 from ..network.sharing import shares
 from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from ..program.mesh import Mesh
 
 #: Sums of the same floats in another order differ in the last digits.
 ROUNDING = 1e-12

@@ -4,8 +4,8 @@ A step is written as a program and walked, or run by the engine (:mod:`.programs
 step alone answers. A run asks for many thousand steps that hardly differ, so what decoding takes is tabulated
 (:class:`Decodes`), and straight lines between tabulated points stay within :data:`~tspsim.serving.tables.EPSILON`.
 
-With a pipeline the seconds of a step of decoding are its period (:func:`tspsim.inference.turn_s`): as many parts of the
-batch are under way as there are stages.
+With a pipeline the seconds of a step of decoding are its period (:func:`tspsim.step.inference.turn_s`): as many parts
+of the batch are under way as there are stages.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from .._memory import BoundedCache, Itself, once
+from ..base.memo import BoundedCache, Itself, once
 from ..parallel import Plan, capacity
 from ..parallel.capacity import Capacity
 from ..parallel.draft import DRAFTS
 from ..parallel.serving_engine import Graphs, MemoryRule
-from ..question import Question
+from ..step.question import Question
 from ..steps import Speculation
 from .compositions import StepComposition
 from .decodes import Decodes, evened
@@ -187,7 +187,7 @@ class ProgramCosts:
 
     def range_of(self, work: StepWork) -> tuple[float, float]:
         """Low and high factor of a step's seconds, nine times of ten: one a kernel family, one for exposed transfers,
-        one for the stack and one for the engine's host, independent (:meth:`tspsim.costs.Costs.range_of`).
+        one for the stack and one for the engine's host, independent (:meth:`tspsim.step.costs.Costs.range_of`).
 
         They are common to all steps of a kind, so that a run whose steps take as much less, or more, is at the end of
         its range.

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import once
+from ..base.memo import once
 from ..parallel.serving_engine import Captured
 from .grid import TILE, Quarters, TokenVectors
 from .programs import TYPICAL_CONTEXT, StepPrograms

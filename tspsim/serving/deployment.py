@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._memory import once
-from ..description import cost_of, settings_of, too_large
-from ..errors import InputError, UnknownNameError, describe
+from ..base.errors import InputError, UnknownNameError, describe
+from ..base.memo import once
+from ..base.units import compact
 from ..parallel import Job, Plan, capacity, scheme_axes, served
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
-from ..question import Question
-from ..result import Memory
 from ..scenario.tiers import Tiers
 from ..scenario.workload import SpeculationSpec
+from ..step.description import cost_of, settings_of, too_large
+from ..step.question import Question
+from ..step.result import Memory
 from ..steps import Speculation
-from ..units import compact
 from .blocks import States
 from .costs import ProgramCosts, costs_of
 from .engine import Engine
@@ -279,7 +279,7 @@ class Deployment:
         return [("", self, self.replicas, False)]
 
     def cost(self, wall_s: float, tokens: float) -> dict[str, Any]:
-        """Money and energy of so many tokens in so long (:func:`tspsim.description.cost_of`)."""
+        """Money and energy of so many tokens in so long (:func:`tspsim.step.description.cost_of`)."""
         return cost_of(self.question, wall_s, tokens)
 
     def cache(self, length: int) -> Cache:

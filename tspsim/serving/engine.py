@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from ..catalog import validate
-from ..errors import InputError, UnknownNameError, describe
+from ..base.catalog import validate
+from ..base.errors import InputError, UnknownNameError, describe
 from .blocks import States
 from .policies import POLICIES, Policy
 from .settings import Settings

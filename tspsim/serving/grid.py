@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .tables import EPSILON, Floats
 
 #: Rows of the smallest tile of a product: within so many a table is straight but for small things.

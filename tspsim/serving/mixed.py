@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .._memory import remembered
+from ..base.memo import remembered
 from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError, UnknownNameError, describe
+from ..base.errors import InputError, UnknownNameError, describe
 from ..parallel import Plan
-from ..question import look_up
 from ..scenario import Scenario, load
+from ..step.question import look_up
 from ..steps import Batch
 from .costs import ProgramCosts, costs_of
 from .work import PromptChunk, StepWork

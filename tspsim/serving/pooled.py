@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .._memory import once
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
 from ..network import Cluster
 from ..network.load import load_fabric
 from ..network.wires import Wires
-from ..question import FRESH, Lookups, cluster_of, look_up_pool
-from ..result import Memory
 from ..scenario import Plan as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
+from ..step.question import FRESH, Lookups, cluster_of, look_up_pool
+from ..step.result import Memory
 from .carry import Holders, holders_of
 from .costs import ProgramCosts
 from .deployment import ROUTER, Deployment

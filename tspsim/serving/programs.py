@@ -1,5 +1,5 @@
 """What one step of an engine takes, from the product's own programs: exactly what a question about that step alone
-answers (:func:`tspsim.simulation.run_plan`)."""
+answers (:func:`tspsim.step.simulation.run_plan`)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
 
-from .. import inference, metrics
-from .._memory import knowing, once, remembered
-from ..costs import Costs
+from ..base.memo import knowing, once, remembered
 from ..hardware.pricers import price
-from ..mesh import Mesh
 from ..model.attention.base import MOST_DECODED
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
 from ..program import Program
-from ..question import Question
-from ..simulation import run, scheduled
+from ..program.mesh import Mesh
+from ..step import inference, metrics
+from ..step.costs import Costs
+from ..step.question import Question
+from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .chain import Chain, Exchanges, Walker
 from .flat import MOVES, InstructionLayout, Thing, flattened
@@ -277,7 +277,7 @@ class StepPrograms:
         return float(price(self.question.device, operator).seconds)
 
     def host_s(self, sequences: int, makespan_s: float) -> float:
-        """Seconds of the host after the programs of a step of one pass (:func:`tspsim.inference.host_s`)."""
+        """Seconds of the host after the programs of a step of one pass (:func:`tspsim.step.inference.host_s`)."""
         stack = self.question.work.stack
         hidden_s = max(0.0, stack.engine.hidden_s(sequences) - makespan_s)
         return stack.step_s + stack.engine.host_s(sequences) + self._between_s + hidden_s

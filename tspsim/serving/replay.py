@@ -9,7 +9,7 @@ import simpy
 from numpy.typing import NDArray
 from simpy.events import EventPriority
 
-from ..errors import InputError, TspsimError
+from ..base.errors import InputError, TspsimError
 from .engine import Engine
 from .replica import Moment, Replica
 from .requests import Request

@@ -10,8 +10,8 @@ from typing import Protocol
 import simpy
 from simpy.core import EmptySchedule
 
-from .._collector import no_collection
-from ..errors import TspsimError
+from ..base.collector import no_collection
+from ..base.errors import TspsimError
 from .log import StepLog
 from .replicas import Notice, Serves
 from .requests import Request

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._memory import once
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.memo import once
 from .requests import Request
 
 #: Draws are made so many at a time.

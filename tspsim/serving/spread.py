@@ -1,6 +1,6 @@
 """How far the answer of a run can be trusted: all steps faster, or slower, by what the kernels' families may be off.
 
-One factor a family is common to all steps, as for single steps (:meth:`tspsim.costs.Costs.range_of`); of a step
+One factor a family is common to all steps, as for single steps (:meth:`tspsim.step.costs.Costs.range_of`); of a step
 that decodes and one that reads prompts, weighed by the time each kind takes, it makes one factor for the run. Requests
 are served again with steps so much faster and so much slower: queues answer more than in proportion.
 """

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+from ..base.registry import Registry
 from ..model import Architecture
-from ..registry import Registry
 from .batch import Batch
 from .load import Load
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, get_args
 
-from .. import catalog
-from ..cells import Cell
-from ..errors import InputError, UnitError, UnknownNameError, shorten
+from ..base import catalog
+from ..base.errors import InputError, UnitError, UnknownNameError, shorten
+from ..base.units import Dimension, parse, si_unit
 from ..scenario import Scenario
 from ..scenario.loading import assignment
-from ..units import Dimension, parse, si_unit
+from ..step.cells import Cell
 
 #: A sweep larger than this is a slip of the keyboard.
 MOST_POINTS = 1_000_000

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..errors import InfeasibleError, InputError
+from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetQuestion, own_scenario
 from ..scenario import Plan, Scenario
 from ..scenario.plan import BEST

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..errors import TspsimError
-from ..result import Result
+from ..base.errors import TspsimError
+from ..base.units import percent
 from ..scenario import Scenario
-from ..simulation import simulate
+from ..step.result import Result
+from ..step.simulation import simulate
 from ..steps import STEPS
-from ..units import percent
 from .axes import choose
 
 #: The stack that nobody runs, and the one that most people run.

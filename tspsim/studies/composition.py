@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import InputError
+from ..base.errors import InputError
 from ..hardware import load_device
 from ..network import host_bandwidth, load_cluster
 

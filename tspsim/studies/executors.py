@@ -26,9 +26,9 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, Protocol, TypeVar
 
-from .._collector import collect_seldom
-from ..errors import InputError, TspsimError, shorten
-from ..registry import by_program
+from ..base.collector import collect_seldom
+from ..base.errors import InputError, TspsimError, shorten
+from ..base.registry import by_program
 from .query import Library
 from .worker import Answer, looking_up_in
 

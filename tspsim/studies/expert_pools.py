@@ -24,8 +24,7 @@ from typing import Any
 
 import simpy
 
-from ..costs import Costs
-from ..errors import InputError
+from ..base.errors import InputError
 from ..model.formats import WeightClass
 from ..model.serving import ServingLayer
 from ..network import Cluster, collective
@@ -34,8 +33,9 @@ from ..operators import Operator
 from ..parallel import Job, served
 from ..parallel.expert_rows import load_of, routed_shard, touched_experts
 from ..parallel.lowering import lowering_of
-from ..question import Question, look_up
 from ..scenario import load
+from ..step.costs import Costs
+from ..step.question import Question, look_up
 
 
 @dataclass(frozen=True)

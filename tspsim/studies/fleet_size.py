@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..answer import simulate
-from ..errors import InfeasibleError, InputError
+from ..answer.kinds import simulate
+from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetAnswer, FleetQuestion, answer, load
 from ..fleet.need_keys import FleetOffer, Needs
 from ..fleet.needs import Reached, reached, worst_of
-from ..result import Result
 from ..scenario import Scenario
+from ..step.result import Result
 from .best_plans import BUDGET_S, fleet_with_best
 from .executors import in_order
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..cells import Cell
-from ..errors import InfeasibleError, InputError
+from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetQuestion, load
+from ..step.cells import Cell
 from .axes import Axis
 from .best_plans import fleet_with_best
 from .executors import Keyed, Work

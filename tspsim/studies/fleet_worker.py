@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from .._collector import seldom_collecting
 from .._version import __version__
-from ..answer import simulate
-from ..cells import Cell
-from ..errors import InfeasibleError, InputError, shorten
+from ..answer.kinds import simulate
+from ..base.collector import seldom_collecting
+from ..base.errors import InfeasibleError, InputError, shorten
 from ..fleet import FleetAnswer, FleetQuestion, own_scenario
 from ..fleet import answer as answer_fleet
 from ..fleet.answer import cluster_of
 from ..fleet.asked import of_job
 from ..hardware import load_device
-from ..result import Result
 from ..scenario import Scenario
+from ..step.cells import Cell
+from ..step.result import Result
 from .query import Library, cluster_content, content_of, device_content
 from .worker import Answer, StrangerError
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import question, simulation
 from .._version import __version__
-from ..errors import InputError
+from ..base.errors import InputError
 from ..network import SPREAD
 from ..scenario import Scenario
+from ..step import question, simulation
 from ..traffic import read_trace
 
 if TYPE_CHECKING:
     from ..hardware import Device
     from ..network import Cluster
     from ..network.islands import Islands
-    from ..result import PlanResult
+    from ..step.result import PlanResult
 
 Found = TypeVar("Found")
 
@@ -101,7 +101,7 @@ class Library:
         return self._answers.get(key)
 
     def look_up(self, scenario: Scenario) -> simulation.Question:
-        """:func:`tspsim.simulation.look_up`, remembering; raises InputError."""
+        """:func:`tspsim.step.simulation.look_up`, remembering; raises InputError."""
         return simulation.look_up(scenario, self.lookups)
 
     def key(self, asked: simulation.Question) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..units import were
+from ..base.units import were
 
 #: Gaps up to this share are as good as none.
 CLOSE = 0.01

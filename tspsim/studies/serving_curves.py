@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from ..costs import Costs
-from ..errors import InputError
+from ..base.errors import InputError
 from ..parallel import capacity
 from ..parallel.capacity import Capacity
-from ..result import PlanResult
 from ..scenario import Scenario
-from ..simulation import Question, run_plan, scheduled
+from ..step.costs import Costs
+from ..step.result import PlanResult
+from ..step.simulation import Question, run_plan, scheduled
 from .query import Library
 
 #: Batches a plan, at most, and the largest.

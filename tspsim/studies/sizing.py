@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from .._display import Pictured, html_table, progress_bar
-from ..errors import InfeasibleError, InputError
-from ..question import look_up
+from ..base.display import Pictured, html_table, progress_bar
+from ..base.errors import InfeasibleError, InputError
+from ..base.units import digits, duration, parse, share_beside
 from ..scenario import Scenario, load
 from ..serving.answer import deployment_of
 from ..serving.bounds import kept_in_words
@@ -22,8 +22,8 @@ from ..serving.deployment import Deployment
 from ..serving.points import LoadedRun, point
 from ..serving.pooled import PooledDeployment
 from ..serving.steady import figures
+from ..step.question import look_up
 from ..traffic.traces import RequestTrace, read_trace
-from ..units import digits, duration, parse, share_beside
 from .launch import LAUNCHERS, launch
 from .planner.query import read_budget
 from .planner.traffic import TrafficPlanner

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..errors import InputError, shorten
+from ..base.errors import InputError, shorten
 from .worker import Answer
 
 #: Marks the file as ours ("tsps" in ASCII); ``user_version`` is the version of the layout.

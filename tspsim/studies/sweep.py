@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cells import Cell
-from ..errors import InputError, UnknownNameError
-from ..result import PlanResult, Result
+from ..base.errors import InputError, UnknownNameError
 from ..scenario import Scenario, load
+from ..step.cells import Cell
+from ..step.result import PlanResult, Result
 from .axes import Axis, Point, choose
 from .executors import Keyed, Work
 from .query import Entry, Library, ask

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from ..errors import InputError, Interrupted, TspsimError
-from ..units import duration
+from ..base.errors import InputError, Interrupted, TspsimError
+from ..base.units import duration
 from .axes import Axis, points, read_axis
 from .executors import Keyed, Work, answers, executor_of
 from .query import Entry

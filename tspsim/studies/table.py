@@ -1,8 +1,8 @@
 """The answers of a sweep as a table: one row a plan a point, in the order of the points.
 
-Columns: ``point``; the swept paths; ``plan``; then the numbers of :meth:`tspsim.result.PlanResult.to_json` under flat
-names, times in seconds, sizes in bytes; ``error``; and ``wall_s``, the time an answer took. Columns whose names begin
-with ``wall_`` differ from run to run, all others are the same to the bit for the same question.
+Columns: ``point``; the swept paths; ``plan``; then the numbers of :meth:`tspsim.step.result.PlanResult.to_json` under
+flat names, times in seconds, sizes in bytes; ``error``; and ``wall_s``, the time an answer took. Columns whose names
+begin with ``wall_`` differ from run to run, all others are the same to the bit for the same question.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._display import Pictured, html_table
-from ..cells import Cell, flat
-from ..errors import InputError
-from ..files import atomic_write, replacing
-from ..result import Memory, PlanResult, Range, Result
-from ..units import compact, duration
+from ..base.display import Pictured, html_table
+from ..base.errors import InputError
+from ..base.files import atomic_write, replacing
+from ..base.units import compact, duration
+from ..step.cells import Cell, flat
+from ..step.result import Memory, PlanResult, Range, Result
 
 if TYPE_CHECKING:
     import pandas
@@ -61,7 +61,7 @@ class Table(Pictured):
     swept: tuple[str, ...]
     #: Name → cells, one a row; a column holds one type and None.
     columns: Mapping[str, Sequence[Cell]]
-    #: The rows again, a :class:`~tspsim.result.Result` a point, for pages and pictures; without timelines.
+    #: The rows again, a :class:`~tspsim.step.result.Result` a point, for pages and pictures; without timelines.
     results: tuple[Result, ...]
     #: Unit of a swept path's cells, where they are quantities.
     units: Mapping[str, str] = field(default_factory=dict)

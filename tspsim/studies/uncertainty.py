@@ -24,11 +24,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import simulation
-from ..costs import TRANSFERS, Costs
-from ..errors import InfeasibleError, InputError, UnknownNameError
-from ..result import PlanResult
+from ..base.errors import InfeasibleError, InputError, UnknownNameError
 from ..scenario import Scenario
+from ..step import simulation
+from ..step.costs import TRANSFERS, Costs
+from ..step.result import PlanResult
 from .axes import choose
 
 #: A number, or one a draw: shape (draws,).
@@ -305,7 +305,7 @@ def offer_of(
 ) -> PricedPlan:
     """Simulate one plan of a scenario and take its step apart.
 
-    Kernel families have the ranges of the device's fits (:meth:`tspsim.costs.Costs.errors`), transfers that of the
+    Kernel families have the ranges of the device's fits (:meth:`tspsim.step.costs.Costs.errors`), transfers that of the
     network's anchors. All of a step ranges with what the tables of its generation have in common, and with the
     software: by the spread of the stack where one was measured, else by that between frameworks. The price is the
     scenario's, which has no doubt, or the device's on ``basis``, ranging over all bases of its file.

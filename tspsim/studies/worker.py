@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from .. import simulation
-from .._collector import seldom_collecting
-from ..answer import run_plan
-from ..errors import InputError, shorten
+from ..answer.kinds import run_plan
+from ..base.collector import seldom_collecting
+from ..base.errors import InputError, shorten
+from ..step import simulation
 from .query import Library, Query
 
 _library = Library()

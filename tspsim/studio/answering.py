@@ -10,8 +10,8 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from ..errors import InputError, shorten
-from ..interface import mapping_of
+from ..api import mapping_of
+from ..base.errors import InputError, shorten
 from . import numbers, values
 from .answers import SORTS, loads
 from .part import WAIT_S, Said, StudioPart, one_by_one

@@ -7,7 +7,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from ..errors import InputError
+from ..base.errors import InputError
 from . import formed
 from .desks import TabProcesses
 from .part import StudioPart

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..interface import mapping_of
+from ..api import mapping_of
 from . import values
 from .fields import Forms
 from .part import Said

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..interface import schema, sort_of
+from ..api import schema, sort_of
 from . import quantities, values
 from .levels import CATALOGS, Field, Level
 

@@ -9,8 +9,8 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from ..errors import InputError
-from ..interface import mapping_of, sort_of
+from ..api import mapping_of, sort_of
+from ..base.errors import InputError
 from . import kept, numbers
 from .desks import TabProcesses, WorkerTask
 from .part import WAIT_S, Said, StudioPart, one_by_one

@@ -64,7 +64,7 @@ def script(data: Any, file: str) -> str:
     document = PurePosixPath(file).with_suffix(".json").name
     return (
         "from pathlib import Path\n\n"
-        "from tspsim.interface import answered\n\n"
+        "from tspsim.api import answered\n\n"
         f"question = {pprint.pformat(data, sort_dicts=False, width=100)}\n"
         "result, searched = answered(question)\n"
         "print(result)\n"

@@ -10,7 +10,7 @@ from typing import Any
 from dash import ALL, Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from ..interface import likely_ratio
+from ..api import likely_ratio
 from .answers import SORTS
 from .answers.parts import capital, heads, region
 from .part import Said, StudioPart

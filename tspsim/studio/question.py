@@ -10,8 +10,8 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, no_update
 from dash.exceptions import PreventUpdate
 from flask import request
 
-from ..errors import InputError, printable
-from ..interface import mapping_of
+from ..api import mapping_of
+from ..base.errors import InputError, printable
 from . import edits, formed, link, values
 from .catalogs import offered
 from .desks import TabProcesses

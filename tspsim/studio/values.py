@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from ..errors import InputError
-from ..interface import parse_yaml
+from ..api import parse_yaml
+from ..base.errors import InputError
 
 #: Instead of a value: the key is taken out.
 GONE = object()

@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 import gc
 
-from .. import interface
+from .. import api
 from . import work
 
 with contextlib.suppress(Exception):  # a worker says itself what is wrong
-    result = interface.simulate(
+    result = api.simulate(
         {
             "name": "warm",
             "cluster": "hgx-h100-8",

@@ -10,8 +10,8 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from ..errors import InputError
-from ..interface import mapping_of
+from ..api import mapping_of
+from ..base.errors import InputError
 from . import numbers, values
 from .answers.parts import AXIS, LOOKS
 from .desks import WorkerTask

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, cast
 
-from .. import interface
-from ..errors import InputError, TspsimError, printable, shorten
+from .. import api
+from ..base.errors import InputError, TspsimError, printable, shorten
 from . import confine, values
 from .answers import SORTS
 
@@ -90,11 +90,11 @@ def one_line(text: str) -> str:
 
 def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
     """The answer of a question: what ``tspsim run`` says of it, its JSON to the byte, and what else a page shows."""
-    question = interface.load_text(text, file)
-    sort = interface.sort_of(question)
-    with interface.placed(question):
-        stated, searched = interface.best_stated(question, lambda words, share: tell(words, share, None))
-        result, _ = interface.answered(stated, lambda words, share: tell(words, share, None))
+    question = api.load_text(text, file)
+    sort = api.sort_of(question)
+    with api.placed(question):
+        stated, searched = api.best_stated(question, lambda words, share: tell(words, share, None))
+        result, _ = api.answered(stated, lambda words, share: tell(words, share, None))
     told = SORTS[sort].facts(stated, result)
     return {
         **told,
@@ -107,28 +107,28 @@ def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _entries(question: interface.Asked, sort: str) -> list[tuple[str, str, str]]:
+def _entries(question: api.Asked, sort: str) -> list[tuple[str, str, str]]:
     """``(key, name, what it is)`` of the catalog's entries that a question names."""
     told = []
     for key, kind, name in SORTS[sort].entries(question):
         if name is not None:
             with contextlib.suppress(TspsimError):
-                told.append((key, name, interface.entry_in_words(cast("interface.Kind", kind), name)))
+                told.append((key, name, api.entry_in_words(cast("api.Kind", kind), name)))
     return told
 
 
 def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) -> dict[str, Any]:
     """The figures of every plan with a key at each of several values; points come as they are answered."""
-    data = interface.mapping_of(text, Path(file))
+    data = api.mapping_of(text, Path(file))
     told: list[dict[str, Any]] = []
     for number, point in enumerate(points):
-        value = interface.parse_yaml(point) if point else values.GONE
+        value = api.parse_yaml(point) if point else values.GONE
         try:
-            question = interface.load_text(values.dumped(values.put(data, values.parts(path), value)), file)
-            with interface.placed(question):
-                stated, _ = interface.best_stated(question)
-                result = interface.simulate(stated)
-                sort = SORTS[interface.sort_of(question)]
+            question = api.load_text(values.dumped(values.put(data, values.parts(path), value)), file)
+            with api.placed(question):
+                stated, _ = api.best_stated(question)
+                result = api.simulate(stated)
+                sort = SORTS[api.sort_of(question)]
                 named = sort.lines(result.to_json(), sort.facts(stated, result))
             lines = {
                 name: {each.key: each.value for each in figures if each.value is not None}
@@ -143,16 +143,14 @@ def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) ->
 
 def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) -> dict[str, Any]:
     """What the planner finds, each plan with the keys that join it to the question."""
-    question = interface.of_one_job(interface.load_text(text, file))
-    with interface.placed(question):
-        found = interface.plan(
-            question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None)
-        )
+    question = api.of_one_job(api.load_text(text, file))
+    with api.placed(question):
+        found = api.plan(question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None))
     several: Any = found.found if hasattr(found, "found") else [(question, found)]
     rows = []
     for scenario, each in several:
         for one in each.best:
-            asked = interface.mapping_of(interface.scenario_text(one.asked), Path("found.yaml"))
+            asked = api.mapping_of(api.scenario_text(one.asked), Path("found.yaml"))
             batch = asked["workload"].get("global_batch")
             machine = scenario.name if len(several) > 1 else ""
             result: Any = getattr(one, "result", one)
@@ -164,16 +162,16 @@ def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) 
 
 def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
     """The offers of a question side by side, as ``tspsim compare`` decides them."""
-    question = interface.load_text(text, file)
-    sort = SORTS[interface.sort_of(question)]
-    with interface.placed(question):
+    question = api.load_text(text, file)
+    sort = SORTS[api.sort_of(question)]
+    with api.placed(question):
         return asdict(sort.bought(question, lambda words, share: tell(words, share, None)))
 
 
 def catalogs(tell: Tell) -> dict[str, list[tuple[str, str]]]:
     """Entries of every catalog with what they are called."""
-    kinds = [cast("interface.Kind", kind) for kind in interface.FOLDERS]
-    return {kind: [(name, interface.describe_entry(kind, name)) for name in interface.entries(kind)] for kind in kinds}
+    kinds = [cast("api.Kind", kind) for kind in api.FOLDERS]
+    return {kind: [(name, api.describe_entry(kind, name)) for name in api.entries(kind)] for kind in kinds}
 
 
 def described(tell: Tell) -> dict[str, list[tuple[str, str]]]:
@@ -186,7 +184,7 @@ def _what(kind: str, name: str, called: str) -> str:
     if kind == SCENARIOS:
         return called
     try:
-        figures = interface.entry_in_words(cast("interface.Kind", kind), name).partition("\n")[0]
+        figures = api.entry_in_words(cast("api.Kind", kind), name).partition("\n")[0]
     except TspsimError:
         return called
     return figures if called in figures else f"{called.rstrip('.')}. {figures}" if called else figures
@@ -194,11 +192,11 @@ def _what(kind: str, name: str, called: str) -> str:
 
 def folder(tell: Tell) -> dict[str, list[tuple[str, str]]]:
     """Files of this folder that can be named, with what they are, by the kind that they describe."""
-    own: dict[str, list[tuple[str, str]]] = {kind: [] for kind in interface.FOLDERS}
+    own: dict[str, list[tuple[str, str]]] = {kind: [] for kind in api.FOLDERS}
     for path in _files(Path()):
         with contextlib.suppress(TspsimError, OSError, UnicodeDecodeError):  # who names it is told
-            data = interface.mapping_of(path.read_text(encoding="utf-8-sig"), path)
-            kind = interface.kind_of(path, data)
+            data = api.mapping_of(path.read_text(encoding="utf-8-sig"), path)
+            kind = api.kind_of(path, data)
             if kind is not None:
                 called = shorten(" ".join(str(data.get("description") or "a file of this folder").split()), 160)
                 own[kind].append((path.as_posix(), _what(kind, path.as_posix(), printable(called))))
@@ -221,7 +219,7 @@ def _files(root: Path) -> list[Path]:
 
 def opened(name: str, tell: Tell) -> dict[str, str]:
     """The text of a scenario of the catalog, or of a file of this folder, and the name that it is saved under."""
-    path = interface.locate_entry("scenarios", name)
+    path = api.locate_entry("scenarios", name)
     try:
         with path.open("rb") as stream:
             text = stream.read(2**20 + 1).decode("utf-8-sig")
@@ -229,7 +227,7 @@ def opened(name: str, tell: Tell) -> dict[str, str]:
         raise InputError(f"cannot be read: {error.strerror}", file=name) from None
     except UnicodeDecodeError:
         raise InputError("is not UTF-8 text", file=name) from None
-    interface.mapping_of(text, Path(name))
+    api.mapping_of(text, Path(name))
     own = not path.is_absolute() and path.resolve().is_relative_to(Path.cwd())
     return {"text": text, "file": path.as_posix() if own else f"{path.stem}.yaml"}
 
@@ -239,7 +237,7 @@ def save(file: str, text: str, replace: bool, suffixes: Sequence[str], tell: Tel
     path = _mine(file, suffixes)
     if path.exists() and not replace:
         return {"exists": path.as_posix()}
-    interface.atomic_write(path, text)
+    api.atomic_write(path, text)
     return {"saved": path.as_posix()}
 
 
@@ -258,13 +256,13 @@ def report(texts: Sequence[tuple[str, str]], file: str, replace: bool, tell: Tel
     path = _mine(file, (".html",))
     if path.exists() and not replace:
         return {"exists": path.as_posix()}
-    questions = [interface.load_text(text, name) for text, name in texts]
+    questions = [api.load_text(text, name) for text, name in texts]
     answer: Any
-    if len(questions) == 1 and SORTS[interface.sort_of(questions[0])].alone(questions[0]):
-        answer, _ = interface.answered(questions[0], lambda words, share: tell(words, share, None))
+    if len(questions) == 1 and SORTS[api.sort_of(questions[0])].alone(questions[0]):
+        answer, _ = api.answered(questions[0], lambda words, share: tell(words, share, None))
     else:
-        answer = interface.compare(
-            *map(interface.of_one_job, questions), jobs=1, progress=lambda words, share: tell(words, share, None)
+        answer = api.compare(
+            *map(api.of_one_job, questions), jobs=1, progress=lambda words, share: tell(words, share, None)
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     answer.to_html(path)

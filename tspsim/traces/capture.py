@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .kinds import UNKNOWN
 from .kineto import Event, EventsKept, Launchers, read_events
 from .names import kind_of

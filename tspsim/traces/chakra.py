@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Rows

@@ -127,7 +127,7 @@ def _ahead(met: list[Uses], ends: NDArray[Any], ranks: NDArray[Any]) -> dict[int
 
 def in_words(trace: Trace) -> Iterator[str]:
     """How clocks were set and how much of collectives is waiting, in lines."""
-    from ..units import duration, percent
+    from ..base.units import duration, percent
 
     clocks = trace.facts.get("clocks")
     if clocks is None:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
+from ..base.errors import InputError
+from ..base.units import duration
 from ..operators import Computes
-from ..question import Question
-from ..units import duration
+from ..step.question import Question
 from .causes import Causes, causes_of
 from .kinds import COLLECTIVES, HEAVY, MEASURE, STEP
 from .match import align, stated_sizes, within_padding

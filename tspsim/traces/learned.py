@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from ..costs import Costs
-from ..question import Question
-from ..simulation import run_plan
+from ..step.costs import Costs
+from ..step.question import Question
+from ..step.simulation import run_plan
 from .lay import Laid
 from .names import waits
 from .table import busy_s

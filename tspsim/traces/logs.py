@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .kinds import MEASURE, STEP
 from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader

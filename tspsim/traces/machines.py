@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from .. import catalog
-from ..errors import InputError
-from ..units import parse
+from ..base import catalog
+from ..base.errors import InputError
+from ..base.units import parse
 from .table import TracedDevice
 
 #: Memory that a driver shows may differ so much from the data sheet's.

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._memory import remembered
+from ..base.memo import remembered
 from ..operators import Computes
 from .kinds import COLLECTIVES, HEAVY, KINDS
 from .simulated import Operation

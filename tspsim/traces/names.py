@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._memory import once, remembered
-from ..registry import Registry, changes
+from ..base.memo import once, remembered
+from ..base.registry import Registry, changes
 from .kinds import UNKNOWN
 
 

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Mark, Rows, TracedDevice
 

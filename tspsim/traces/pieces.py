@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from ..errors import InputError
+from ..base.errors import InputError
 
 #: What some editors and shells write in front of UTF-8.
 BOM = b"\xef\xbb\xbf"

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import InputError
-from ..registry import Registry
+from ..base.errors import InputError
+from ..base.registry import Registry
 from .clocks import aligned
 from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
 from .machines import device_of

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..base.errors import InputError
 from .pieces import Ending, chunks, opened
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .table import Mark, Rows, TracedDevice

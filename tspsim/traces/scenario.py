@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import catalog
-from ..errors import InputError
+from ..base import catalog
+from ..base.errors import InputError
 from ..model import load_model
 from .kinds import MEASURE, STEP
 from .match import stated_sizes

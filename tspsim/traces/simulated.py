@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..costs import Costs
-from ..errors import InfeasibleError, InputError, UnknownNameError
+from ..base.errors import InfeasibleError, InputError, UnknownNameError
 from ..operators import Computes, FusedMoE, Gemm, GroupedGemm, Operator, Role
 from ..parallel import Job, Plan
 from ..program import Collective, Compute, Copy, Launch, SendReceive
-from ..question import Question
-from ..simulation import admitted, scheduled, step_of
+from ..step.costs import Costs
+from ..step.question import Question
+from ..step.simulation import admitted, scheduled, step_of
 
 _BY_ROLE = {
     Role.ROPE: "rope",

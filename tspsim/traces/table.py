@@ -238,7 +238,7 @@ class Trace:
         import pyarrow
         import pyarrow.parquet
 
-        from ..files import replacing
+        from ..base.files import replacing
 
         columns = [
             pyarrow.DictionaryArray.from_arrays(self.columns[name], list(self.words[name]))

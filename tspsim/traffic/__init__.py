@@ -1,6 +1,6 @@
 """What is asked of a service: when requests are sent, how long they are, what they share, and how a benchmark counts.
 
-Kinds of each register themselves (:mod:`tspsim.registry`): a class whose fields are its options, its check and its
+Kinds of each register themselves (:mod:`tspsim.base.registry`): a class whose fields are its options, its check and its
 sentence. :func:`draw` makes columns of requests of them. Nothing here knows an engine or a clock.
 """
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from ..errors import InputError, TspsimError
+from ..base.errors import InputError, TspsimError
 from .arrivals import Arrivals
 from .kind import Floats, Ints
 from .lengths import Lengths, drawn_lengths

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError, core_schema
 
-from .._memory import once
-from ..errors import UnitError, did_you_mean, either
-from ..registry import Registry
-from ..units import WITH_UNITS, parse
+from ..base.errors import UnitError, did_you_mean, either
+from ..base.memo import once
+from ..base.registry import Registry
+from ..base.units import WITH_UNITS, parse
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,10 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import catalog
-from .._memory import remembered
-from ..errors import InputError, UnknownNameError, shorten
-from ..registry import Registry
+from ..base import catalog
+from ..base.errors import InputError, UnknownNameError, shorten
+from ..base.memo import remembered
+from ..base.registry import Registry
 from .kind import Floats, Ints
 
 FOLDER = "workloads/traffic"

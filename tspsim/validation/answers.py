@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 from .cells import Row
 

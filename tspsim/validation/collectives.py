@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.network import Cluster, Traffic, build_cluster, collective, load_cluster
 from tspsim.network.load import usual_node
 from tspsim.program import COLLECTIVE_KINDS
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row
 from .devices import device_name, named_device

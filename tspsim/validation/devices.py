@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tspsim import catalog
-from tspsim.errors import InputError, UnknownNameError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import Device, load_device
 from tspsim.model import load_model
 from tspsim.network import build_cluster
 from tspsim.parallel import load_stack
-from tspsim.question import Lookups
+from tspsim.step.question import Lookups
 
-from .._memory import remembered
+from ..base.memo import remembered
 
 #: What tables write → catalog name. Tables that say A100 alone mean the 80 GB board of the cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb", "h100 (96gb hbm2e, 500w)": "h100-96gb-500w"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
 
 from .answers import RowAnswers, each_row

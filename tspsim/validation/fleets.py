@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tspsim.answer import simulate
-from tspsim.errors import InputError
+from tspsim.answer.kinds import simulate
+from tspsim.base.errors import InputError
 from tspsim.fleet import FleetAnswer
 
 from .answers import RowAnswers, each_row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.hardware.families import FAMILIES
 

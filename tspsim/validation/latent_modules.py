@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
 from tspsim.model.formats import Formats, WeightClass
@@ -22,7 +22,7 @@ from tspsim.model.parts import LatentAttention
 from tspsim.model.serving import ServingLayer
 from tspsim.operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator
 
-from .._memory import remembered
+from ..base.memo import remembered
 from . import kernels
 from .answers import Predictor, RowAnswers, each_row
 from .cells import Row

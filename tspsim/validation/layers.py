@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.model import Architecture
 from tspsim.operators import Gemm, Operator, Role

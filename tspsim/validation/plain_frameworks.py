@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tspsim import catalog
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 from tspsim.model.parts import Experts
 from tspsim.scenario import load
-from tspsim.simulation import Question, look_up
+from tspsim.step.simulation import Question, look_up
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device

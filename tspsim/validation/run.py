@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tspsim._display import Pictured, html_table
-from tspsim.errors import InputError, shorten
+from tspsim.base.display import Pictured, html_table
+from tspsim.base.errors import InputError, shorten
 
-from .._memory import once
+from ..base.memo import once
 from .answers import RowAnswers
 from .statistics import errors
 from .tables import TABLES, MeasuredTable
@@ -178,7 +178,7 @@ class Validation(Pictured):
         InputError
             A file cannot be written.
         """
-        from tspsim.files import atomic_write
+        from tspsim.base.files import atomic_write
 
         for outcome in self.outcomes:
             atomic_write(folder / outcome.table.path, outcome.csv())

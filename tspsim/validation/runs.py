@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tspsim import catalog
-from tspsim.costs import Costs
-from tspsim.errors import InputError
+from tspsim.base import catalog
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
@@ -24,9 +23,10 @@ from tspsim.parallel import peak_bytes
 from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from tspsim.scenario import load
-from tspsim.simulation import Question, admitted, look_up, scheduled, step_of
+from tspsim.step.costs import Costs
+from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of
 
-from .._memory import remembered
+from ..base.memo import remembered
 from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX

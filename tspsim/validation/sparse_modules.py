@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.hardware import Device, Estimate
 from tspsim.hardware.sparse import attention_call, indexer_call
 from tspsim.operators import AbsorbProduct, Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention

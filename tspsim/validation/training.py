@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.model import Architecture, load_model
 
 from .answers import Predictor, RowAnswers, each_row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.operators import Attention, Gemm, GroupedGemm, Operator
 
 from .answers import RowAnswers, each_row

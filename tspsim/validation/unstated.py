@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 from .cells import Row, count_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ...traffic.kind import Kind
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ...units import PositiveNumber
+from ...base.units import PositiveNumber
 from .base import Autoscaler
 
 

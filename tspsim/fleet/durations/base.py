@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from ...registry import Registry
+from ...base.registry import Registry
+from ...base.units import Quantity
 from ...traffic.kind import Floats, Kind
-from ...units import Quantity
 
 #: Seconds, stated in any unit of time.
 Span = Annotated[float, Quantity("s", positive=True, examples=("6 h", "2 days"))]

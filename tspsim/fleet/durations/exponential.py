@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
+from ...base.units import duration
 from ...traffic.kind import Floats
-from ...units import duration
 from .base import Durations, Span
 
 

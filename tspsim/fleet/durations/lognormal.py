@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
+from ...base.units import duration
 from ...traffic.kind import Floats, refuse
-from ...units import duration
 from .base import Durations, Span
 
 

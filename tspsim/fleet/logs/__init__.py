@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from ...errors import InputError, shorten
+from ...base.errors import InputError, shorten
 from . import philly, sacct, swf, table
 from .base import LOG_FORMS, Log, LogForm, Logged
 

@@ -12,8 +12,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Protocol
 
-from ...errors import InputError, shorten
-from ...registry import Registry
+from ...base.errors import InputError, shorten
+from ...base.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)

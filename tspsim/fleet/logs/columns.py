@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...errors import InputError, shorten
+from ...base.errors import InputError, shorten
 from .base import Log
 
 #: What a column may be called, by what it says; the first that a file has counts.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...errors import InputError, shorten
+from ...base.errors import InputError, shorten
 from .base import LOG_FORMS, Log, Logged
 from .columns import UNKNOWN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ...errors import InputError, shorten
+from ...base.errors import InputError, shorten
 from .base import LOG_FORMS, Log, Logged
 
 FIELDS = 18

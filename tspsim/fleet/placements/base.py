@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ...traffic.kind import Kind
 from ..nodes import Nodes
 

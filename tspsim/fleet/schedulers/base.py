@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ...traffic.kind import Kind
 from ..desk import JobDispatcher
 from ..jobs import FleetJob

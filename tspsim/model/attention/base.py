@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import InputError
+from ...base.errors import InputError
+from ...base.registry import Registry
 from ...operators import DTYPES, Gemm, Operator, Role
 from ...operators.dtypes import caches
-from ...registry import Registry
 from ..formats import WeightClass
 from ..parts import Block
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...operators import DTYPES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
 from ..parts import Block, LinearAttention
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 
-from ...units import Count, PositiveCount
+from ...base.units import Count, PositiveCount
 from ..parts import CompressedAttention, Indexing, LatentAttention, LinearAttention
 
 

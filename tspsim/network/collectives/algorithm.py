@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ..kinds import CollectiveKind
 from .choices import AlgorithmCandidate, Builder, timed
 from .exchange import ExpertExchange

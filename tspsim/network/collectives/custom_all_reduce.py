@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ..kinds import ALL_REDUCE, CollectiveKind
 from . import direct
 from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._quick import replace
-from ...errors import InputError, UnknownNameError, shorten
+from ...base.errors import InputError, UnknownNameError, shorten
+from ...base.quick import replace
 from ..cluster import Cluster
 from ..kinds import ALL_TO_ALL, KINDS, CollectiveKind
 from . import (

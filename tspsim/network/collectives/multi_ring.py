@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..._memory import remembered
+from ...base.memo import remembered
 from ..kinds import RING_SHIFT, CollectiveKind
 from .algorithm import ALGORITHMS, CollectiveAlgorithm
 from .ring import KINDS, rings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..._memory import once
-from ..._quick import replace
+from ...base.memo import once
+from ...base.quick import replace
 
 if TYPE_CHECKING:
     from ..cluster import Cluster

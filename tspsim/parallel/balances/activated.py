@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ..._memory import remembered
-from ...units import Seconds
+from ...base.memo import remembered
+from ...base.units import Seconds
 from ..balance import BALANCES, Balanced, BalanceOption, ExpertBalance, Visits
 from . import eplb
 

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from ...units import Seconds
+from ...base.units import Seconds
 from ..balance import BALANCES, Balanced, BalanceOption, ExpertBalance, Visits
 
 

@@ -9,7 +9,7 @@ border by its last inputs, which are gathered before.
 
 from __future__ import annotations
 
-from ..._quick import replace
+from ...base.quick import replace
 from ...model.attention.linear import Linear, linear_of
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from ..._memory import knowing
-from ...units import PositiveCount
+from ...base.memo import knowing
+from ...base.units import PositiveCount
 from ..choice import Option
 from ..draft import DRAFTS
 from ..ledger import Buffer, Lifetime

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..._memory import once
+from ...base.memo import once
 from ...model.attention.base import Rows, tokens_of
 from ...model.serving import ServingLayer
 from ...operators import BestOf, MemoryBound, Operator, Role

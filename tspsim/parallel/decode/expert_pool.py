@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..._memory import knowing
+from ...base.memo import knowing
+from ...base.units import PositiveCount
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ...units import PositiveCount
 from ..choice import Option
 from ..expert import Shared
 from ..expert_rows import load_of, routed_shard, touched_experts

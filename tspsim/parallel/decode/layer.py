@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ..._quick import replace
+from ...base.quick import replace
 from ...model.attention import decoded, prefilled
 from ...model.attention.base import Rows
 from ...model.layer import LayerShard

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tspsim.base.units import duration, several
 from tspsim.report.memo.purchase import money
 from tspsim.report.memo.sheet import Memo
-from tspsim.units import duration, several
 
 if TYPE_CHECKING:
     from tspsim.fleet import FleetQuestion

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tspsim.base.units import compact, gib, percent
 from tspsim.report import offers_plan
 from tspsim.report.memo.results import figures
 from tspsim.report.memo.sheet import Memo
@@ -12,7 +13,6 @@ from tspsim.report.memo.words import plan_in_words, recomputation_in_words
 from tspsim.report.numbers import seconds
 from tspsim.report.plan import kicker, rows_of, sensitivity, what_fits, why
 from tspsim.report.view import price_range
-from tspsim.units import compact, gib, percent
 
 if TYPE_CHECKING:
     from tspsim.report.searched import SearchedView

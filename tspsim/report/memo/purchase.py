@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tspsim.base.units import chance, compact, digits, percent
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
 from tspsim.studies.purchase.costs import BASES, STATED, STATED_WORDS
 from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.studies.purchase.verdict import ceiling, compared, level, likely_changes, mixed_bases, today_s_ratio
-from tspsim.units import chance, compact, digits, percent
 
 if TYPE_CHECKING:
-    from tspsim.result import Result
+    from tspsim.step.result import Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.likely import Likely
     from tspsim.studies.purchase.row import Row
@@ -223,7 +223,7 @@ def turns(decision: Decision) -> Iterator[str]:
 
 
 def _caveats(decision: Decision) -> Iterator[str]:
-    from tspsim.statements import is_announced
+    from tspsim.step.statements import is_announced
 
     for row in decision.rows:
         if row.searched is not None and (row.searched.gap > 0.01 or not row.searched.complete):

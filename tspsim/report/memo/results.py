@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tspsim.base.units import compact, gib, percent
 from tspsim.report import requests, served
 from tspsim.report.memo.sheet import Memo
 from tspsim.report.memo.words import plan_in_words, precision, stack, work
 from tspsim.report.numbers import seconds
 from tspsim.report.sections.answer import kicker
 from tspsim.report.view import View, price_range
-from tspsim.result import PlanResult, Result
+from tspsim.step.result import PlanResult, Result
 from tspsim.studies.uncertainty import likely_ratio, offer_told
-from tspsim.units import compact, gib, percent
 
 COLUMNS = ("Plan", "Machine", "In words", "Tokens/s", "Step", "Memory per GPU", "$/M tokens", "× the first")
 

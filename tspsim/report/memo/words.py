@@ -7,7 +7,7 @@ from typing import Any
 
 from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.report.plan_names import DIVIDED, KEPT
-from tspsim.result import PlanResult, Result
+from tspsim.step.result import PlanResult, Result
 
 #: What ranks along an axis share, where its name is the field's.
 AXES = {
@@ -23,7 +23,7 @@ AXES = {
 def plan_in_words(plan: PlanResult) -> str:
     """How the plan spreads its work, the largest choices first.
 
-    >>> from tspsim.result import Memory
+    >>> from tspsim.step.result import Memory
     >>> settings = {"zero": 1, "recomputation": "full", "overlap": True}
     >>> plan_in_words(PlanResult("P", {"tp": 8, "pp": 1, "dp": 2}, Memory({}, 0.0), settings))
     'Tensor parallelism over 8 GPUs; 2 replicas; ZeRO 1; all activations are recomputed; communication overlaps compute'

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.base.units import compact, digits, gib, percent
 from tspsim.report import served
 from tspsim.report.numbers import plain, seconds
 from tspsim.report.view import View, dollars_per_million_tokens
-from tspsim.result import PlanResult
 from tspsim.scenario.project import Project
-from tspsim.units import compact, digits, gib, percent
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tspsim.base.units import compact, duration, gib
 from tspsim.report.numbers import plain, words
 from tspsim.report.view import View
 from tspsim.steps import STEPS, Step
-from tspsim.units import compact, duration, gib
 
 from .section import PageSection
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.errors import TspsimError
+from tspsim.base.errors import TspsimError
+from tspsim.base.units import compact, digits
 from tspsim.report.figures import LEGEND, beside, plan_colour, plan_line
 from tspsim.report.numbers import label, seconds
 from tspsim.report.view import View
-from tspsim.units import compact, digits
 
 from .section import PageSection
 

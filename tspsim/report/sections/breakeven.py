@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tspsim.base.units import digits
 from tspsim.report.numbers import label
 from tspsim.report.view import LayerShape, View
-from tspsim.result import PlanResult
-from tspsim.units import digits
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tspsim.errors import TspsimError
+from tspsim.base.errors import TspsimError
+from tspsim.base.units import GIB, digits, gib
 from tspsim.report import served
 from tspsim.report.figures import LEGEND, bars, bars_layout, limit, plan_line
 from tspsim.report.numbers import label
 from tspsim.report.view import View
-from tspsim.result import PlanResult
-from tspsim.units import GIB, digits, gib
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from tspsim.base.units import compact, percent
 from tspsim.report.numbers import label
 from tspsim.report.view import View
-from tspsim.result import LinkUse, PlanResult
-from tspsim.units import compact, percent
+from tspsim.step.result import LinkUse, PlanResult
 
 from .section import PageSection
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.base.units import compact, gib, percent
 from tspsim.report.numbers import seconds
 from tspsim.report.view import View
-from tspsim.units import compact, gib, percent
 
 from .section import PageSection
 

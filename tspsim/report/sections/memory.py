@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.base.units import GIB, gib, percent
 from tspsim.report.figures import bars, bars_layout, limit, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
-from tspsim.result import PlanResult
-from tspsim.units import GIB, gib, percent
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

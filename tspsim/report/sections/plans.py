@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tspsim.errors import TspsimError
-from tspsim.question import look_up
+from tspsim.base.errors import TspsimError
+from tspsim.base.units import compact, gib, percent
 from tspsim.report import served
 from tspsim.report.numbers import plain, seconds, words
 from tspsim.report.plan_names import legend, named_by_search
 from tspsim.report.view import View, dollars_per_million_tokens, price_range
-from tspsim.result import PlanResult
-from tspsim.units import compact, gib, percent
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tspsim.base.units import compact
 from tspsim.report.figures import ACCENT, QUIET, bars_layout
 from tspsim.report.numbers import label
 from tspsim.report.view import View
-from tspsim.units import compact
 
 from .section import PageSection
 

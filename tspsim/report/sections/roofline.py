@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tspsim.base.units import compact, digits, percent
 from tspsim.report.figures import LEGEND, colours, in_order
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
-from tspsim.result import PlanResult
-from tspsim.units import compact, digits, percent
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import percent
 from tspsim.report.figures import LEGEND, colours, in_order
 from tspsim.report.gantt import MOST_COLUMNS, MOST_RANKS, pack_all, shares
 from tspsim.report.view import View
-from tspsim.result import PlanResult
-from tspsim.units import percent
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tspsim.base.units import digits
 from tspsim.report.figures import bars, bars_layout, colours, totals
 from tspsim.report.numbers import label, words
 from tspsim.report.view import View
-from tspsim.result import PlanResult
-from tspsim.units import digits
+from tspsim.step.result import PlanResult
 
 from .section import PageSection
 

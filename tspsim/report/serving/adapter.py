@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.errors import TspsimError
+from tspsim.base.errors import TspsimError
 from tspsim.report.sections.answer import project_basis
 from tspsim.report.view import View
-from tspsim.result import PlanResult, Result
 from tspsim.serving.log import StepLog
 from tspsim.serving.runs import ServingRun
+from tspsim.step.result import PlanResult, Result
 
 from .published import published_of
 from .steps import shares_of

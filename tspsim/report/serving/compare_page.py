@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import compact, digits
 from tspsim.report.numbers import seconds
 from tspsim.report.page import render_sections
 from tspsim.report.sections import answer as step_answer
 from tspsim.serving.steady import tied
-from tspsim.units import compact, digits
 
 from . import words
 from .page import Part, chapters

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import compact, digits
 from tspsim.report.figures import LEGEND, QUIET, beside, plan_colour, plan_line, value_axis
 from tspsim.report.fronts import FrontLine
 from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
-from tspsim.units import compact, digits
 
 from .folded import folded
 from .view import LoadRun, Published, ServingView

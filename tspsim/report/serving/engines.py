@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import compact, percent
 from tspsim.report.figures import ALARM, LEGEND, QUIET, plan_colour
 from tspsim.report.numbers import label, seconds
-from tspsim.units import compact, percent
 
 from .folded import folded
 from .thinning import Columns, columns, edges, packed

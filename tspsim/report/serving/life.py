@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tspsim.base.units import percent
 from tspsim.report.figures import ALARM, LEGEND
 from tspsim.report.numbers import seconds
-from tspsim.units import percent
 
 from .engines import COLOURS, _axis, line, stacked, strip, time_unit
 from .thinning import columns, edges, packed, thinned

@@ -10,7 +10,7 @@ from tspsim.report.page import render_sections
 from tspsim.report.sections import answer as step_answer
 from tspsim.report.sections import assumptions, memory, unexplained
 from tspsim.report.view import View
-from tspsim.result import Result
+from tspsim.step.result import Result
 from tspsim.studies.purchase.machines import machines_in_words
 
 from . import curves, engines, life, plans, shares, waits, ways, words

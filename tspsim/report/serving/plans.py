@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import compact, digits, gib, percent, several, share_beside
 from tspsim.report.numbers import seconds
-from tspsim.units import compact, digits, gib, percent, several, share_beside
 
 from .view import LoadRun, ServedView, ServingView
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import nan
 
-from tspsim.result import Result
 from tspsim.scenario.published import PublishedRuns
+from tspsim.step.result import Result
 
 from .view import Published
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from tspsim.base.units import percent
 from tspsim.report.figures import bars, bars_layout, colours, in_order, totals
 from tspsim.report.numbers import label, seconds, words
-from tspsim.units import percent
 
 from .folded import folded
 from .view import ServingView, StepShare

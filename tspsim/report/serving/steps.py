@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tspsim.question import look_up
-from tspsim.result import PlanResult, Result
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.runs import ServingRun
 from tspsim.serving.spread import Typical
 from tspsim.serving.work import StepWork
+from tspsim.step.question import look_up
+from tspsim.step.result import PlanResult, Result
 
 from .view import StepShare
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tspsim.result import PlanResult
 from tspsim.serving.steady import figures, interval
 from tspsim.serving.waits import Waits
+from tspsim.step.result import PlanResult
 
-from ..._memory import once
+from ...base.memo import once
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

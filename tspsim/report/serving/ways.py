@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from tspsim.base.units import digits
 from tspsim.report.figures import LEGEND, plan_colour, value_axis
 from tspsim.report.numbers import label, seconds
-from tspsim.units import digits
 
 from .engines import time_unit
 from .folded import folded

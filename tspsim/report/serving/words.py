@@ -7,10 +7,10 @@ from itertools import groupby
 
 import numpy as np
 
+from tspsim.base.units import compact, digits, percent, several
 from tspsim.report.numbers import seconds
 from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import tied
-from tspsim.units import compact, digits, percent, several
 
 from .engines import busy
 from .view import DECODE, MIXED, PREFILL, LoadRun, Merit, ServedView, ServingView

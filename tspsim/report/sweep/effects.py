@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 
-from tspsim.cells import Cell
-from tspsim.units import compact, percent
+from tspsim.base.units import compact, percent
+from tspsim.step.cells import Cell
 
 from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView
 

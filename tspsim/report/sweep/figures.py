@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tspsim.base.units import compact, percent
 from tspsim.report.comparison_figures import efficiency_figure
 from tspsim.report.figures import LEGEND, QUIET, bars, category_axis, plan_colour, value_axis
 from tspsim.report.numbers import label
-from tspsim.units import compact, percent
 
 from .effects import Effect, ScalingLine, times
 from .view import PLAN, Measure, SweepAxis, SweepRow, SweepView

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tspsim.files import atomic_write
+from tspsim.base.files import atomic_write
+from tspsim.base.units import compact, percent
 from tspsim.report.comparison_terms import SIDES
 from tspsim.report.numbers import seconds, words
 from tspsim.report.page import render_sections
 from tspsim.studies.table import Table
-from tspsim.units import compact, percent
 
 from .page import ANSWER, MOST_REFUSED, MOST_ROWS, REFUSED, Part, answer, pictures
 from .view import PLAN, Measure, SweepRow, SweepView

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tspsim.files import atomic_write
+from tspsim.base.files import atomic_write
 from tspsim.report.comparison import rows
 from tspsim.report.comparison_page import RANKING, ranking
 from tspsim.report.comparison_terms import SIDES

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from tspsim.cells import Cell
+from tspsim.base.units import compact, digits, gib, percent, si_unit
 from tspsim.report.numbers import seconds
+from tspsim.step.cells import Cell
 from tspsim.studies.table import Table
-from tspsim.units import compact, digits, gib, percent, si_unit
 
-from ..._memory import once
+from ...base.memo import once
 
 #: What counts of paths count, where the path's last word does not say it.
 COUNTED = {"sequence": "tokens", "context": "tokens", "chunk": "tokens", "tokens": "tokens"}

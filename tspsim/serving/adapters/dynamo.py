@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
-from ...files import replacing
+from ...base.errors import InputError
+from ...base.files import replacing
 from ..oracle import Oracle
 from .rows import spread
 

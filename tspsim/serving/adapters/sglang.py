@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...files import replacing
+from ...base.files import replacing
 from ..oracle import Oracle, Row, predict
 from .rows import rows_of, spread
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...errors import InputError
-from ...registry import Registry
+from ...base.errors import InputError
+from ...base.registry import Registry
 from ...scenario.section import Section
 from ..lane import Lane, StepPlan
 from ..requests import Request

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, PositiveFloat, PositiveInt, StrictBool
 
-from ...errors import InputError
+from ...base.errors import InputError
+from ...base.strict import OneOf
 from ...scenario.section import Section
-from ...strict import OneOf
 from ..blocks import Match
 from ..lane import Lane, StepPlan
 from ..requests import Request

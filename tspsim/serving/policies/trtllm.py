@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...scenario.section import Section
 from ..blocks import NO_MATCH, Match
 from ..lane import Lane, StepPlan

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import Field, PositiveInt, StrictBool
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...scenario.section import Section
 from ..blocks import Match
 from ..lane import StepPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ..requests import Request
 
 

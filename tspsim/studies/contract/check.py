@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ...errors import shorten
-from ...registry import whose
+from ...base.errors import shorten
+from ...base.registry import whose
 from . import collectives, fleets, kinds, probes, services, steps
 from .findings import Finding, judged
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...network import Cluster, Traffic, build_cluster, collective, load_cluster
 from ...network.kinds import KINDS
 from ...program import COLLECTIVE_KINDS, RING_SHIFT

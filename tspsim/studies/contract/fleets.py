@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...errors import InputError, TspsimError, shorten
+from ...base.errors import InputError, TspsimError, shorten
 from ...fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, FleetAnswer, answer, load
 from .findings import Finding, judged
 

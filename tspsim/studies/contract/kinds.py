@@ -6,9 +6,9 @@ import importlib
 import pkgutil
 from typing import Any
 
-from ..._memory import remembered
-from ...errors import InputError, UnknownNameError
-from ...registry import Registry
+from ...base.errors import InputError, UnknownNameError
+from ...base.memo import remembered
+from ...base.registry import Registry
 
 #: Rooms whose modules hold registries.
 ROOMS = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ...catalog import validate
-from ...errors import InputError, shorten
+from ...base.catalog import validate
+from ...base.errors import InputError, shorten
 from ...scenario.traffic import Traffic
 from ...serving import AffineCost, Engine
 from ...serving.replicas import Members, ReplicaPool

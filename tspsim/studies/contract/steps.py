@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...answer import bounds, simulate
-from ...costs import Costs
+from ...answer.kinds import bounds, simulate
+from ...base.errors import InputError, shorten
 from ...engine.timeline import Timeline
-from ...errors import InputError, shorten
-from ...metrics import FORWARD_PARTS
 from ...parallel import Job, Plan, build_mesh, peak_memory, scheme_of
 from ...parallel.context.attention import context_bytes, shard_of
 from ...parallel.expert_shards import copies, gathering, tokens_travel, weights
 from ...parallel.routing import BALANCED
 from ...parallel.sought import SOUGHT
-from ...paths import Division, LowerBound
-from ...question import Question, look_up
-from ...result import PlanResult
 from ...scenario import load
-from ...simulation import run_plan, scheduled
+from ...step.costs import Costs
+from ...step.metrics import FORWARD_PARTS
+from ...step.paths import Division, LowerBound
+from ...step.question import Question, look_up
+from ...step.result import PlanResult
+from ...step.simulation import run_plan, scheduled
 from .findings import Finding, judged
 
 #: Relative error of sums that two ways of counting may differ by.

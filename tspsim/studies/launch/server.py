@@ -7,20 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from ... import catalog
-from ...errors import InputError
+from ...base import catalog
+from ...base.errors import InputError
+from ...base.registry import Registry
+from ...base.units import gib
 from ...model.formats import WeightClass
 from ...parallel import Plan
 from ...parallel.balance import BUSIEST, Balance
 from ...parallel.dispatch import ExpertDispatch, ExpertOverlap
-from ...question import Question
-from ...registry import Registry
 from ...scenario import Scenario
 from ...scenario.tiers import Tiers
 from ...scenario.workload import SpeculationSpec
 from ...serving.deployment import BLOCKS, POLICY, TOKENS, Deployment
 from ...serving.pooled import PooledDeployment
-from ...units import gib
+from ...step.question import Question
 from .command import Command
 from .places import ServerPlace, places_of, started
 

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import numpy as np
 
-from ..._memory import once
-from ...errors import InputError
-from ...mesh import Mesh
+from ...base.errors import InputError
+from ...base.memo import once
+from ...base.registry import Registry
 from ...parallel import CONTEXT_METHODS, Job, Plan, build_mesh
 from ...parallel.balance import BUSIEST
 from ...parallel.pipeline import chunk_layers
 from ...parallel.recomputed import RECOMPUTE_METHODS
-from ...question import Question
-from ...registry import Registry
+from ...program.mesh import Mesh
+from ...step.question import Question
 from .command import Command
 
 #: Axes that frameworks know.

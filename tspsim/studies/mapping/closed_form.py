@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...costs import Costs
-from ...mesh import Mesh
 from ...network import KINDS, Cluster, between_nodes, collective
 from ...parallel import Job, axes_of, build_mesh, scheme_of, write_program
 from ...program import Collective, Compute, Instruction, Program, SendReceive
-from ...question import Question
+from ...program.mesh import Mesh
+from ...step.costs import Costs
+from ...step.question import Question
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import InputError
-from ...question import look_up
-from ...result import SCHEMA_VERSION, PlanResult
+from ...base.errors import InputError
+from ...base.units import duration
 from ...scenario import Placement, Scenario
-from ...simulation import run_plan, scheduled
-from ...units import duration
+from ...step.question import look_up
+from ...step.result import SCHEMA_VERSION, PlanResult
+from ...step.simulation import run_plan, scheduled
 from .closed_form import form_of
 
 Integers = NDArray[np.int64]

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..._display import ShownPlans
-from ...description import describe_cluster, describe_model, provenance
-from ...question import Question
-from ...result import SCHEMA_VERSION, PlanResult
+from ...base.display import ShownPlans
 from ...scenario import Scenario
-from ...statements import defaults_in_words
+from ...step.description import describe_cluster, describe_model, provenance
+from ...step.question import Question
+from ...step.result import SCHEMA_VERSION, PlanResult
+from ...step.statements import defaults_in_words
 from .found import Found
 from .limit import Limits as KeptLimits
 from .limit import limit_texts

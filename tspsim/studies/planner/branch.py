@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ..._memory import once
+from ...base.memo import once
 from ...parallel import Job
-from ...paths import LowerBound
-from ...result import PlanResult
+from ...step.paths import LowerBound
+from ...step.result import PlanResult
 from .candidate import Candidate
 from .climb import Climb
 from .clock import NEVER, Deadline

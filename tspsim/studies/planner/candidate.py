@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...mesh import Mesh
 from ...parallel import CONTEXT_METHODS, SWITCHES, Job, Plan, choices_of, method_of, scheme_axes
 from ...parallel.balance import BUSIEST
 from ...parallel.lengths import OF_LENGTHS, OFFLOAD_FROM
+from ...program.mesh import Mesh
 
 #: Characters of a plan's name in a scenario.
 LONGEST_NAME = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...scenario import Scenario
 from ...steps import STEPS
 from .offers import OffersPlanner

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from ...errors import UnreachableError
+from ...base.errors import UnreachableError
 from ...parallel import Job
 from ...parallel.recomputed import KEPT
 from .candidate import Candidate

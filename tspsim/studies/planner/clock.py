@@ -13,7 +13,7 @@ def _nothing() -> float:
 
 @dataclass(frozen=True)
 class Deadline:
-    """So much on some clock, that of an effort (:class:`tspsim.paths.Effort`) for instance; never by default."""
+    """So much on some clock, that of an effort (:class:`tspsim.step.paths.Effort`) for instance; never by default."""
 
     at_s: float = math.inf
     now: Callable[[], float] = _nothing

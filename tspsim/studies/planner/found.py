@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...result import PlanResult
 from ...scenario import Scenario
+from ...step.result import PlanResult
 from .candidate import Candidate
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from ...errors import UnreachableError
+from ...base.errors import UnreachableError
 from ...parallel import Job
 from ...parallel.recomputed import KEPT
-from ...paths import Division
+from ...step.paths import Division
 from .candidate import Candidate
 from .clock import NEVER, Deadline
 from .sets import Sets

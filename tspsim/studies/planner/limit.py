@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...errors import InputError, UnknownNameError
+from ...base.errors import InputError, UnknownNameError
+from ...base.units import parse
 from ...parallel import Plan, scheme_axes
-from ...result import PlanResult
-from ...units import parse
+from ...step.result import PlanResult
 
 
 @dataclass(frozen=True)

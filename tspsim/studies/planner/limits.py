@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..._quick import replace
-from ...errors import InputError
+from ...base.errors import InputError
+from ...base.quick import replace
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal
 from ...parallel.memory import stage_memory, workspace
-from ...paths import CHECK_S, MEMORY_S
+from ...step.paths import CHECK_S, MEMORY_S
 from .candidate import name_of
 from .clock import NEVER, Deadline
 from .room import memory_bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 
-from ...errors import TspsimError
+from ...base.errors import TspsimError
 from ...parallel import Job, scheme_of
 from ...scenario import Scenario
 from ..executors import Executor, Here

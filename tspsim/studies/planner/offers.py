@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..._display import ShownPlans
-from ...errors import InfeasibleError, InputError
-from ...result import SCHEMA_VERSION, PlanResult
+from ...base.display import ShownPlans
+from ...base.errors import InfeasibleError, InputError
 from ...scenario import Scenario
+from ...step.result import SCHEMA_VERSION, PlanResult
 from ..purchase.offers import expand
 from .answer import Planned, document
 from .found import Found

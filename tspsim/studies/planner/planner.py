@@ -8,18 +8,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from ..._collector import seldom_collecting
-from ...description import too_large
-from ...errors import InfeasibleError, InputError, TspsimError, UnknownNameError
+from ...base.collector import seldom_collecting
+from ...base.errors import InfeasibleError, InputError, TspsimError, UnknownNameError
+from ...base.units import were
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
 from ...parallel.checks import MOST_VISITS
-from ...paths import Effort
-from ...result import Memory, PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ...simulation import run_plan, scheduled
-from ...units import were
+from ...step.description import too_large
+from ...step.paths import Effort
+from ...step.result import Memory, PlanResult
+from ...step.simulation import run_plan, scheduled
 from .. import uncertainty
 from ..executors import executor_of, growing
 from ..front import front_of

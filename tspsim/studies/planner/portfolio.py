@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from ...errors import UnreachableError
+from ...base.errors import UnreachableError
 from ...parallel import Job, Plan, scheme_axes
 from ...parallel.dispatch import DISPATCHES, OVERLAPS
 from ...parallel.pipeline import ORDERS

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ... import catalog
-from ...errors import InputError, shorten
+from ...base import catalog
+from ...base.errors import InputError, shorten
+from ...base.units import parse
 from ...scenario import Plan, Scenario, load
-from ...units import parse
 
 
 def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, bool]:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..._memory import once
-from ...errors import TspsimError
+from ...base.errors import TspsimError
+from ...base.memo import once
 from ...serving.deployment import Deployment
 from ...serving.work import PromptChunk, StepWork
 

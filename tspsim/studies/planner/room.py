@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..._quick import replace
+from ...base.quick import replace
 from ...parallel import Job, data, peak_bytes, peak_memory, scheme_of
 from ...parallel.memory import stage_memory
-from ...paths import Division
+from ...step.paths import Division
 from .candidate import Candidate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from ...errors import UnreachableError
+from ...base.errors import UnreachableError
 from .candidate import Candidate
 from .shapes import Shapes
 

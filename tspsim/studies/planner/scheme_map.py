@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...errors import InputError, shorten
+from ...base.errors import InputError, shorten
 from ..axes import column, expand, split
 
 _FORM = "is not of the form sequences=8Ki,128Ki,nodes=1,8,128"

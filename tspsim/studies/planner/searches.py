@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...costs import Costs
-from ...errors import InputError
+from ...base.errors import InputError
 from ...network import Cluster
 from ...parallel import Captured
-from ...paths import Effort, LowerBound
-from ...question import Question, look_up
-from ...result import PlanResult
 from ...scenario import ClusterInline, Scenario
 from ...scenario.cluster import Island
+from ...step.costs import Costs
+from ...step.paths import Effort, LowerBound
+from ...step.question import Question, look_up
+from ...step.result import PlanResult
 from ..query import Library
 from .branch import Search
 from .candidate import Candidate

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ..._quick import replace
-from ...errors import InputError
+from ...base.errors import InputError
+from ...base.quick import replace
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of
 from .branch import Search

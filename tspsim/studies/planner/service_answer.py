@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from ..._display import ShownPlans
-from ...description import describe_cluster, describe_model, provenance
-from ...errors import InfeasibleError, InputError
-from ...question import Question
-from ...result import SCHEMA_VERSION, PlanResult
+from ...base.display import ShownPlans
+from ...base.errors import InfeasibleError, InputError
 from ...scenario import Plan, Scenario
-from ...statements import defaults_in_words
+from ...step.description import describe_cluster, describe_model, provenance
+from ...step.question import Question
+from ...step.result import SCHEMA_VERSION, PlanResult
+from ...step.statements import defaults_in_words
 
 
 @dataclass(frozen=True)

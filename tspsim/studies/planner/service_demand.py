@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...scenario.traffic import Slo, Traffic
 from .limit import Limit
 from .rates import Demand

@@ -10,11 +10,11 @@ from typing import Any
 
 from ...parallel import scheme_axes
 from ...parallel.dispatch import DISPATCHES
-from ...question import Question, cluster_of, look_up_pool
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
 from ...serving.answer import deployment_of
 from ...serving.deployment import Deployment
+from ...step.question import Question, cluster_of, look_up_pool
 from ..query import Library
 from .limit import Limits
 from .rates import ClosedFormEngine, Demand, ExpectedLoad, apart, best_of, loads, together, tried

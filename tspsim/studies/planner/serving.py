@@ -1,9 +1,9 @@
 """The best plans of a serving step: every legal way to spread a replica, at the batch that its limits allow.
 
 A step that serves is simulated in tens of milliseconds, so plans are not searched in layers as training's are: each
-legal one is bounded (:mod:`tspsim.bound`), and simulated unless its ceiling lies below what is known. Where a limit is
-set on the time of an output token, the batch of a decoding step is free: more sequences take longer and put out more,
-so that the largest batch that keeps the limits, and has room, is the best of a plan.
+legal one is bounded (:mod:`tspsim.step.bound`), and simulated unless its ceiling lies below what is known. Where a
+limit is set on the time of an output token, the batch of a decoding step is free: more sequences take longer and put
+out more, so that the largest batch that keeps the limits, and has room, is the best of a plan.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...bound import plan_bound
-from ...costs import Costs
-from ...errors import InputError, UnknownNameError
+from ...base.errors import InputError, UnknownNameError
+from ...base.units import were
 from ...parallel import capacity, scheme_axes
-from ...question import Question
-from ...result import PlanResult
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
-from ...simulation import run_plan, scheduled
-from ...units import were
+from ...step.bound import plan_bound
+from ...step.costs import Costs
+from ...step.question import Question
+from ...step.result import PlanResult
+from ...step.simulation import run_plan, scheduled
 from ..front import front_of
 from ..query import Library
 from .limit import LIMITS, Limit, Limits, limit_texts

@@ -12,12 +12,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ..._memory import BoundedCache, Itself
-from ..._quick import replace
+from ...base.memo import BoundedCache, Itself
+from ...base.quick import replace
 from ...parallel import Job, scheme_axes
 from ...parallel.pipeline import PipelineOrder, order_of
 from ...parallel.recomputed import KEPT
-from ...paths import MEMORY_S, Division, LowerBound, Outline
+from ...step.paths import MEMORY_S, Division, LowerBound, Outline
 from .candidate import Candidate
 from .room import first_stage_bytes, layout_bytes, memory_bytes, state_bytes
 from .space import Space

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
-from ..._memory import once
+from ...base.memo import once
 from ...parallel import Job, Plan, scheme_axes
-from ...paths import Division
+from ...step.paths import Division
 from .candidate import Candidate
 from .sets import Sets
 from .space import RECOMPUTATION

@@ -16,10 +16,9 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..._memory import once
-from ..._quick import replace
-from ...errors import InputError
-from ...mesh import Mesh
+from ...base.errors import InputError
+from ...base.memo import once
+from ...base.quick import replace
 from ...model import Architecture
 from ...network import Cluster
 from ...operators import element_bytes
@@ -31,7 +30,8 @@ from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
-from ...paths import CHECK_S, Division, Effort
+from ...program.mesh import Mesh
+from ...step.paths import CHECK_S, Division, Effort
 from .candidate import Candidate, name_of
 
 RECOMPUTATION = (KEPT, ATTENTION, CHEAP, FULL)

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...base.units import digits
 from ...serving.deployment import Deployment
 from ...serving.work import PromptChunk, StepWork
-from ...units import digits
 from .rates import ClosedFormEngine
 
 #: Budgets grow and shrink by this, prompts are rounded up to so many tokens, and none has fewer.

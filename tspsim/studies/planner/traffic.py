@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import InputError, TspsimError, UnknownNameError
+from ...base.errors import InputError, TspsimError, UnknownNameError
 from ...parallel import SOUGHT, scheme_axes
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario

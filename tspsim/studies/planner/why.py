@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ... import metrics
 from ...engine.timeline import ON_HOST
-from ...result import PlanResult
+from ...step import metrics
+from ...step.result import PlanResult
 
 #: Of seconds in which kernels and transfers wait for the host, which launches them or works itself.
 HOST = "the host"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ...errors import TspsimError
-from ...result import PlanResult
+from ...base.errors import TspsimError
 from ...scenario import Plan as PlanKeys
 from ...scenario import Scenario
+from ...step.result import PlanResult
 from ..executors import Executor, answers
 from ..query import Library, Query
 from ..table import plan_result

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
+from ...base.units import WITH_UNITS
 from ...scenario import Scenario
 from ...steps import STEPS
-from ...units import WITH_UNITS
 
 #: Columns that no line of keys reaches: nothing is folded.
 WIDE = 10_000

@@ -23,8 +23,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ...result import PlanResult
 from ...scenario.project import Failures
+from ...step.result import PlanResult
 
 
 def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:

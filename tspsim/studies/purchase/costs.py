@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...errors import InputError, UnknownNameError
+from ...base.errors import InputError, UnknownNameError
 from ...hardware import Device
 from ...network import Cluster
 from ...scenario import Scenario

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ...answer import run_plan
-from ...errors import InputError, TspsimError
-from ...result import PlanResult, Result
+from ...answer.kinds import run_plan
+from ...base.errors import InputError, TspsimError
 from ...scenario import Scenario
 from ...scenario.project import DAY_S, Project
+from ...step.result import PlanResult, Result
 from .. import uncertainty
 from ..executors import answers, executor_of
 from ..query import Library, Query, ask

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...question import look_up
-from ...result import PlanResult, Result
+from ...base.units import digits
 from ...scenario import Scenario
-from ...units import digits
+from ...step.question import look_up
+from ...step.result import PlanResult, Result
 from .costs import rates_of
 from .service import asks, nearest_of, service_of
 

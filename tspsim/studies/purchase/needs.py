@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ...errors import InputError
+from ...base.errors import InputError
+from ...base.units import compact
 from ...network import Cluster
-from ...result import PlanResult
 from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
 from ...scenario.project import Project
-from ...units import compact
+from ...step.result import PlanResult
 from .checkpoints import CheckpointCost, CheckpointSchedule
 from .likely import Likely
 from .outcome import PurchaseOutcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...question import look_up
-from ...result import Result
 from ...scenario import Scenario
+from ...step.question import look_up
+from ...step.result import Result
 from .checkpoints import CheckpointCost, CheckpointSchedule
 from .costs import OWNED, Rates, rates_of
 

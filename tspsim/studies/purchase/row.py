@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...errors import UnknownNameError
-from ...result import PlanResult, Result
+from ...base.errors import UnknownNameError
+from ...step.result import PlanResult, Result
 from .. import uncertainty
 from ..searched import Searched
 from ..uncertainty import Measure

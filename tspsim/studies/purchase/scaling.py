@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ...errors import InputError
+from ...base.errors import InputError
 from ...network import Cluster
 from ...parallel import SCHEMES
 from ...scenario import Plan, Scenario

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...result import PlanResult, Result
+from ...base.units import digits
 from ...scenario import Scenario
 from ...serving.bounds import kept_in_words
 from ...serving.steady import figures, interval
-from ...units import digits
+from ...step.result import PlanResult, Result
 from .costs import Rates
 
 HOURS_A_DAY = 24.0

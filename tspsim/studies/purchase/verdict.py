@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ...base.units import chance, compact, digits
 from ...steps import STEPS
-from ...units import chance, compact, digits
 from ..ceiling import CEILING, USUAL
 from ..uncertainty import Measure, Verdict, VerdictChange
 from .row import OBJECTIVES, Row

@@ -1,6 +1,6 @@
 """Sorts of question, one file each: what the page shows of an answer, what a pin keeps, what is bought.
 
-Whoever has a question or its answer looks its sort up by the name that :func:`tspsim.interface.sort_of` gives it, and
+Whoever has a question or its answer looks its sort up by the name that :func:`tspsim.api.sort_of` gives it, and
 asks that; nothing outside tells sorts apart. What draws is imported only where a page is drawn: a process that answers
 needs no components.
 """

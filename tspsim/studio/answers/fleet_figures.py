@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...units import duration, percent
+from ...base.units import duration, percent
 from .sort import Figure
 
 #: Keys of a class's entry that are times, and what they are called.

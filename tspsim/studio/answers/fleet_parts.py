@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from ...units import duration, percent
+from ...base.units import duration, percent
 from . import fleet_why
 from .fleet_figures import of_class
 from .parts import AXIS, LOOKS, about, explained, folded, heads, region

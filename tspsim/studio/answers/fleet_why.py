@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...units import digits, duration, percent
+from ...base.units import digits, duration, percent
 from .parts import sources
 from .sort import Document
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ... import interface
-from ...interface import Progress
+from ... import api
+from ...api import Progress
 from .fleet_figures import of_class, whole
 from .plans import of_cluster
 from .sort import Bought, Document, Figure, Pinned
@@ -28,7 +28,7 @@ class Fleets:
         return found
 
     def facts(self, question: Any, result: Any) -> dict[str, Any]:
-        return {"refused": "", "best": None, "doubts": {}, "drawn": interface.fleet_figures(result)}
+        return {"refused": "", "best": None, "doubts": {}, "drawn": api.fleet_figures(result)}
 
     def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
         fleet = document["fleet"]
@@ -50,7 +50,7 @@ class Fleets:
         return parts(document, told)
 
     def bought(self, question: Any, progress: Progress) -> Bought:
-        sizes = interface.fleet_sizes(question, progress=progress)
+        sizes = api.fleet_sizes(question, progress=progress)
         names = [size.offer for size in sizes.sizes]
         return Bought(
             words=[*filter(None, (sizes.verdict,)), *sizes.in_words()],

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...units import compact, digits, percent
+from ...base.units import compact, digits, percent
 
 NOTHING = "–"
 Offer = Mapping[str, Any]

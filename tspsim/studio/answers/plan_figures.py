@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...units import compact, digits, duration, gib, percent
+from ...base.units import compact, digits, duration, gib, percent
 from .sort import Figure
 
 Plan = Mapping[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import html
 
-from ...units import compact, digits, duration, gib, percent
+from ...base.units import compact, digits, duration, gib, percent
 from .parts import about, capital, explained, heads, prose, region, sources
 from .plan_figures import figures
 from .sort import Figure

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ... import interface
-from ...errors import InputError
-from ...interface import Progress
+from ... import api
+from ...api import Progress
+from ...base.errors import InputError
 from .offer_columns import NOTHING, OFFER_COLUMNS
 from .plan_figures import figures
 from .sort import Bought, Document, Figure, Pinned
@@ -25,12 +25,12 @@ class Plans:
         ]
 
     def facts(self, question: Any, result: Any) -> dict[str, Any]:
-        refused = "" if any(plan.ran for plan in result.plans) else str(interface.nothing_runs(result.plans))
+        refused = "" if any(plan.ran for plan in result.plans) else str(api.nothing_runs(result.plans))
         return {
             "refused": refused,
             "best": result.best.name if result.best is not None else None,
-            "doubts": {plan.name: interface.doubts(result, plan) for plan in result.plans if plan.ran},
-            "projects": interface.project_of(question, result),
+            "doubts": {plan.name: api.doubts(result, plan) for plan in result.plans if plan.ran},
+            "projects": api.project_of(question, result),
         }
 
     def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
@@ -47,7 +47,7 @@ class Plans:
         return parts(_with_projects(document, told), told)
 
     def bought(self, question: Any, progress: Progress) -> Bought:
-        decision = interface.compare(question, jobs=1, progress=progress).verdict
+        decision = api.compare(question, jobs=1, progress=progress).verdict
         if decision is None:
             raise InputError("has no offers to compare; state some", key="offers")
         document = decision.to_json()
@@ -78,6 +78,6 @@ def _with_projects(document: Document, told: Mapping[str, Any]) -> Document:
 def of_cluster(cluster: Any) -> list[tuple[str, str, str | None]]:
     """The entries that a cluster names."""
     if isinstance(cluster, str):
-        return [("cluster", "nodes" if cluster in interface.entries("nodes") else "clusters", cluster)]
+        return [("cluster", "nodes" if cluster in api.entries("nodes") else "clusters", cluster)]
     named = (("device", "devices"), ("fabric", "fabrics"), ("node", "nodes"))
     return [(f"cluster.{key}", kind, getattr(cluster, key)) for key, kind in named]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...interface import Progress
+from ...api import Progress
 
 Document = Mapping[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import BeforeValidator, Field
 
-from ...registry import Registry
-from ...strict import OneOrSeveral, one_or_several
-from ...units import PositiveNumber
+from ...base.registry import Registry
+from ...base.strict import OneOrSeveral, one_or_several
+from ...base.units import PositiveNumber
 from ..kind import Floats, Kind, Rate, refuse
 from ..traces import RequestTrace
 

@@ -8,8 +8,8 @@ from typing import Annotated, Self
 import numpy as np
 from pydantic import Field
 
-from ...strict import OneOrSeveral
-from ...units import Seconds, duration
+from ...base.strict import OneOrSeveral
+from ...base.units import Seconds, duration
 from ..kind import Floats
 from .base import MOST_POINTS, Arrivals, Concurrency
 

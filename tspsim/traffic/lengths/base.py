@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...errors import TspsimError
-from ...registry import Registry
+from ...base.errors import TspsimError
+from ...base.registry import Registry
 from ..kind import Ints, Kind
 
 

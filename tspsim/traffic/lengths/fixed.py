@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveCount
+from ...base.units import PositiveCount
 from ..kind import Ints
 from .base import Lengths
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveCount
+from ...base.units import PositiveCount
 from ..kind import Ints
 from ..traces import read_trace
 from .base import Lengths

@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, model_validator
 
-from ...units import PositiveCount
+from ...base.units import PositiveCount
 from ..kind import Ints, refuse
 from .base import Lengths
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ..kind import Floats, Ints, Kind
 from ..traces import RequestTrace
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveNumber
+from ...base.units import PositiveNumber
 from ..kind import Ints
 from ..traces import RequestTrace
 from .base import Prefixes, Shared

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import core_schema
 
-from ...errors import InputError
-from ...units import Count
+from ...base.errors import InputError
+from ...base.units import Count
 from ..kind import Kind, OneKind, dumped
 from ..lengths import LENGTHS, Lengths, drawn_lengths
 

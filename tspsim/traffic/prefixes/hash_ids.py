@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveCount
+from ...base.units import PositiveCount
 from ..kind import Ints
 from ..traces import RequestTrace
 from .base import Prefixes, Shared

@@ -7,9 +7,9 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ... import catalog
-from ...errors import InputError, shorten
-from ...units import Count, Seconds
+from ...base import catalog
+from ...base.errors import InputError, shorten
+from ...base.units import Count, Seconds
 from .base import Prefixes
 from .drawn import MOST_CALLS, Draws, Number, Times, Tokens
 from .trees import Call, Shape, Trees

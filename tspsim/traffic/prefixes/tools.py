@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from ...units import PositiveCount, Seconds
+from ...base.units import PositiveCount, Seconds
 from ..kind import Floats
 from .base import Prefixes
 

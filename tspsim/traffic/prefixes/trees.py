@@ -19,8 +19,8 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, model_validator
 
-from ..._memory import once
-from ...units import Count, Seconds
+from ...base.memo import once
+from ...base.units import Count, Seconds
 from ..kind import Floats, Ints
 from ..traces import RequestTrace
 from .base import Needs, Prefixes, Shared

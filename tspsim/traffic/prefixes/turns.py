@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ...units import Seconds
+from ...base.units import Seconds
 from ..kind import Floats
 from .base import Prefixes
 from .conversing import Conversing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ...registry import Registry
+from ...base.registry import Registry
 from ..arrivals import Arrivals
 from ..kind import Kind
 

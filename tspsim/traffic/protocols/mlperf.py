@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ... import catalog
-from ..._memory import remembered
-from ...units import parse
+from ...base import catalog
+from ...base.memo import remembered
+from ...base.units import parse
 from ..arrivals import Arrivals
 from ..traces import FOLDER
 from .base import USUAL_REQUESTS, Protocol

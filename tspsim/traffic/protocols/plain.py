@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, StrictBool
 
-from ...units import Count
+from ...base.units import Count
 from ..arrivals import Arrivals
 from .base import Protocol
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ...units import Count
+from ...base.units import Count
 from ..arrivals import Arrivals
 from .base import USUAL_REQUESTS, Protocol
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tspsim.simulation import run_plan
+from tspsim.step.simulation import run_plan
 
-from ..._memory import remembered
+from ...base.memo import remembered
 from .question import step_question
 from .run import ServedPlan, ServedRun
 

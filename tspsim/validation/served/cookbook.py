@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 from ..cells import Row, count_of, number_of
 from ..devices import named_device

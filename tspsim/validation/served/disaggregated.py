@@ -8,7 +8,7 @@ from tspsim.scenario import load
 from tspsim.serving.answer import deployment_of
 from tspsim.serving.metrics import Waits
 from tspsim.serving.points import whole
-from tspsim.simulation import look_up
+from tspsim.step.simulation import look_up
 
 from ..devices import LOOKUPS
 from ..runs import fabric_of, machine, node_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
-from ..._memory import remembered
+from ...base.memo import remembered
 from . import cookbook, published, silicon
 from .bands import Band, band_of
 from .groups import fitted, group_of

@@ -6,12 +6,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tspsim import catalog
+from tspsim.base import catalog
 from tspsim.network.load import usual_node
 from tspsim.scenario import load
-from tspsim.simulation import Question, look_up
+from tspsim.step.simulation import Question, look_up
 
-from ..._memory import remembered
+from ...base.memo import remembered
 from ..devices import LOOKUPS
 from .run import ServedPlan
 

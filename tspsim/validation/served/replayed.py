@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
 from tspsim.scenario import acceptance
@@ -21,12 +21,12 @@ from tspsim.serving.service import Service
 from tspsim.serving.speculation import Speculation
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
-from tspsim.simulation import Question
+from tspsim.step.simulation import Question
 from tspsim.traffic import Asked
 from tspsim.traffic.prefixes import Shared
 from tspsim.traffic.prefixes.share import Beginnings
 
-from ..._memory import remembered
+from ...base.memo import remembered
 from . import disaggregated
 from .measures import Measures
 from .question import QUESTIONS, question_of

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tspsim.errors import InputError
+from tspsim.base.errors import InputError
 
 from ..cells import Row, count_of
 from ..devices import named_device

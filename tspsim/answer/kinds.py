@@ -1,0 +1,159 @@
+"""One question and its answer: a single step, with ``traffic`` the requests that a service answers, with ``loop`` an
+iteration of reinforcement learning, with ``jobs`` all that runs on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..base.display import progress_bar
+from ..base.errors import InputError
+from ..network import Cluster
+from ..parallel import Plan
+from ..scenario import Scenario, load
+from ..step import simulation
+from ..step.bound import Bounds
+from ..step.question import FRESH, Lookups, Question, cluster_of, look_up
+from ..step.result import PlanResult, Result
+
+if TYPE_CHECKING:
+    from ..fleet import FleetQuestion
+
+Progress = Callable[[str, float], None]
+
+
+class Asks(Protocol):
+    """What knows the scenario that asks for it: a plan that was found."""
+
+    @property
+    def asked(self) -> Scenario | None: ...
+
+
+def simulate(
+    scenario: Scenario | FleetQuestion | str | Path | Mapping[str, Any] | Asks | Sequence[Asks],
+    *,
+    every_rank: bool = False,
+    every_step: bool = False,
+    every_kernel: bool = False,
+    every_job_step: bool = False,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Answer a scenario: every plan in its order.
+
+    Parameters
+    ----------
+    scenario
+        What :func:`tspsim.load` returns, or what it takes; a question with ``jobs``, or what :func:`tspsim.fleet.load`
+        returns (the answer is then a :class:`tspsim.fleet.FleetAnswer`); or what :func:`tspsim.plan` found:
+        ``simulate(p.best)`` is its best plan with report and timeline.
+    every_rank
+        Of a single step: run every rank instead of one a class of equal ranks; same answer, more timeline.
+    every_step, every_kernel
+        Of traffic: take every step by itself, and compare drawn steps with their whole programs; same answer, and how
+        far it may be trusted.
+    every_job_step
+        Of jobs: launch the real steps of those that share links together, and say what they come to beside the rule.
+    cluster
+        Of a single step: the scenario's cluster with other links (:func:`tspsim.network.with_graph`); None:
+        as the scenario has it.
+    progress
+        Called with a plan's name and the share of plans done before it; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong: a degree that divides nothing, an unknown name, …. Or the cluster has other GPUs.
+    """
+    fleet = fleet_of(scenario)
+    if fleet is not None:
+        if cluster is not None:
+            raise InputError("a cluster beside the scenario is for single steps; a fleet names its own")
+        from ..fleet import answer as of_jobs
+
+        with progress_bar(progress) as told:
+            return of_jobs(fleet, simulate, every_job_step=every_job_step, progress=told)
+    asked = question_of(scenario)
+    if cluster is not None and (asked.loop is not None or asked.traffic is not None):
+        raise InputError("a cluster beside the scenario is for single steps; name a file in cluster.topology")
+    with progress_bar(progress) as told:
+        if asked.loop is not None:
+            from ..loop.answer import answer as iterations
+
+            return iterations(look_up(asked), progress=told)
+        if asked.traffic is None:
+            lookups = FRESH if cluster is None else _on(cluster, asked)
+            return simulation.simulate(asked, every_rank=every_rank, progress=told, lookups=lookups)
+        from ..serving.answer import answer
+
+        return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=told)
+
+
+def fleet_of(source: object) -> FleetQuestion | None:
+    """What :func:`simulate` is asked, where that is a fleet; raises InputError where its question is wrong."""
+    if isinstance(source, Scenario | list | tuple):
+        return None
+    from ..fleet import FleetQuestion, is_fleet, load
+
+    if isinstance(source, FleetQuestion):
+        return source
+    return load(source) if is_fleet(source) else None  # type: ignore[arg-type]
+
+
+def _on(cluster: Cluster, scenario: Scenario) -> Lookups:
+    """Lookups that find this cluster, which has the GPUs of the scenario's."""
+    own = cluster_of(scenario)
+    for what, has, needs in (("GPUs", cluster.gpus, own.gpus), ("device", cluster.device_name, own.device_name)):
+        if has != needs:
+            raise InputError(f"{what} of {cluster.name}: {has}; the scenario's cluster has {needs}")
+    if cluster.gpus_per_node != own.gpus_per_node:
+        told = f"nodes of {cluster.name} have {cluster.gpus_per_node} GPUs"
+        raise InputError(f"{told}; those of the scenario's cluster {own.gpus_per_node}")
+    return replace(FRESH, cluster=cluster)
+
+
+def question_of(source: object) -> Scenario:
+    """What :func:`simulate` is asked, as a scenario.
+
+    A plan that ``tspsim.plan`` found (or the answer itself, or its ``best``, of which the first counts) asks for its
+    scenario with it alone.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong, or there is no plan.
+    """
+    if isinstance(source, Scenario):
+        return source
+    if isinstance(source, tuple | list):
+        if not source:
+            raise InputError("no plan was found that could be simulated")
+        source = source[0]
+    found = getattr(source, "asked", None)
+    return found if isinstance(found, Scenario) else load(source)  # type: ignore[arg-type]
+
+
+def run_plan(question: Question, plan: Plan) -> PlanResult:
+    """One plan of a question that was looked up."""
+    if question.scenario.loop is not None:
+        from ..loop.iteration import run_plan as iterate
+
+        return iterate(question, plan)
+    if question.scenario.traffic is None:
+        return simulation.run_plan(question, plan)
+    from ..serving.answer import serve_plan
+
+    return serve_plan(question, plan)
+
+
+def bounds(scenario: Scenario) -> Bounds:
+    """The ceilings of a step, or of iterations of a loop; raises InputError."""
+    if scenario.loop is None:
+        from ..step.bound import bounds
+
+        return bounds(scenario)
+    from ..loop.bound import bounds as of_iterations
+
+    return of_iterations(look_up(scenario))

@@ -1,0 +1,687 @@
+"""The commands as functions, for notebooks and programs: :func:`plan`, :func:`compare`, :func:`sweep`.
+
+``tspsim run`` is :func:`tspsim.simulate`. What they return shows itself in a notebook; nothing is printed or written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .answer.entries import entry_in_words
+from .answer.kinds import bounds as ceilings_of
+from .answer.kinds import simulate
+from .answer.refusals import nothing_runs, placed
+from .answer.schema import schema
+from .base.catalog import FOLDERS, VERSION, Kind, describe_entry, kind_of, mapping_of, parse_yaml
+from .base.catalog import locate as locate_entry
+from .base.catalog import names as entries
+from .base.display import Pictured, html_table, progress_bar
+from .base.errors import InputError, Interrupted
+from .base.files import atomic_write
+from .base.memo import once
+from .base.units import compact, duration, gib
+from .fleet import FleetQuestion, is_fleet
+from .fleet import load as load_fleet
+from .fleet import load_text as fleet_of_text
+from .scenario import Scenario, load
+from .scenario import load_text as scenario_of_text
+from .step.bound import Bounds
+from .step.result import SCHEMA_VERSION, PlanResult, Result, waits_of
+from .studies import Sweep, SweepInterruptedError, Table
+from .studies.best_plans import fleet_with_best, with_best
+from .studies.ceiling import beside_the_ceiling
+from .studies.fleet_size import fleet_sizes
+from .studies.planner import (
+    OffersPlanned,
+    Planned,
+    ServingPlanned,
+    TrafficPlanned,
+    load_planned,
+    planner_of,
+    read_budget,
+)
+from .studies.planner.offers import part_of
+from .studies.planner.written import scenario_text
+from .studies.purchase import Decision, decide
+from .studies.purchase.offers import expand_all
+from .studies.searched import Searched
+from .validation.run import Validation
+from .validation.run import validate as score
+
+__all__ = [
+    "FOLDERS",
+    "VERSION",
+    "Asked",
+    "Comparison",
+    "Interrupted",
+    "Kind",
+    "Plans",
+    "Progress",
+    "Source",
+    "answered",
+    "atomic_write",
+    "best_stated",
+    "bounds",
+    "compare",
+    "describe_entry",
+    "doubts",
+    "entries",
+    "entry_in_words",
+    "fleet_figures",
+    "fleet_sizes",
+    "kind_of",
+    "likely_ratio",
+    "load",
+    "load_text",
+    "locate_entry",
+    "mapping_of",
+    "nothing_runs",
+    "of_one_job",
+    "parse_yaml",
+    "placed",
+    "plan",
+    "project_of",
+    "scenario_text",
+    "schema",
+    "simulate",
+    "sort_of",
+    "sweep",
+    "validate",
+]
+
+if TYPE_CHECKING:
+    import pandas
+
+    from .report.differences import Difference
+
+#: Called with what is under way and the share that is done.
+Progress = Callable[[str, float], None]
+#: A question that was read and checked, of one job or of a fleet.
+Asked = Scenario | FleetQuestion
+#: What every command takes for a scenario.
+Source = Scenario | str | Path | Mapping[str, Any]
+#: What a search answers: of steps, of serving steps, of requests, of offers.
+Plans = Planned | ServingPlanned | TrafficPlanned | OffersPlanned
+
+
+def plan(
+    scenario: Source,
+    overrides: Sequence[str] = (),
+    *,
+    objective: str | None = None,
+    top: int = 3,
+    jobs: int | None = 1,
+    budget: str | float | None = "40 s",
+    limits: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Plans:
+    """The best plans for a scenario's cluster and workload, as ``tspsim plan`` finds them.
+
+    Parameters
+    ----------
+    scenario
+        What :func:`tspsim.load` takes, with or without plans of its own.
+    overrides
+        ``path=value``, as :func:`tspsim.load` takes them; for a loaded Scenario they were taken there.
+    objective
+        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``; of steps that serve and of requests others too
+        (docs/planner.md). None: of requests ``goodput_per_dollar``, otherwise ``tokens_per_s``.
+    top
+        How many plans are wanted.
+    jobs
+        Processes; None for as many as this machine lends (a program that starts processes needs the usual
+        ``if __name__ == "__main__"``).
+    budget
+        Work for it all, counted in seconds of a processor: ``"40 s"``, or the number; ``"none"`` or None until nothing
+        better can be left.
+    limits
+        What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
+    progress
+        Called with what is done so far; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The scenario, objective or budget is wrong.
+    InfeasibleError
+        No legal plan fits.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the answer as far as it came.
+
+    Examples
+    --------
+    >>> found = plan("tsp-8x-h100", budget=1)
+    >>> best = simulate(found.best[0]).best
+    >>> best.name == found.best[0].result.name
+    True
+    """
+    budget_s = read_budget(budget)
+    if isinstance(scenario, Scenario):
+        _refuse_overrides(overrides)
+        question, stated = scenario, True
+    else:
+        question, stated = load_planned(scenario, overrides)
+    with progress_bar(progress) as told:
+        planner = planner_of(
+            question,
+            stated=stated,
+            objective=objective,
+            top=top,
+            jobs=jobs,
+            budget_s=budget_s,
+            limits=limits,
+            progress=told,
+        )
+        found = planner.run()
+    several = [each for _, each in found.found] if isinstance(found, OffersPlanned) else [found]
+    for each in several:
+        if isinstance(each, Planned):
+            each.with_questions()
+    if found.interrupted:
+        raise Interrupted(found)
+    return found
+
+
+def sort_of(question: Asked | Mapping[str, Any]) -> str:
+    """The kind of schema that a question's file has: ``scenario`` or ``fleet``."""
+    return "fleet" if is_fleet(question) else "scenario"
+
+
+def load_text(text: str, file: str | Path) -> Asked:
+    """Read and check the text of a question as if it stood in ``file``, which need not be there.
+
+    Raises
+    ------
+    InputError
+        As :func:`tspsim.load` and :func:`tspsim.fleet.load` raise it of the file.
+
+    >>> type(load_text("{name: a, cluster: {device: h100}, jobs: [{name: b, hours: 1 h}]}", "a.yaml")).__name__
+    'FleetQuestion'
+    """
+    fleet = is_fleet(mapping_of(text, Path(file)))
+    return fleet_of_text(text, file) if fleet else scenario_of_text(text, file)
+
+
+def of_one_job(question: Asked) -> Scenario:
+    """A question that is searched, or stands beside others; raises InputError where it is a fleet's.
+
+    >>> of_one_job(load("tsp-8x-h100")).name
+    'tsp-8x-h100'
+    """
+    if isinstance(question, FleetQuestion):
+        raise InputError("asks for a fleet; this is of one job (a job of a fleet says plan: best)", key="jobs")
+    return question
+
+
+def fleet_figures(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
+    """Figures of a fleet's report, for pages of others: title, the figure as Plotly takes it, caption."""
+    from .report.fleet_page import drawn
+
+    return drawn(answer)
+
+
+def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
+    """What the tokens of a question's ``project`` take on its own machine, a plan that runs each: ``days``,
+    ``gpu_hours``, ``usd`` by basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them
+    of offers. Nothing where the question has none.
+
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
+    >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [{"name": "TP8", "tp": 8}]}
+    >>> question = load(asked | {"project": {"tokens": "1G"}})
+    >>> sorted(project_of(question, simulate(question))["TP8"])
+    ['days', 'gpu_hours', 'kwh', 'run', 'usd']
+    """
+    if isinstance(question, FleetQuestion):
+        return {}
+    from .studies.purchase.outcome import outcomes
+
+    return {name: asdict(each) | {"days": each.days} for name, each in outcomes(question, answer).items()}
+
+
+def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Asked, str]:
+    """A question with its best plan where it asks for that (``plans: best``, a job's ``plan: best``), and what was
+    searched in a sentence; as it is elsewhere. ``tspsim run`` asks so before it simulates.
+
+    Raises
+    ------
+    InputError
+        A limit of the search is wrong.
+    InfeasibleError
+        No plan keeps the limits.
+    """
+    if isinstance(question, FleetQuestion):
+        return fleet_with_best(question, progress=progress), ""
+    if question.searched is None:
+        return question, ""
+    from .report.plan_names import in_words, named_by_search
+    from .step.question import look_up
+
+    ((found, searched),) = with_best([question], progress=progress)
+    if searched is None:
+        return found, ""
+    named = named_by_search(look_up(found).plans) if searched.plan else []
+    return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
+
+
+def answered(question: Asked | Source, progress: Progress | None = None, **how: Any) -> tuple[Result, str]:
+    """The answer of ``tspsim run``, and what was searched in a sentence.
+
+    Parameters
+    ----------
+    question
+        One that was read, or its name, file or mapping; of a fleet too.
+    how
+        As :func:`tspsim.simulate` takes it: ``every_rank``, ``every_step``, ….
+
+    Raises
+    ------
+    InputError, InfeasibleError
+        As :func:`best_stated` and :func:`tspsim.simulate` raise them.
+
+    >>> few = {"name": "best", "search": {"limits": ["schemes=tp"]}}
+    >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
+    >>> answered({"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [few]})[0].best.ran
+    True
+    """
+    if not isinstance(question, Scenario | FleetQuestion):
+        question = load_fleet(question) if is_fleet(question) else load(question)
+    stated, searched = best_stated(question, progress)
+    result = simulate(stated, progress=progress, **how)
+    return (beside_the_ceiling(stated, result) if isinstance(stated, Scenario) else result), searched
+
+
+def compare(
+    *scenarios: Source,
+    overrides: Sequence[str] = (),
+    jobs: int | None = None,
+    budget: str | float | None = "40 s",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Several scenarios side by side, or the offers of one, as ``tspsim compare`` shows them.
+
+    Parameters
+    ----------
+    scenarios
+        What :func:`tspsim.load` takes.
+    overrides
+        ``path=value`` for every one of them; for a loaded Scenario they were taken there.
+    jobs
+        Processes for searches and scaling curves; None for as many as this machine lends.
+    budget
+        Work for the best plan of each machine, as :func:`plan` has it.
+
+    Raises
+    ------
+    InputError
+        A scenario is wrong, or there is none.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` has the scenarios that were answered.
+
+    Examples
+    --------
+    >>> compared = compare("tsp-8x-h100", "tsp-8x-mi355x")
+    >>> compared.best.name, sorted(set(compared.to_frame()["scenario"]))
+    ('TSP8', ['tsp-8x-h100', 'tsp-8x-mi355x'])
+    """
+    if not scenarios:
+        raise InputError("name at least one scenario to compare")
+    if any(isinstance(each, Scenario) for each in scenarios):
+        _refuse_overrides(overrides)
+    asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
+    found: list[tuple[Scenario, Searched | None]] = []
+    results: list[Result] = []
+
+    def compared() -> Comparison:
+        done = found[: len(results)]
+        questions, searched = tuple(each for each, _ in done), tuple(each for _, each in done)
+        return Comparison(tuple(asked), questions, tuple(results), progress, searched, jobs)
+
+    try:
+        with progress_bar(progress) as told:
+            found += with_best(expand_all(asked), jobs=jobs, budget_s=read_budget(budget), progress=told)
+            for index, (question, _) in enumerate(found):
+                results.append(simulate(question, progress=part_of(told, question.name, index, len(found))))
+                if results[-1].interrupted:
+                    raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise Interrupted(compared()) from None
+    return compared()
+
+
+def sweep(
+    scenario: str | Path | Mapping[str, Any],
+    over: Mapping[str, Sequence[object]] | Sequence[str],
+    overrides: Sequence[str] = (),
+    *,
+    zipped: bool = False,
+    store: str | Path | None = None,
+    resume: bool = False,
+    jobs: int | None = 1,
+    progress: Progress | None = None,
+) -> Table:
+    """One scenario at many points, as ``tspsim sweep`` asks it.
+
+    Parameters
+    ----------
+    scenario
+        Catalog name, path of a YAML file, or a mapping of the same shape.
+    over
+        Path → its values, or ``path=values`` as ``--over`` takes them.
+    overrides
+        ``path=value`` that hold at every point.
+    zipped
+        Step through all paths together instead of every combination.
+    store
+        SQLite file that keeps the answers; ``resume`` goes on with it.
+    jobs
+        Processes; None for as many as help.
+    progress
+        Called with what is done so far; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The scenario, a path or a value is wrong.
+    Interrupted
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the table of what was answered.
+
+    Examples
+    --------
+    >>> table = sweep("tsp-8x-h100", {"workload.sequence": ["32Ki", "64Ki"], "plans": ["TSP8"]})
+    >>> list(table.to_frame()["workload.sequence"])
+    [32768, 65536]
+    """
+    axes = [f"{path}={_values(values)}" for path, values in over.items()] if isinstance(over, Mapping) else list(over)
+    source = scenario if isinstance(scenario, Mapping) else str(scenario)
+    question = Sweep(source, axes, zipped=zipped, overrides=overrides)
+    kept = Path(store) if store is not None else None
+    try:
+        with progress_bar(progress) as told:
+            return question.run(store=kept, resume=resume, jobs=jobs, progress=told)
+    except SweepInterruptedError as error:
+        raise Interrupted(error.found) from None
+
+
+def bounds(scenario: Source, overrides: Sequence[str] = ()) -> Bounds:
+    """Physical ceilings of a scenario's plans, as ``tspsim bound`` tells them.
+
+    Raises
+    ------
+    InputError
+        The scenario is wrong.
+
+    Examples
+    --------
+    >>> ceilings = bounds("tsp-8x-h100")
+    >>> bool((ceilings.to_frame()["ceiling_tokens_per_s"] > 0).all())
+    True
+    """
+    if isinstance(scenario, Scenario):
+        _refuse_overrides(overrides)
+    return ceilings_of(scenario if isinstance(scenario, Scenario) else load(scenario, overrides))
+
+
+def validate(folder: str | Path | None = None, *, progress: Progress | None = None) -> Validation:
+    """Predictions against measured tables, as ``tspsim validate`` scores them.
+
+    Parameters
+    ----------
+    folder
+        Laid out as docs/validation.md says; None: the rows that ship with the package.
+    progress
+        Called with what is done so far; None: a bar in a terminal or a notebook.
+
+    Raises
+    ------
+    InputError
+        The folder does not exist, holds no known table, or a file in it is not a table.
+    """
+    with progress_bar(progress) as told:
+        return score(folder, progress=told)
+
+
+def _refuse_overrides(overrides: Sequence[str]) -> None:
+    if overrides:
+        raise InputError("a loaded scenario takes no overrides; give them to load", key="overrides")
+
+
+def _values(values: Sequence[object]) -> str:
+    """Values as ``--over`` reads them; a single text is one value or a range, as it is there."""
+    if isinstance(values, str):
+        return values
+    return ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+
+
+def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tuple[float, float] | None]:
+    """How many times the rate of plan ``b`` that of ``a`` is, and where that lies nine times of ten.
+
+    What two plans on one device have in common cancels. Plans that tell no doubts of their kernels (requests served,
+    the iterations of a loop) have a ratio alone.
+
+    Parameters
+    ----------
+    a, b
+        What :func:`doubts` tells of a plan that ran.
+    """
+    from .studies.uncertainty import Factor, PricedPlan
+    from .studies.uncertainty import likely_ratio as drawn
+
+    ratio = float(a["tokens_per_s"] / b["tokens_per_s"])
+    if not a["factors"] or not b["factors"]:
+        return ratio, None
+    offers = [
+        PricedPlan(
+            "",
+            each["tokens"],
+            each["step_s"],
+            each["parts_s"],
+            {name: Factor(*ends) for name, ends in each["factors"].items()},
+        )
+        for each in (a, b)
+    ]
+    return ratio, drawn(*offers)
+
+
+def doubts(result: Result, plan: PlanResult) -> dict[str, Any]:
+    """A plan that ran as plain data that :func:`likely_ratio` compares: its rate, its step's parts, and how far each
+    may be off, the parts named by the device that all plans on it share."""
+    from .studies.uncertainty import offer_told
+
+    document: dict[str, Any] = {"tokens_per_s": plan.tokens_per_s, "factors": {}}
+    if plan.serving or plan.loop:
+        return document
+    offer = offer_told(plan)
+    if offer is None:
+        return document
+    machine = str(result.cluster["device"]["name"])
+
+    def named(name: str) -> str:
+        return f"{machine} {name}"
+
+    return document | {
+        "tokens": offer.tokens,
+        "step_s": offer.step_s,
+        "parts_s": {named(name): seconds for name, seconds in offer.parts_s.items()},
+        "factors": {named(name): (factor.low, factor.high) for name, factor in offer.factors.items()},
+    }
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Pictured):
+    """Results side by side; a notebook shows them as a table."""
+
+    #: The scenarios as they were given; one with offers became several ``questions``.
+    asked: tuple[Scenario, ...]
+    questions: tuple[Scenario, ...]
+    #: A result a question, in their order.
+    results: tuple[Result, ...]
+    progress: Progress | None = field(default=None, compare=False)
+    #: What was searched for a question's best plan, where it asks for that; in their order.
+    searched: tuple[Searched | None, ...] = ()
+    jobs: int | None = field(default=None, compare=False)
+
+    @property
+    def plans(self) -> tuple[PlanResult, ...]:
+        """Every plan of every result."""
+        return tuple(plan for result in self.results for plan in result.plans)
+
+    @property
+    def best(self) -> PlanResult | None:
+        """The plan with most tokens/s of all; None where no plan ran."""
+        return max((plan for plan in self.plans if plan.ran), key=lambda plan: plan.tokens_per_s, default=None)
+
+    @property
+    def purchase(self) -> bool:
+        """Whether offers were compared."""
+        return any(question.offers for question in self.asked)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """In what the questions differ beside their hardware; ratios of their rates are of other questions then."""
+        from .report.differences import differences
+
+        return differences(self.results)
+
+    @once
+    def decision(self) -> Decision | None:
+        """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
+        if not self.purchase:
+            return None
+        return self._decided(curves=True)
+
+    @once
+    def verdict(self) -> Decision | None:
+        """The decision without its curves, which are simulated; None where nothing is offered."""
+        if not self.purchase or "decision" in vars(self):
+            return self.decision
+        return self._decided(curves=False)
+
+    def _decided(self, curves: bool) -> Decision:
+        told, jobs = self.searched, self.jobs
+        return decide(
+            self.questions, self.results, curves=curves, needs=True, searched=told, jobs=jobs, progress=self.progress
+        )
+
+    @property
+    def names(self) -> str:
+        """What the names of the plans that were searched for are made of, in a sentence; empty where none were."""
+        from .report.plan_names import in_words
+        from .step.question import look_up
+
+        named = []
+        for question, search in zip(self.questions, self.searched, strict=False):
+            if search is not None and search.plan:
+                named += [plan for plan in look_up(question).plans if plan.name == search.plan]
+        return in_words(named)
+
+    def __repr__(self) -> str:
+        lines = [f"<Comparison of {len(self.results)}"]
+        for result in self.results:
+            best = result.best
+            told = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
+            lines.append(f"  {result.scenario['name']}  {told}")
+        return "\n".join([*lines, *(f"  {each}" for each in self._differing())]) + ">"
+
+    def _differing(self) -> list[str]:
+        """A sentence where other things than hardware differ."""
+        from .report.differences import in_words
+
+        return [in_words(self.differences)] if self.differences else []
+
+    def _repr_html_(self) -> str:
+        """Every plan of every scenario, for notebooks."""
+        first = next((plan.tokens_per_s for plan in self.plans if plan.ran), 0.0)
+        served = any(plan.serving for plan in self.plans)
+        times = ["first token", "a token every"] if served else ["step"]
+        columns = ["scenario", "GPUs", "plan", "tokens/s", "against the first", *times, "memory per GPU"]
+        rows = []
+        for result in self.results:
+            machine = f"{result.cluster['gpus']:,} × {result.cluster['device']['name']}"
+            for plan in result.plans:
+                rates = ["refused", "", *([""] * len(times))]
+                if plan.ran:
+                    took = waits_of(plan) if served else [duration(plan.step_time_s)]
+                    rates = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", *took]
+                name = str(result.scenario["name"])
+                rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
+        return html_table("Side by side", columns, rows, self._differing())
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row a plan: scenario, GPUs, device, then the columns of :meth:`tspsim.step.result.Result.to_frame`."""
+        import pandas
+
+        frames = []
+        for result in self.results:
+            frame = result.to_frame().reset_index()
+            frame.insert(0, "device", result.cluster["device"]["name"])
+            frame.insert(0, "gpus", result.cluster["gpus"])
+            frame.insert(0, "scenario", result.scenario["name"])
+            frames.append(frame)
+        return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+    def to_json(self) -> dict[str, Any]:
+        """The results and, for a purchase, its decision, as plain data."""
+        document: dict[str, Any] = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in self.results]}
+        if self.differences:
+            document["differs"] = [each.to_json() for each in self.differences]
+        if self.decision is not None:
+            document["purchase"] = self.decision.to_json()
+        return document
+
+    def to_csv(self) -> str:
+        """The table as CSV with full digits."""
+        from .report import comparison
+
+        return comparison.csv(self.results)
+
+    def to_pdf(self, path: str | Path) -> Path:
+        """Print the decision memo, one sheet, to ``path`` by a browser of this machine; returns where it is.
+
+        Raises
+        ------
+        InputError
+            There is no browser, or the file cannot be written.
+        """
+        from .report.memo import purchase, results, sheet
+        from .report.printing import write_pdf
+
+        words = self._named()
+        told = self.verdict
+        memo = purchase.memo_of(told, self.results, **words) if told else results.memo_of(self.results, **words)
+        write_pdf(sheet.sheet(memo), Path(path))
+        return Path(path)
+
+    def _named(self) -> dict[str, str]:
+        """Title and description of a question that is one scenario."""
+        one = self.asked[0] if len(self.asked) == 1 else None
+        names = " · ".join(scenario.name for scenario in self.asked[:4])
+        return {"title": one.name if one else names, "description": one.description if one else ""}
+
+    def plot(self) -> Any:
+        """The best plan of every scenario as a bar, with the range its rate should lie in."""
+        from .report.notebook import bars, bars_of
+
+        best = [(str(result.scenario["name"]), result.best) for result in self.results]
+        told = bars_of((f"{name}: {plan.name}", plan) for name, plan in best if plan is not None)
+        return bars(told, "tokens/s", "side by side")
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the page to ``path`` (a purchase's pages of single offers beside it); returns where it is.
+
+        Raises
+        ------
+        InputError
+            The file cannot be written.
+        """
+        from .report import comparison_page
+
+        one = self.asked[0] if len(self.asked) == 1 else None
+        words = {"title": one.name, "description": one.description} if one else {}
+        comparison_page.write_comparison(
+            self.results, Path(path), self.decision, reports=self.decision is not None, names=self.names, **words
+        )
+        return Path(path)

@@ -1,0 +1,36 @@
+"""What ranks are told to do, as data: instructions on named streams, and the mesh that their groups are lines of.
+
+:mod:`tspsim.program.instructions` has the instructions, :mod:`tspsim.program.mesh` ranks by coordinates.
+"""
+
+from __future__ import annotations
+
+from .instructions import (
+    COLLECTIVE_KINDS,
+    RING_SHIFT,
+    Collective,
+    Compute,
+    Copy,
+    Instruction,
+    Issued,
+    Launch,
+    Program,
+    Repeat,
+    SendReceive,
+    Tokens,
+)
+
+__all__ = [
+    "COLLECTIVE_KINDS",
+    "RING_SHIFT",
+    "Collective",
+    "Compute",
+    "Copy",
+    "Instruction",
+    "Issued",
+    "Launch",
+    "Program",
+    "Repeat",
+    "SendReceive",
+    "Tokens",
+]

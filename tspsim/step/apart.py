@@ -1,0 +1,349 @@
+"""Steps of unequal sequences that are too long to run whole: every micro-batch alone, put together in order.
+
+Rings of hundreds of ranks, every one with micro-batches of its own, are tens of millions of instructions. But between
+the first weights and the last gradients a group of ranks meets nobody else: it begins a micro-batch together, for all
+of its ranks had the one before (or a wider one) together, works on it, and ends it together. So
+
+    step = max over replicas (first + Σ c) + last,
+
+c what a micro-batch takes where all groups of the cluster work on one like it, simulated with two and with three
+layers: a layer more takes what the third took. ``last`` is what sums of gradients and the update add to the last
+micro-batch of the replica that is ready last. ``first``: where replicas divide the optimizer's state, each layer's
+weights are gathered ahead of its first forward, by all; so that forward takes everybody as long as the longest of them,
+f, and what gathers add to that one; a replica whose own takes f₁ waits for f − f₁. All are simulated. Every group runs
+the program of its rank with most kernels. What this leaves out: ranks that end a micro-batch a hop before
+others, and groups at different work that share links of a fabric. Held against whole runs in
+``tests/simulation/test_apart.py``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from ..base.memo import knowing
+from ..base.quick import replace
+from ..engine.assignment import Assignment, Cost
+from ..engine.core import Interference, Submission
+from ..engine.ranks import Rank, SimulatedDevice
+from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
+from ..engine.steady import execute, length_of
+from ..engine.system import SimulatedRank, System
+from ..engine.timeline import ON_HOST, Label, Labels
+from ..network import Cluster
+from ..network.fluid import Channel
+from ..parallel import Job, scheme_of, write_program
+from ..parallel.lengths import Pack
+from ..parallel.step import Writer
+from ..program import Compute, Program
+from ..program.mesh import Mesh
+from ..steps import FORWARD
+from . import metrics
+
+#: Instructions of all ranks of a step beyond which its micro-batches are run apart.
+MOST_INSTRUCTIONS = 1_000_000
+#: Layers that are simulated of a model of equal ones: further ones take what the last took.
+LAYERS = (2, 3)
+#: Said of an answer that was put together so.
+TOLD = (
+    "each micro-batch was simulated alone and they were put together in order, for the whole step is more than "
+    f"{MOST_INSTRUCTIONS / 1e6:.0f} million instructions: ranks of a group begin each one together, and groups at "
+    "different work do not slow each other (`tspsim docs engine.md`)"
+)
+
+Numbers = dict[tuple[str, ...], float]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def pays(job: Job) -> bool:
+    """Whether a step is one of unequal sequences, too long to run whole, whose ranks meet only to share them."""
+    plan = job.plan
+    if not job.unequal or plan.pp > 1 or plan.ep > 1 or plan.zero > 1 or plan.checkpoint is not None or job.held_s:
+        return False
+    packs, replicas = job.dealt.packs, len(job.dealt.packs)
+    widest = max(range(replicas), key=lambda each: sum(pack.ranks for pack in packs[each]))
+    shards = plan.token_shards
+    # A pack's program is at least an instruction a layer and hop.
+    if job.model.layers * replicas * shards * sum(pack.ranks for pack in packs[widest]) * 8 < MOST_INSTRUCTIONS:
+        return False
+    program = write_program(scheme_of(plan), job, {"dp": widest})
+    return sum(map(length_of, program.items)) * replicas * shards > MOST_INSTRUCTIONS
+
+
+@dataclass(frozen=True)
+class MicroBatchPart:
+    """What a micro-batch takes a rank: seconds by name, and bytes by what moved them; and what links carried of it."""
+
+    #: ``("s",)`` all of it; ``("compute", family)``, ``("exposed", kind)`` seconds; ``("bytes", part, kind, axis,
+    #: layered)`` received; ``("flops",)``, ``("hbm",)``.
+    numbers: Numbers
+    #: Link → bytes, of all ranks together.
+    links: Mapping[int, float]
+    system: System
+
+    def __add__(self, other: MicroBatchPart) -> MicroBatchPart:
+        return self.plus(other, 1.0)
+
+    def __sub__(self, other: MicroBatchPart) -> MicroBatchPart:
+        return self.plus(other, -1.0)
+
+    def plus(self, other: MicroBatchPart, times: float) -> MicroBatchPart:
+        """This, and the other so many times."""
+        numbers, links = dict(self.numbers), dict(self.links)
+        for key, value in other.numbers.items():
+            numbers[key] = numbers.get(key, 0.0) + times * value
+        for link, value in other.links.items():
+            links[link] = links.get(link, 0.0) + times * value
+        return MicroBatchPart(numbers, links, self.system)
+
+    @property
+    def seconds(self) -> float:
+        return self.numbers["s",]
+
+
+@dataclass(frozen=True)
+class JoinedSystem(System):
+    """Stands for the systems of all parts: their bytes over links, and the transfers of the widest."""
+
+    widest: System | None = None
+    bytes_over: Mapping[int, float] = field(default_factory=dict)
+
+    def uses(self) -> Mapping[Channel, int]:
+        return self.widest.uses() if self.widest is not None else {}
+
+    def link_loads(self) -> tuple[Integers, Floats, Integers]:
+        links = sorted(link for link, size in self.bytes_over.items() if size > 0.0)
+        sizes = np.array([self.bytes_over[link] for link in links])
+        return np.array(links, dtype=np.int64), sizes, np.ones(len(links), dtype=np.int64)
+
+
+class Apart:
+    """The micro-batches of one step, each run when it is first asked for."""
+
+    def __init__(self, cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> None:
+        self.cluster, self.cost, self.mesh, self.job, self.interference = cluster, cost, mesh, job, interference
+        self.scheme = scheme_of(job.plan)
+        self._costs: dict[object, float] = {}
+        self._known: dict[object, MicroBatchPart] = {}
+
+    def submission(self) -> Submission:
+        """The step put together: a row for each replica's kernels of each micro-batch, and for what it waits for."""
+        replicas = self.job.dealt.packs
+        every = [[self.part(pack) for pack in packs] for packs in replicas]
+        gathers, waits_s = self._gathers([packs[0] for packs in replicas])
+        ready_s = [wait_s + sum(part.seconds for part in parts) for wait_s, parts in zip(waits_s, every, strict=True)]
+        longest = max(range(len(every)), key=ready_s.__getitem__)
+        last = self.part(replicas[longest][-1], LAST) - every[longest][-1]
+        rows: list[list[tuple[str, MicroBatchPart]]] = []
+        for each, parts, wait_s in zip(replicas, every, waits_s, strict=True):
+            listed = [(title(pack), part) for pack, part in zip(each, parts, strict=True)]
+            waiting = replace(gathers, numbers={**gathers.numbers, ("s",): gathers.seconds + wait_s})
+            rows.append([("weights gathered", waiting), *listed, ("gradients summed, update", last)])
+        links = self._links(replicas, every, (gathers, last))
+        widest = max((part for parts in every for part in parts), key=lambda part: part.numbers.get(("exposed",), 0.0))
+        return self._written(rows, links, widest.system)
+
+    def _gathers(self, firsts: Sequence[Pack]) -> tuple[MicroBatchPart, list[float]]:
+        """What gathers of weights add to the longest first forward, and how long each replica waits for that one."""
+        if not (self.job.training and self.job.plan.zero):
+            return MicroBatchPart({("s",): 0.0}, {}, NOTHING), [0.0] * len(firsts)
+        each = [self.part(pack, ALONE).seconds for pack in firsts]
+        longest = firsts[each.index(max(each))]
+        added = self.part(longest, FIRST) - self.part(longest, ALONE)
+        return added, [max(each) - seconds for seconds in each]
+
+    def part(self, pack: Pack, end: str = "") -> MicroBatchPart:
+        """What a micro-batch takes, or what of it :data:`ENDS` name."""
+        key = pack.tokens, pack.ranks, end
+        if key not in self._known:
+            model = self.job.model
+            if len(model.distinct) == 1 and model.layers > LAYERS[-1] and not self._layers_differ:
+                less, more = (self._run(pack, end, replace(model, layers=layers)) for layers in LAYERS)
+                self._known[key] = more.plus(more - less, model.layers - LAYERS[-1])
+            else:
+                self._known[key] = self._run(pack, end, model)
+        return self._known[key]
+
+    @property
+    def _layers_differ(self) -> bool:
+        plan = self.job.plan
+        return bool(plan.recomputed or plan.offload_layers or plan.offload_weights)
+
+    def _run(self, pack: Pack, end: str, model: object) -> MicroBatchPart:
+        job = replace(self.job, model=model)
+        places = {0, max(pack.ranks, job.plan.token_shards) - 1}
+        programs = [self._program(job, pack._replace(position=place), end) for place in sorted(places)]
+        program = max(programs, key=self._kernels_s)
+        if all(isinstance(each, Compute) for each, _ in program.counted()):
+            return self._of_kernels(program)
+        roles = np.zeros(int(self.mesh.ranks.max()) + 1, dtype=np.int64)
+        assignment = Assignment(self.mesh, (program,), roles)
+        return part_of(execute(self.cluster, self.cost, assignment, interference=self.interference))
+
+    def _program(self, job: Job, pack: Pack, end: str) -> Program:
+        """The micro-batch alone: one of three alike, so that it is the first, the last or neither."""
+        shards = job.plan.token_shards
+        place = {job.plan.token_axis: pack.position} if pack.ranks == shards > 1 else {}
+        whole = replace(job, beside=(pack,) * 3)
+        writer = Writer(self.scheme, whole, place)
+        tasks = [task for task in writer.whole.tasks(0) if task.micro_batch == ENDS.get(end, 1)]
+        if end == LAST:
+            whole.step.write(writer, tasks)
+        else:
+            writer.do([task for task in tasks if not end or task.kind == FORWARD])
+        return writer.builder.program()
+
+    def _seconds(self, compute: Compute) -> Iterator[tuple[str, float]]:
+        for operator in compute.operators:
+            if operator not in self._costs:
+                self._costs[operator] = self.cost(operator)
+            yield operator.kind, self._costs[operator]
+
+    def _kernels_s(self, program: Program) -> float:
+        kernels = ((each, times) for each, times in program.counted() if isinstance(each, Compute))
+        return sum(times * seconds for each, times in kernels for _, seconds in self._seconds(each))
+
+    def _of_kernels(self, program: Program) -> MicroBatchPart:
+        """Kernels that wait for nobody, one after the other."""
+        numbers: Numbers = {("s",): 0.0, ("flops",): 0.0, ("hbm",): 0.0}
+        for each, times in program.counted():
+            assert isinstance(each, Compute)
+            for kind, seconds in self._seconds(each):
+                numbers["compute", kind] = numbers.get(("compute", kind), 0.0) + times * seconds
+                numbers["s",] += times * seconds
+            numbers["flops",] += times * sum(operator.flops for operator in each.operators)
+            numbers["hbm",] += times * sum(operator.hbm_bytes for operator in each.operators)
+        return MicroBatchPart(numbers, {}, NOTHING)
+
+    def _links(
+        self,
+        replicas: Sequence[Sequence[Pack]],
+        every: Sequence[Sequence[MicroBatchPart]],
+        ends: Sequence[MicroBatchPart],
+    ) -> dict[int, float]:
+        """Bytes over links: where all groups worked alike, the share of those that had a micro-batch."""
+        often: Counter[int] = Counter()
+        parts: dict[int, MicroBatchPart] = {}
+        for part in (part for listed in every for part in listed):
+            often[id(part)] += 1
+            parts[id(part)] = part
+        found: dict[int, float] = {}
+        shares = [(parts[number], times / len(replicas)) for number, times in often.items()]
+        for part, share in (*shares, *((part, 1.0) for part in ends)):
+            for link, size in part.links.items():
+                found[link] = found.get(link, 0.0) + share * size
+        return found
+
+    def _written(
+        self, rows: Sequence[Sequence[tuple[str, MicroBatchPart]]], links: Mapping[int, float], widest: System
+    ) -> Submission:
+        groups = self.mesh.positions["dp"]
+        gpus = np.sort(self.mesh.ranks.reshape(-1))
+        size = len(gpus) // len(rows)
+        ranks, times = [], []
+        until_s = max(sum(part.seconds for _, part in listed[:-1]) for listed in rows)
+        for replica, listed in enumerate(rows):
+            first = int(gpus[np.flatnonzero(groups[gpus] == replica)[0]])
+            labels, start_s, end_s = columns(listed, until_s)
+            program = Program(f"replica {replica}")
+            unnamed = ReadyProgram(program, IssuedItems((), (), ()), labels, (), KnownInstructions())
+            every = np.arange(len(labels), dtype=np.int32)
+            layers = np.array([label.layer for label in labels], dtype=np.int32)
+            role = knowing(unnamed, labels=Labels(labels, every, layers))
+            ranks.append(SimulatedRank(Rank(SimulatedDevice(first, size)), role, size))
+            times.append((start_s, end_s))
+        submission = Submission(
+            simpy.Environment(), JoinedSystem(ranks, [], told=TOLD, widest=widest, bytes_over=links), 0
+        )
+        submission.replaced(ranks, times)
+        return submission
+
+
+#: A forward that is the first of a step, one that is not, and a micro-batch that is a step's last: which of three.
+FIRST, ALONE, LAST = "first", "alone", "last"
+ENDS = {FIRST: 0, ALONE: 1, LAST: 2}
+NOTHING = System([], [])
+
+
+def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: Interference) -> Submission:
+    """Run the micro-batches of a step alone and put them together (:func:`pays`).
+
+    Returns
+    -------
+    Submission
+        With a row for the kernels of each micro-batch of each replica, one for what it waits for by kind, and one
+        without length for each kind of bytes that it receives.
+    """
+    return Apart(cluster, cost, mesh, job, interference).submission()
+
+
+def part_of(submission: Submission) -> MicroBatchPart:
+    """What a run took its ranks, mean over all."""
+    parts = metrics.breakdown(submission)
+    numbers: Numbers = {("s",): submission.makespan_s, ("flops",): 0.0, ("hbm",): 0.0}
+    numbers |= {("compute", kind): seconds for kind, seconds in parts.compute_s.items()}
+    numbers |= {("exposed", kind): seconds for kind, seconds in parts.exposed_s.items()}
+    numbers["exposed", ON_HOST] = parts.host_s
+    numbers["exposed",] = sum(parts.exposed_s.values())
+    timeline = submission.timeline
+    sizes = {each.rank.number: each.size for each in submission.ranks}
+    size = np.zeros(max(sizes) + 1)
+    size[list(sizes)] = list(sizes.values())
+    rank, layered = timeline.columns()["rank"], timeline.layers() >= 0
+    labels, which = timeline.kinds()
+    whole = size[rank] / sum(sizes.values())
+    for inside in (False, True):
+        often = np.bincount(which, weights=np.where(layered == inside, whole, 0.0), minlength=len(labels)).tolist()
+        for label, times in zip(labels, often, strict=True):
+            if label.is_compute:
+                numbers["flops",] += times * label.flops
+                numbers["hbm",] += times * label.size_bytes
+            elif label.size_bytes * times > 0.0:
+                key = "bytes", label.part, label.kind, label.axis, "layer" if inside else ""
+                numbers[key] = numbers.get(key, 0.0) + times * label.size_bytes
+    link, carried, copies = submission.system.link_loads()
+    return MicroBatchPart(
+        numbers, dict(zip(link.tolist(), (carried * copies).tolist(), strict=True)), submission.system
+    )
+
+
+def columns(listed: Sequence[tuple[str, MicroBatchPart]], until_s: float) -> tuple[list[Label], Floats, Floats]:
+    """Rows of one replica: labels, starts and ends. The last part begins at ``until_s``, when the last replica is
+    ready."""
+    rows: list[tuple[Label, float, float]] = []
+    now_s = 0.0
+    for index, (name, part) in enumerate(listed):
+        at_s = now_s = until_s if index == len(listed) - 1 else now_s
+        numbers = part.numbers
+        families = tuple((key[1], value) for key, value in numbers.items() if key[0] == "compute" and value > 0.0)
+        if families:
+            kernels_s, most = sum(seconds for _, seconds in families), max(families, key=lambda each: each[1])[0]
+            work = numbers["hbm",], numbers["flops",]
+            label = Label("compute", name, most, "", -1, *work, name, kernels_s, families, is_compute=True)
+            rows.append((label, at_s, at_s + kernels_s))
+            at_s += kernels_s
+        for key, value in numbers.items():
+            if key[0] == "exposed" and len(key) > 1 and value > 0.0:
+                label = Label("communication", name, key[1], "waited for", -1, 0.0, 0.0, name)
+                rows.append((label, at_s, at_s + value))
+                at_s += value
+            elif key[0] == "bytes" and value > 0.0:
+                _, where, kind, axis, layered = key
+                label = Label("communication", name, kind, where, 0 if layered else -1, value, 0.0, name, axis=axis)
+                rows.append((label, at_s, at_s))
+        now_s = max(at_s, now_s + part.seconds)
+    labels, start_s, end_s = zip(*rows, strict=True)
+    return list(labels), np.array(start_s), np.array(end_s)
+
+
+def title(pack: Pack) -> str:
+    """What a timeline calls a micro-batch."""
+    count = len(pack.tokens)
+    what = f"{count:,} sequences of {sum(pack.tokens):,} tokens" if count > 1 else f"{pack.tokens[0]:,} tokens"
+    return f"{what} over {pack.ranks} ranks" if pack.ranks > 1 else what

@@ -1,0 +1,118 @@
+"""The same step with replicas' gathers and sums behind the exchanges of a layer, and not beside them.
+
+Transfers that meet on a link share it, and the one on the critical path may lose: a better link then makes the step
+longer (Graham 1969, *Bounds on multiprocessing timing anomalies*; docs/network.md). What a plan could not choose shows
+where the step is shorter when what is not urgent gives way: weights of the next layer that replicas gather, and sums of
+gradients, are wanted a layer later than K and V or a layer's own weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..engine.timeline import Timeline
+from ..parallel import Job
+from ..program import Collective, Instruction, Program, Repeat, SendReceive
+
+#: Streams of what replicas say to each other.
+OF_REPLICAS = frozenset({"parameters", "gradients"})
+#: Of a step, how long both must be under way at once before the other order is tried, and how much it must save before
+#: a reader is told.
+TOGETHER, SAVED = 0.02, 0.01
+
+
+def may_give_way(job: Job) -> bool:
+    """Whether replicas have something to say beside exchanges of a step that is the same for all micro-batches."""
+    return job.training and not job.unequal and job.plan.zero > 0 and job.copies > 1
+
+
+def together_s(timeline: Timeline) -> float:
+    """Seconds in which the first rank of a timeline has a transfer of replicas under way and another one."""
+    columns = timeline.columns()
+    if not len(timeline):
+        return 0.0
+    labels = timeline.labels
+    here = columns["rank"] == columns["rank"][0]
+    kinds = np.array([_kind(labels[number]) for number in columns["label"][here].tolist()])
+    spans = [_joined(columns["start_s"][here][kinds == kind], columns["end_s"][here][kinds == kind]) for kind in (1, 2)]
+    return _common_s(*spans)
+
+
+def _kind(label: object) -> int:
+    """1 of a transfer of replicas, 2 of another between ranks, else 0."""
+    stream, axis, computes = (getattr(label, name) for name in ("stream", "axis", "is_compute"))
+    if computes or not axis:
+        return 0
+    return 1 if stream in OF_REPLICAS else 2
+
+
+def _joined(start_s: np.ndarray, end_s: np.ndarray) -> list[tuple[float, float]]:
+    """Spans of time, those that overlap as one, in order."""
+    spans: list[tuple[float, float]] = []
+    for start, end in sorted(zip(start_s.tolist(), end_s.tolist(), strict=True)):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
+    """How long spans of both lists run at once."""
+    total = 0.0
+    place = 0
+    for start, end in some:
+        while place < len(others) and others[place][1] <= start:
+            place += 1
+        index = place
+        while index < len(others) and others[index][0] < end:
+            total += min(end, others[index][1]) - max(start, others[index][0])
+            index += 1
+    return total
+
+
+def giving_way(program: Program) -> Program:
+    """The program in which what replicas say waits for the exchange that was issued last before it."""
+    return Program(program.role, tuple(_items(program)))
+
+
+def _items(program: Program) -> Iterator[Instruction | Repeat]:
+    position, last = 0, -1
+    for item in program.items:
+        if isinstance(item, Repeat):
+            exchanges = [index for index, each in enumerate(item.body) if _exchanges(each)]
+            yield _repeated(item, exchanges) if exchanges else item
+            length = len(item.body)
+            if exchanges:
+                last = position + (item.times - 1) * length + exchanges[-1]
+            position += item.times * length
+            continue
+        if _of_replicas(item) and last >= 0:
+            yield item.at(item.layer, tuple(dict.fromkeys((*item.after, last))))
+        else:
+            yield item
+        if _exchanges(item):
+            last = position
+        position += 1
+
+
+def _repeated(item: Repeat, exchanges: list[int]) -> Repeat:
+    """A body whose first transfers of replicas wait for the last exchange of the turn before."""
+    body = []
+    for index, each in enumerate(item.body):
+        if _of_replicas(each):
+            earlier = [place for place in exchanges if place < index]
+            last = earlier[-1] if earlier else exchanges[-1] - len(item.body)
+            each = each.at(each.layer, tuple(dict.fromkeys((*each.after, last))))
+        body.append(each)
+    return Repeat(tuple(body), item.times, item.layer_step, item.continues)
+
+
+def _of_replicas(instruction: Instruction) -> bool:
+    return isinstance(instruction, Collective) and instruction.stream in OF_REPLICAS
+
+
+def _exchanges(instruction: Instruction) -> bool:
+    return isinstance(instruction, Collective | SendReceive) and instruction.stream not in OF_REPLICAS

@@ -1,0 +1,260 @@
+"""Where the time went: a timeline boiled down to the parts of a step.
+
+A rank's step is its compute, plus what of its communication no compute covers (*exposed*), plus waiting. In a gap of
+the compute stream the transfer that ends last is what the rank waited for and claims the time it moved; what is left
+of the gap after the others have claimed theirs is ``idle``: nobody moved data for this rank, it waited for others.
+What the host's launches claim likewise is no communication and has a part of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..engine.core import Submission
+from ..engine.timeline import ON_HOST, Label, Timeline
+
+Floats = NDArray[np.float64]
+
+#: Parts of a layer's forward, as schemes name them.
+FORWARD_PARTS = ("attention", "mlp")
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Mean over ranks; ``compute_s`` by operator family, ``exposed_s`` by kind of communication, ``host_s`` what ranks
+    waited for launches alone."""
+
+    compute_s: Mapping[str, float]
+    exposed_s: Mapping[str, float]
+    idle_s: float
+    host_s: float = 0.0
+
+    @property
+    def total_compute_s(self) -> float:
+        return sum(self.compute_s.values())
+
+
+def breakdown(submission: Submission) -> Breakdown:
+    """Break the makespan down, weighting every simulated rank by the ranks it stands for.
+
+    Ranks whose columns are the same to the bit (replicas in step) are looked at once.
+    """
+    timeline = submission.timeline
+    columns = timeline.columns()
+    makespan_s = submission.makespan_s
+    origin_s = float(columns["start_s"].min(initial=0.0)) if len(timeline) else 0.0
+    order = np.argsort(columns["rank"], kind="stable")
+    ranks = columns["rank"][order]
+    borders = np.flatnonzero(np.diff(ranks)) + 1
+    pieces = (
+        dict(zip(ranks[np.concatenate([[0], borders])].tolist(), np.split(order, borders), strict=True))
+        if len(ranks)
+        else {}
+    )
+    kinds = Kinds.of(timeline)
+    seen: dict[bytes, tuple[dict[str, float], dict[str, float], float]] = {}
+    compute: dict[str, float] = {}
+    exposed: dict[str, float] = {}
+    idle_s, total = 0.0, sum(simulated.size for simulated in submission.ranks)
+    for simulated in submission.ranks:
+        rows = pieces[simulated.rank.number]
+        which = kinds.number[rows]
+        start_s, end_s = (columns[name][rows] - origin_s for name in ("start_s", "end_s"))
+        key = which.tobytes() + start_s.tobytes() + end_s.tobytes()
+        if key not in seen:
+            seen[key] = of_rank(kinds, which, start_s, end_s, makespan_s)
+        share = simulated.size / total
+        for table, part in ((compute, seen[key][0]), (exposed, seen[key][1])):
+            for kind, seconds in part.items():
+                table[kind] = table.get(kind, 0.0) + share * seconds
+        idle_s += share * seen[key][2]
+    return Breakdown(compute, exposed, idle_s, exposed.pop(ON_HOST, 0.0))
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The labels of a timeline that differ in more than their layer, and which of them each row has (``number``)."""
+
+    labels: Sequence[Label]
+    number: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> Kinds:
+        return cls(*timeline.kinds())
+
+
+def of_rank(
+    kinds: Kinds, which: NDArray[np.int32], start_s: Floats, end_s: Floats, makespan_s: float
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Compute by family, exposed communication and launches by kind, and idle time of one rank."""
+    computing = np.array([label.is_compute for label in kinds.labels], dtype=bool)[which]
+    compute: dict[str, float] = {}
+    taken = shared(start_s[computing], end_s[computing])
+    seconds = np.bincount(which[computing], weights=taken, minlength=len(kinds.labels)).tolist()
+    for label, taken_s in zip(kinds.labels, seconds, strict=True):
+        for family, alone_s in label.parts_s if label.alone_s > 0.0 and taken_s > 0.0 else ():
+            compute[family] = compute.get(family, 0.0) + taken_s * (alone_s / label.alone_s)
+    moving = ~computing & (end_s > start_s)
+    names = sorted({label.kind for label in kinds.labels})
+    kind = np.array([names.index(label.kind) for label in kinds.labels], dtype=np.int64)[which[moving]]
+    open_ = gaps(start_s[computing], end_s[computing], makespan_s)
+    seconds, idle_s = claimed(open_, (start_s[moving], end_s[moving], kind), len(names))
+    exposed = {name: each_s for name, each_s in zip(names, seconds, strict=True) if each_s is not None}
+    return compute, exposed, idle_s
+
+
+def shared(start_s: Floats, end_s: Floats) -> Floats:
+    """Seconds of spans; while several run (on streams beside each other), each has its part of the time.
+
+    >>> shared(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    array([1.5, 1.5, 1. ])
+    """
+    order = np.argsort(start_s, kind="stable")
+    if not np.any(np.maximum.accumulate(end_s[order])[:-1] > start_s[order][1:]):
+        return end_s - start_s
+    edges, place = np.unique(np.concatenate([start_s, end_s]), return_inverse=True)
+    begins, ends = np.split(place, 2)
+    running = np.cumsum(np.bincount(begins, minlength=len(edges)) - np.bincount(ends, minlength=len(edges)))
+    passed = np.concatenate([[0.0], np.cumsum(np.diff(edges) / np.maximum(running[:-1], 1))])
+    return np.asarray(passed[ends] - passed[begins])
+
+
+def claimed(
+    gaps: tuple[Floats, Floats], transfers: tuple[Floats, Floats, NDArray[np.int64]], kinds: int
+) -> tuple[list[float | None], float]:
+    """Seconds of gaps that transfers of each of some kinds claim (None: no transfer was in a gap), and what is left.
+
+    Parameters
+    ----------
+    gaps
+        Left and right ends, shape (gaps,), in order and apart from each other.
+    transfers
+        Starts, ends, and numbers of their kinds, shape (transfers,).
+
+    Notes
+    -----
+    In each gap those that end last come first. So what is claimed already and lies below an end is one stretch, from
+    ``lowest`` to ``top``, with ``above`` it what was claimed before it: the next, [b, f], takes [b, lowest], or begins
+    a stretch of its own if f < lowest.
+    """
+    left, right = gaps
+    start, end, kind = transfers
+    # Gap by gap, the transfers that lie in it; some lie in several.
+    first, following = np.searchsorted(right, start, side="right"), np.searchsorted(left, end, side="left")
+    times = np.maximum(following - first, 0)
+    which = np.repeat(np.arange(len(start)), times)
+    gap = np.arange(len(which)) - np.repeat(np.cumsum(times) - times - first, times)
+    begin, finish = np.maximum(start[which], left[gap]), np.minimum(end[which], right[gap])
+    # What ends together ends together, though a folded run and a whole one may round by a tick.
+    order = np.lexsort((-kind[which], -np.round(begin, 9), -np.round(finish, 9), gap))
+    gap, begin, finish, kind = gap[order], begin[order], finish[order], kind[which][order]
+    counts = np.bincount(gap, minlength=len(left))
+    place = np.cumsum(counts) - counts
+    taken, idle = np.zeros(len(gap)), np.zeros(len(left))
+    above, top, lowest = right.copy(), right.copy(), right.copy()
+    for turn in range(int(counts.max(initial=0))):
+        here = np.flatnonzero(counts > turn)
+        b, f = begin[place[here] + turn], finish[place[here] + turn]
+        apart = f < lowest[here]
+        over = np.where(apart, top[here], np.maximum(top[here], np.minimum(f, above[here])))
+        low = np.minimum(f, lowest[here])
+        taken[place[here] + turn] = np.maximum(low - b, 0.0) + (over - top[here])
+        idle[here] += np.where(apart, above[here] - top[here], 0.0)
+        above[here] = np.where(apart, lowest[here], above[here])
+        top[here] = np.where(apart, f, over)
+        lowest[here] = np.minimum(lowest[here], b)
+    idle += (above - top) + (lowest - left)
+    seconds, met = np.bincount(kind, taken, kinds).tolist(), np.bincount(kind, minlength=kinds).tolist()
+    return [each_s if often else None for each_s, often in zip(seconds, met, strict=True)], float(idle.sum())
+
+
+def gaps(start_s: Floats, end_s: Floats, until_s: float) -> tuple[Floats, Floats]:
+    """Left and right ends of the parts of [0, until] that spans leave open.
+
+    >>> gaps(np.array([3.0, 1.0]), np.array([4.0, 2.0]), 4.0)
+    (array([0., 2.]), array([1., 3.]))
+    """
+    order = np.argsort(start_s, kind="stable")
+    following = np.append(start_s[order], until_s)
+    reached = np.maximum.accumulate(np.append(0.0, end_s[order]))
+    open_ = following > reached
+    return reached[open_], following[open_]
+
+
+def layer_period_s(submission: Submission) -> float:
+    """Steady seconds a layer of the forward: from the end of the first layer's compute to that of the last."""
+    timeline = submission.timeline
+    columns = timeline.columns()
+    layer = np.where(timeline.labelled(of_forward, bool), timeline.layers(), -1)
+    last = int(layer.max(initial=-1))
+    if last == 0:
+        return float(columns["end_s"][layer == 0].max()) - float(columns["start_s"].min())
+    return between_layers_s(layer, columns["end_s"])
+
+
+def steady_layer_s(submission: Submission) -> float:
+    """Steady seconds a layer, forward and back: between the ends of the first and the last layer's kernels, both
+    ways."""
+    timeline = submission.timeline
+    end_s, layers = timeline.columns()["end_s"], timeline.layers()
+    forward = timeline.labelled(of_forward, bool)
+    back = timeline.labelled(lambda entry: entry.is_compute, bool) & ~forward
+    return sum(between_layers_s(np.where(way, layers, -1), end_s) for way in (forward, back)) or submission.makespan_s
+
+
+def of_forward(entry: Label) -> bool:
+    """Whether a label is of a kernel of a layer's forward."""
+    return entry.is_compute and entry.part in FORWARD_PARTS
+
+
+def between_layers_s(layer: NDArray[np.int64], end_s: Floats) -> float:
+    """Seconds from layer to layer between the ends of the lowest and the highest; −1 is no layer, of one it is 0."""
+    first, last = int(layer[layer >= 0].min(initial=0)), int(layer.max(initial=-1))
+    if last <= first:
+        return 0.0
+    ends = [float(end_s[layer == index].max()) for index in (first, last)]
+    return abs(ends[1] - ends[0]) / (last - first)
+
+
+def received_bytes_per_layer(submission: Submission, layers: int) -> dict[str, float]:
+    """Payload a rank received and did not hold, a layer's forward, by part: mean over ranks, from the transfers run."""
+    timeline = submission.timeline
+    columns = timeline.columns()
+    size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
+    for simulated in submission.ranks:
+        size[simulated.rank.number] = simulated.size
+    moved = timeline.labelled(lambda entry: 0.0 if entry.is_compute else entry.size_bytes, np.float64)
+    received = np.where(timeline.layers() >= 0, moved, 0.0) * size[columns["rank"]]
+    part = timeline.labelled(lambda entry: FORWARD_PARTS.index(entry.part) if entry.part in FORWARD_PARTS else -1, int)
+    result = {}
+    for index, name in enumerate(FORWARD_PARTS):
+        result[name] = as_whole(float(received[part == index].sum()) / float(size.sum()) / layers)
+    return result | {"total": as_whole(sum(result.values()))}
+
+
+def moved_bytes_per_step(submission: Submission) -> dict[str, float]:
+    """Payload a rank receives in a step and did not hold, and what it copies from and to its host, by what it is for:
+    mean over ranks, from the transfers run; forward and backward of a part together."""
+    timeline = submission.timeline
+    columns = timeline.columns()
+    size = np.zeros(int(columns["rank"].max(initial=0)) + 1)
+    for simulated in submission.ranks:
+        size[simulated.rank.number] = simulated.size
+    labels, which = timeline.kinds()
+    often = np.bincount(which, weights=size[columns["rank"]], minlength=len(labels)) / max(float(size.sum()), 1.0)
+    moved: dict[str, float] = {}
+    for label, times in zip(labels, often.tolist(), strict=True):
+        if not label.is_compute and label.size_bytes * times > 0.0:
+            name = label.part.removesuffix(" again").removesuffix(" backward") or "other"
+            moved[name] = moved.get(name, 0.0) + times * label.size_bytes
+    found = {name: as_whole(value) for name, value in sorted(moved.items())}
+    return found | {"total": as_whole(sum(found.values()))}
+
+
+def as_whole(value: float) -> float:
+    """An int where the value is one, so that exact volumes print exactly."""
+    return int(value) if value == int(value) else value

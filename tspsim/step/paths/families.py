@@ -1,0 +1,156 @@
+"""What the kernels of a family take: of all plans that run the same ones, whatever the schedule, before any mesh.
+
+Families are many, so there are three bounds, each closer and dearer than the one before: products at the best rate of
+any (:meth:`FamilyBounds.first_s`), attention at the best rate of any shape (:meth:`FamilyBounds.floor_s`), every kernel
+at its own (:meth:`FamilyBounds.compute_s`). All are spread evenly over the stages, with the least bubble of the
+pipelines that there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+import numpy as np
+
+from ...base.quick import replace
+from ...operators import Operator, Role
+from ...parallel import Job, Plan, method_of, scheme_of
+from ...parallel.choices import legal, schedules_of
+from ...parallel.pipeline import Chunk, PipelineOrder
+from ...parallel.recomputed import KEPT
+from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
+
+#: What rows of experts need beside products.
+OF_ROWS = (Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
+#: Chunks a stage of a pipeline, and its order.
+Shape = tuple[int, PipelineOrder]
+
+
+class FamilyBounds:
+    """Bounds of families whose sequences are all as long."""
+
+    def __init__(self, kernels: KernelTimes) -> None:
+        self.kernels = kernels
+        self._floors: dict[Hashable, KernelSeconds] = {}
+        self._least: dict[Hashable, KernelSeconds] = {}
+
+    def first_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """:meth:`floor_s` or less, alike for all ways to experts that a family may have: experts' products at the best
+        rate of any product, with an even share of what they get; rows that go to them and back move at no cost."""
+        plan, experts = family.plan, family.model.experts
+        if experts is None or plan.ep == 1:
+            return self.floor_s(family, pipelines)
+        family = family.making(KEPT).least_again
+        family = replace(family, plan=_usual_way(family))
+        share = (1.0 - family.work.routing.dropped(experts.count)) / family.expert_loads.busiest_rank_load
+        routed = self._routed(family, lambda operator: share * self.kernels.best_s(operator), "first")
+        return in_pipeline(family, self._unrouted(family, self.kernels.least_operator_s, "first") + routed, pipelines)
+
+    def floor_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """Kernels of a step alone where nothing is made again, attention as fast as it is on any shape: that depends on
+        tokens, not on how shards meet."""
+        kernels = self.kernels
+        family = family.making(KEPT).least_again
+        if _over_ranks(family):
+            unrouted = self._unrouted(family, kernels.least_operator_s, "first")
+            return in_pipeline(family, unrouted + self._routed(family, kernels.operator_s, ""), pipelines)
+        key, plan = _floor_key(family), family.plan
+        if key not in self._floors:
+            exchange = method_of(plan).floor_like or plan.exchange
+            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0).with_defaults()
+            least = partial(kernels.summed, seconds=kernels.least_operator_s)
+            self._floors[key] = kernels.least_of_schedules(replace(family, plan=whole), least)
+        return in_pipeline(family, self._floors[key], pipelines)
+
+    def compute_s(self, family: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """The kernels of a step alone, of the schedule that has the least. Regions divide the norms, and pieces of a
+        product may run a little faster than the whole."""
+        kernels = self.kernels
+        family = family.least_again
+        if _over_ranks(family):
+            unrouted = self._unrouted(family, kernels.operator_s, "all")
+            return in_pipeline(family, unrouted + self._routed(family, kernels.operator_s, ""), pipelines)
+        whole = replace(family, plan=replace(family.plan, degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0))
+        key = signature(whole)
+        if key not in self._least:
+            self._least[key] = kernels.least_of_schedules(whole, kernels.of_model)
+        return in_pipeline(family, self._least[key], pipelines)
+
+    def schedule_s(self, job: Job, pipelines: Sequence[Shape] = ()) -> float:
+        """The kernels of a step alone, of one schedule; where experts are spread over ranks that is not looked at."""
+        if _over_ranks(job):
+            return 0.0
+        return in_pipeline(job, self.kernels.of_model(job), pipelines)
+
+    def _unrouted(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
+        """Kernels of a micro-batch through a whole model but for those of experts and their rows, which alone depend on
+        the way there; of the schedule that has least."""
+        plan = replace(_usual_way(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
+        if how == "first":
+            plan = replace(plan, exchange=method_of(plan).floor_like or plan.exchange).with_defaults()
+        alike = replace(family, plan=plan)
+        key = ("unrouted", how, *(_floor_key(alike, of_experts=False) if how == "first" else (signature(alike),)))
+        if key not in self._floors:
+            rest = partial(self.kernels.summed, seconds=lambda each: 0.0 if _of_experts(each) else seconds(each))
+            self._floors[key] = self.kernels.least_of_schedules(alike, rest)
+        return self._floors[key]
+
+    def _routed(self, family: Job, seconds: Callable[[Operator], float], how: str) -> KernelSeconds:
+        """The others, which no schedule changes: those of a layer with experts."""
+        key = ("routed", how, *_floor_key(family), family.plan.recomputation)
+        if key not in self._floors:
+            whole = on_one_stage(family)
+            job = next(job for job in schedules_of(whole, self.kernels.cluster.layout.mesh) if legal(job))
+            blocks = job.model.blocks
+            first = next(index for index, block in enumerate(blocks) if block.experts)
+            chunk, times = Chunk(first, 1, False, False), sum(block.experts for block in blocks)
+            routed = partial(self.kernels.of_pieces, job, [(chunk, 1)])
+            found = routed(lambda each: seconds(each) if _of_experts(each) else 0.0)
+            # Of layers of several kinds the quickest counts alone, which may have no experts.
+            alone = 0.0 if mixed(job) else 1.0
+            self._floors[key] = found * np.array([0.0, times, alone, alone])
+        return self._floors[key]
+
+
+def in_pipeline(family: Job, kernels: KernelSeconds, pipelines: Sequence[Shape]) -> float:
+    """Micro-batches one after the other, evenly over the stages; or through the last stage, to which the first comes
+    through a chunk of every other, of the pipeline that lets it wait least."""
+    outside_s, layers_s, layer_s, forward_s = kernels.tolist()
+    pp, layers, count = family.plan.pp, family.model.layers, family.micro_batches
+    bubbles = [0.0] if pp == 1 or not pipelines else []
+    for vpp, order in pipelines if pp > 1 else ():
+        turn_s = forward_s if order.splits_backward else layer_s
+        bubbles.append(0.0 if order.both_ways else (pp - 1) * (layers // (pp * vpp)) * turn_s)
+    last_s = count * (layers // pp) * layer_s + min(bubbles)
+    least_s: float = max(count * (outside_s + layers_s) / pp, last_s)
+    return least_s
+
+
+def _over_ranks(job: Job) -> bool:
+    """Whether experts are spread over ranks, to which there are several ways."""
+    return job.model.experts is not None and job.plan.ep > 1
+
+
+def _usual_way(job: Job) -> Plan:
+    """The plan with the usual way to its experts."""
+    assert job.model.experts is not None
+    usual = {name: getattr(Plan, name) for name in ("expert_dispatch", "expert_pieces", "expert_balance")}
+    whole = None if job.model.experts.count % job.plan.ep == 0 else 0
+    return replace(job.plan, **usual, expert_shards=whole)
+
+
+def _of_experts(operator: Operator) -> bool:
+    return operator.role.routed or operator.role in OF_ROWS
+
+
+def _floor_key(family: Job, *, of_experts: bool = True) -> tuple[Hashable, ...]:
+    """What of a family decides its kernels where attention is as fast as on any shape; without those of experts that
+    are spread over ranks, over how many."""
+    plan = family.plan
+    scheme, method = scheme_of(plan), method_of(plan)
+    divided = tuple(plan.degree(axis) for axis in scheme.axes if axis != scheme.token_axis or not scheme.usual)
+    ways = (plan.ep, plan.expert_dispatch, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
+    experts = ways if of_experts else plan.sequence_regions
+    exchange = (method.floor_like or method.name) or plan.exchange
+    return family.tokens, scheme.name, divided, experts, plan.activation_store, exchange

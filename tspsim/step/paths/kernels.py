@@ -1,0 +1,239 @@
+"""Seconds of kernels alone: of an operator, of one micro-batch's task, of a whole model under any schedule."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.quick import replace
+from ...network import Cluster
+from ...operators import Gemm, Operator
+from ...parallel import SWITCHES, Job, choices_of, scheme_axes, scheme_of, switches_of
+from ...parallel.choices import legal, schedules_of
+from ...parallel.pipeline import Chunk
+from ...parallel.recomputed import KEPT
+from ...parallel.step import Writer
+from ...program import Compute, Program
+from ...steps import FORWARD, Task
+from .effort import SUM_S, WRITE_S, WRITTEN_S, Effort
+
+#: Number of a micro-batch that is neither the first nor the last.
+MIDDLE = -1
+#: What even the longest call loses at its beginning and end, generously.
+BEST_RATE = 1.01
+#: A product that is as fast as any, in each dimension, and how much faster than it any other may be, generously.
+LARGE, BEST_PRODUCT = 16_384, 1.1
+#: Seconds of one micro-batch's kernels through a whole model, shape (4,): outside its layers, in all of them, in one,
+#: and in one's forward; of layers that differ in the quickest.
+KernelSeconds = NDArray[np.float64]
+#: Those of no schedule at all.
+NO_SCHEDULE = np.full(4, math.inf)
+
+
+def mixed(job: Job) -> bool:
+    """Whether the layers of a job's model are not all alike: one of them does not stand for the others."""
+    return len(job.model.distinct) > 1
+
+
+class KernelTimes:
+    """What kernels take; each is asked once.
+
+    Parameters
+    ----------
+    cluster
+        Where schedules are looked for.
+    cost
+        Seconds of an operator.
+    peak_flops_per_s
+        No kernel is faster.
+    effort
+        Is told what is done.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        cost: Callable[[Operator], float],
+        peak_flops_per_s: float,
+        *,
+        effort: Effort | None = None,
+    ) -> None:
+        self.cluster, self.cost, self.peak = cluster, cost, peak_flops_per_s
+        self.effort = effort or Effort()
+        self._seconds: dict[Operator, float] = {}
+        self._rates: dict[Operator, float] = {}
+        self._best: dict[str, float] = {}
+        self._compute: dict[Hashable, KernelSeconds] = {}
+        self._outside: dict[Hashable, float] = {}
+        self._heads: dict[Hashable, float] = {}
+        self._written: dict[Hashable, list[tuple[list[Operator], int]]] = {}
+
+    def operator_s(self, operator: Operator) -> float:
+        known = self._seconds.get(operator)
+        if known is None:
+            known = self._seconds[operator] = self.cost(operator)
+        return known
+
+    def kernel_s(self, kernel: Compute) -> float:
+        return sum(self.operator_s(operator) for operator in kernel.operators)
+
+    def least_operator_s(self, operator: Operator) -> float:
+        """A kernel's time; of one whose shape another way to cut the tokens would change what it takes at the best rate
+        of any shape."""
+        at_best = operator.at_best
+        if not at_best:
+            return self.operator_s(operator)
+        if at_best[0] not in self._rates:
+            self._rates[at_best[0]] = max(each.flops / self.operator_s(each) for each in at_best) * BEST_RATE
+        return operator.flops / min(self.peak, self._rates[at_best[0]])
+
+    def best_s(self, operator: Operator) -> float:
+        """A product of experts at the best rate of any; nothing for what moves rows."""
+        if not operator.role.routed or not isinstance(operator, Gemm):
+            return 0.0
+        if operator.dtype not in self._best:
+            large = replace(operator, m=LARGE, n=LARGE, k=LARGE, batch=1)
+            self._best[operator.dtype] = large.flops / self.cost(large) * BEST_PRODUCT
+        # Rows are whole: one of them may be there because of that.
+        return (operator.m - 1) / operator.m * operator.flops / self._best[operator.dtype]
+
+    def of_model(self, job: Job) -> KernelSeconds:
+        """Kernels of one micro-batch by where they are."""
+        job = job.least_again
+        key = signature(job)
+        if key not in self._compute:
+            self._compute[key] = self.summed(on_one_stage(job), self.operator_s)
+        return self._compute[key]
+
+    def outside_s(self, job: Job) -> float:
+        """Kernels of one micro-batch that are in no layer: embedding and head."""
+        job = job.least_again
+        key = signature(job)
+        if key in self._compute:
+            return float(self._compute[key][0])
+        if key not in self._outside:
+            alone = on_one_stage(job)
+            pieces = [(replace(alone.chunks(0)[0], layers=0), 1)]
+            self._outside[key] = float(self.of_pieces(alone, pieces, self.operator_s)[0])
+        return self._outside[key]
+
+    def head_s(self, job: Job) -> float:
+        """Those of the head alone."""
+        job = job.least_again
+        key = signature(job)
+        if key not in self._heads:
+            pieces = [(Chunk(job.model.layers, 0, has_embedding=False, has_head=True), 1)]
+            self._heads[key] = float(self.of_pieces(on_one_stage(job), pieces, self.operator_s)[0])
+        return self._heads[key]
+
+    def summed(self, job: Job, seconds: Callable[[Operator], float]) -> KernelSeconds:
+        """Kernels of one micro-batch through a whole model on one stage. Of layers of several kinds one of each is
+        written."""
+        chunk = job.chunks(0)[0]
+        if not mixed(job):
+            return self.of_pieces(job, [(chunk, 1)], seconds)
+        kinds = [(Chunk(first, 1, False, False), count) for first, count in kinds_of(job)]
+        return self.of_pieces(job, [(replace(chunk, layers=0), 1), *kinds], seconds)
+
+    def of_pieces(
+        self, job: Job, pieces: Sequence[tuple[Chunk, int]], seconds: Callable[[Operator], float]
+    ) -> KernelSeconds:
+        """Kernels of some chunks, each so many times."""
+        self.effort.add(SUM_S)
+        outside_s = layers_s = 0.0
+        both_s, forward_s = [0.0] * len(pieces), [0.0] * len(pieces)
+        for kind in job.step.kinds(job.order):
+            for number, (piece, count) in enumerate(pieces):
+                for operators, times in self._operators(job, piece, kind):
+                    body_s = sum([seconds(each) for each in operators])
+                    if times != piece.layers:
+                        outside_s += count * times * body_s
+                        continue
+                    layers_s += count * times * body_s
+                    both_s[number] += body_s
+                    forward_s[number] += body_s if kind == FORWARD else 0.0
+        of_layers = slice(len(pieces) > 1, None)
+        return np.array([outside_s, layers_s, min(both_s[of_layers]), min(forward_s[of_layers])])
+
+    def _operators(self, job: Job, piece: Chunk, kind: str) -> list[tuple[list[Operator], int]]:
+        """Kernels of one micro-batch's task on a chunk of layers alone, in pieces that run as often, and how often.
+        What is made again is so in front of a backward: forwards have the same."""
+        alike = job.making(KEPT) if kind == FORWARD else job
+        key = (signature(alike), piece, kind)
+        if key not in self._written:
+            self._written[key] = [
+                ([each for step in body if isinstance(step, Compute) for each in step.operators], times)
+                for body, times in self.write(alike, 0, piece, Task(kind, MIDDLE, 0)).bodies()
+            ]
+        return self._written[key]
+
+    def write(self, job: Job, stage: int, chunk: Chunk, visit: Task) -> Program:
+        """The program of one visit alone."""
+        writer = Writer(scheme_of(job.plan), job, {"pp": stage})
+        writer.visit(visit, chunk)
+        return self.counted(writer.builder.program())
+
+    def counted(self, program: Program) -> Program:
+        """A program that was written."""
+        written = sum(len(body) for body, _ in program.bodies())
+        self.effort.add(WRITE_S + written * WRITTEN_S)
+        return program
+
+    def least_of_schedules(self, family: Job, seconds: Callable[[Job], KernelSeconds]) -> KernelSeconds:
+        """The least kernels of all schedules. What one chooses for attention and for the MLP is asked apart: kernels of
+        one do not depend on the other."""
+        least: KernelSeconds | None = None
+        every = (job for job in schedules_of(family, self.cluster.layout.mesh) if legal(job))
+        for _, jobs in itertools.groupby(every, _stated):
+            first, *others = jobs
+            base = found = seconds(first)
+            of_attention = {name for choice in choices_of(first.plan) for name in choice.first}
+            of_mlp = [name for name in switches_of(first.plan) if name not in of_attention]
+            for fixed in (of_mlp, sorted(of_attention)):
+                alike = [job for job in others if _switches(job, fixed) == _switches(first, fixed)]
+                saved = np.zeros(len(base))
+                for job in alike:
+                    saved = np.minimum(saved, seconds(job) - base)
+                found = found + saved
+            least = found if least is None else np.minimum(least, found)
+        return NO_SCHEDULE if least is None else least
+
+
+def on_one_stage(job: Job) -> Job:
+    """The job without pipeline and divided state."""
+    whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
+    return replace(job, plan=whole)
+
+
+def kinds_of(job: Job) -> list[tuple[int, int]]:
+    """Every kind of layer: where the first one stands, and how many there are."""
+    blocks = job.model.blocks
+    return [(blocks.index(block), blocks.count(block)) for block in dict.fromkeys(blocks)]
+
+
+def signature(job: Job) -> Hashable:
+    """What of a plan decides one task's instructions, the placement and the number of layers aside."""
+    plan = job.plan
+    degrees = tuple(plan.degree(axis) for axis in (*scheme_axes(), "ep"))
+    experts = (plan.expert_dispatch, plan.expert_overlap, plan.expert_pieces, plan.expert_shards, plan.expert_balance)
+    exchanges = (plan.exchange, *experts)
+    switches = (plan.partition, exchanges, plan.sequence_regions, plan.overlap, plan.overlap_chunks)
+    kept = (plan.recomputation, plan.recomputed, plan.activation_store, plan.offload_layers, plan.offload_weights)
+    others = (*kept, job.sequences, job.order.splits_backward, tuple(plan.algorithms.items()))
+    chosen = (*_switches(job, switches_of(plan)), *plan.options.items())
+    return (job.work.sequence, degrees, switches, chosen, others)
+
+
+def _switches(job: Job, names: Sequence[str]) -> tuple[Hashable, ...]:
+    """The values of some of a plan's switches."""
+    return tuple(job.plan.value(name) for name in names)
+
+
+def _stated(job: Job) -> tuple[Hashable, ...]:
+    """Everything of a plan that is not chosen for a machine."""
+    chosen = switches_of(job.plan)
+    return _switches(job, [name for name in SWITCHES if name not in chosen])

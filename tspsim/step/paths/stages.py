@@ -1,0 +1,340 @@
+"""What the tasks of a plan's stages take: their kernels, what these wait for, and what they lose to what moves.
+
+Three bounds of a plan on its mesh, each closer and dearer than the one before: layers spread evenly over the stages
+(:meth:`StageBounds.even_s`), with the bubble of the last stage (:meth:`StageBounds.rough_s`), and the longest path
+through all tasks (:meth:`StageBounds.outline`, and with everything of one plan :meth:`StageBounds.step_s`).
+
+Kernels slow by a factor f while data moves through their device. Of the time M in which it must move (the busiest
+link's work), only what falls in the gaps G between kernels is free of that, so also
+
+    step ≥ compute + G + (M − G)·(1 − 1/f),     and     step ≥ M.
+
+M counts what replicas say to each other as the division of their state does that says least, of those asked about.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...base.quick import replace
+from ...engine.steady import SIMULATED_ITERATIONS
+from ...parallel import Job, scheme_of
+from ...parallel.pipeline import Chunk
+from ...parallel.step import write_program
+from ...program.mesh import Mesh
+from ...steps import Task
+from .effort import LAYER_S, STAGE_S, TASK_S
+from .groups import Floats, RankGroups
+from .kernels import MIDDLE, KernelTimes, kinds_of, mixed
+from .parts import TaskParts
+from .replicas import Division, ReplicaExchanges
+from .tasks import ROUNDS, Stage, TaskPart, around_last, longest_path
+from .walk import Layers
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """What one stage has to do: its kernels, gaps between them that are sure, and seconds that its transfers occupy
+    each link near it."""
+
+    kernels_s: float
+    gaps_s: float
+    moved_s: Floats
+
+    def least_s(self, slowdown: float, divided_s: Floats | None = None) -> float:
+        """What it takes at least; ``divided_s`` is moved as well, of several divisions that which takes least."""
+        moved = self.moved_s if divided_s is None else self.moved_s + divided_s
+        if not moved.shape[-1]:
+            return self.kernels_s + self.gaps_s
+        busiest_s = float(moved.max(axis=-1).min())
+        lost_s = max(0.0, busiest_s - self.gaps_s) * (1.0 - 1.0 / slowdown)
+        return max(busiest_s, self.kernels_s + self.gaps_s + lost_s)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The longest path through a plan's tasks, and the work of some stages with the number of their layers."""
+
+    path_s: float
+    works: tuple[tuple[StageWork, int], ...] = ()
+
+    def least_s(self, slowdown: float, of_a_layer_s: Floats | None = None) -> float:
+        """What a step takes at least; replicas say ``of_a_layer_s`` besides."""
+        said = [None if of_a_layer_s is None else of_a_layer_s * layers for _, layers in self.works]
+        works = [work.least_s(slowdown, each) for (work, _), each in zip(self.works, said, strict=True)]
+        return max([self.path_s, *works])
+
+
+class StageBounds:
+    """Bounds of plans whose sequences are all as long."""
+
+    def __init__(self, kernels: KernelTimes, parts: TaskParts, slowdown: float) -> None:
+        self.cluster, self.kernels, self.parts, self.slowdown = kernels.cluster, kernels, parts, slowdown
+        self.replicas = ReplicaExchanges(parts)
+
+    def instructions(self, job: Job, mesh: Mesh) -> int:
+        """About how many a simulation runs: those of every stage's layers, of every shard whose program differs; of
+        layers that are made again in part as many as of those that are not.
+
+        Micro-batches repeat where there is no pipeline, and are not all run (:mod:`tspsim.engine.steady`).
+        """
+        plan = job.plan
+        shards = plan.token_shards if scheme_of(plan).by_position(plan) else 1
+        if job.unequal:
+            return (
+                shards
+                * plan.pp
+                * sum(
+                    times
+                    for replica in range(plan.dp)
+                    for _, times in write_program(scheme_of(plan), job, {"dp": replica}).counted()
+                )
+            )
+        steps = sum(
+            count * len(item.steps)
+            for count, parts in self._layers_of_each_kind(job, mesh)
+            for part in parts
+            for item in part.task.items
+            if isinstance(item, Layers)
+        )
+        turns = job.micro_batches if plan.pp > 1 else min(job.micro_batches, SIMULATED_ITERATIONS)
+        return steps * turns * shards
+
+    def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
+        """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble; of all
+        pipelines that there may be around the schedule within a stage."""
+        if hides(job):
+            return self._hidden_s(job, mesh, any_pipeline=True)
+        every = list(self._layers_of_each_kind(job, mesh))
+        return self._evenly_s(job, every, self._said_s(job, divisions))
+
+    def partly_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
+        """Kernels of a plan of which some layers are made again, with what they lose, spread evenly over the stages."""
+        kernels, plan = self.kernels.of_model(job), job.plan
+        again_s = 0.0
+        if plan.recomputed is not None and not mixed(job):
+            made = [
+                sum(what == plan.recomputation for what in plan.recomputed.what(plan.recomputation, layers))
+                for layers in job.chunk_sizes
+            ]
+            all_of_it = self.kernels.of_model(job.making(plan.recomputation))
+            again_s = max(0.0, float(all_of_it[2] - kernels[2])) * sum(made)
+        kernels_s = job.micro_batches * (float(kernels[0] + kernels[1]) + again_s) / plan.pp
+        if hides(job):
+            return kernels_s
+        every = [_work_of(parts, job.micro_batches * times) for times, parts in self._layers_of_each_kind(job, mesh)]
+        moved_s, said = np.sum([work.moved_s for work in every], axis=0) / plan.pp, self._said_s(job, divisions)
+        return StageWork(kernels_s, 0.0, moved_s).least_s(self.slowdown, None if said is None else said / plan.pp)
+
+    def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
+        """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
+        and its gradients go back through them."""
+        if hides(job):
+            return self._hidden_s(job, mesh)
+        plan, layers = job.plan, job.model.layers
+        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        even_s = self._evenly_s(job, every, said)
+        if plan.order.both_ways:
+            return even_s
+        # Which kinds of layer a stage has is not asked: the quickest. Where weights are put off they fill the end.
+        layer_s = min(sum(part.busy.end_s for part in parts) for _, parts in every)
+        waits = slice(1 if plan.order.splits_backward else None)
+        turn_s = min(sum(part.busy.end_s for part in parts[waits]) for _, parts in every)
+        here, before = sum(job.chunk_sizes[plan.pp - 1 :: plan.pp]), sum(job.chunk_sizes[: plan.pp - 1])
+        bubble_s = before * turn_s
+        head_s = job.micro_batches * self.kernels.head_s(job) if plan.pp > 1 else 0.0
+        last_s = job.micro_batches * here * layer_s + head_s + bubble_s
+        if len(every) == 1 and plan.pp > 1:
+            work = _work_of(every[0][1], job.micro_batches * here)
+            waiting = replace(work, kernels_s=work.kernels_s + head_s, gaps_s=work.gaps_s + bubble_s)
+            last_s = max(last_s, waiting.least_s(self.slowdown, None if said is None else said * (here / layers)))
+        return max(even_s, last_s)
+
+    def outline(self, job: Job, mesh: Mesh) -> Outline:
+        """A step without what replicas say to each other: alike for all ZeRO stages, and quicker to find."""
+        return self._longest(replace(job, plan=replace(job.plan, zero=0)), mesh, whole=False)
+
+    def outline_s(self, outline: Outline, job: Job, divisions: Sequence[Division] = ()) -> float:
+        """The step of an outline, divided in the one of several ways that takes least."""
+        said = self._said_of_a_layer_s(job, divisions) if outline.works else None
+        return outline.least_s(self.slowdown, said)
+
+    def step_s(self, job: Job, mesh: Mesh) -> float:
+        """Everything of one plan."""
+        found = self._longest(job, mesh, whole=True)
+        if job.plan.vpp == 1 or not job.training or not job.plan.zero or hides(job):
+            return found.least_s(self.slowdown)
+        # Tasks stand for the first and the last of one chunk; replicas speak of every chunk's.
+        outline, own = self.outline(job, mesh), Division(job.plan.zero, job.plan.shard_group, mesh)
+        said = self._said_of_a_layer_s(job, (own,))
+        if said is None:
+            return found.least_s(self.slowdown)
+        works = []
+        for (work, layers), (alone, _) in zip(found.works, outline.works, strict=True):
+            moved_s = np.maximum(work.moved_s, alone.moved_s + said[0] * layers)
+            works.append((replace(work, moved_s=moved_s), layers))
+        return Outline(found.path_s, tuple(works)).least_s(self.slowdown)
+
+    def layer_s(self, job: Job, mesh: Mesh) -> float:
+        """One layer between two others, forward and back, with what its kernels lose to what moves beside them: the
+        mean of those behind the first, as of a simulation's steady layers
+        (:func:`tspsim.step.metrics.steady_layer_s`)."""
+        behind = job.model.blocks[1:]
+        firsts = [(1 + behind.index(block), count) for block, count in Counter(behind).items()] or [(1, 1)]
+        total_s = 0.0
+        for first, count in firsts:
+            parts = self._layer_parts(job, mesh, first)
+            lost_s = _work_of(parts, 1).least_s(self.slowdown)
+            total_s += count * max(sum(part.busy.end_s for part in parts), lost_s)
+        return total_s / sum(count for _, count in firsts)
+
+    def _said_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+        """What replicas say of all layers, a row each way to divide; nothing where stages may be told apart by where
+        their groups stand, or nobody divides."""
+        near = self.cluster.gpus_per_node
+        unlike = near & (near - 1) or self.cluster.factors
+        if not divisions or not job.training or job.copies == 1 or (job.plan.pp > 1 and unlike):
+            return None
+        return self.replicas.of_layers_s(job, divisions)
+
+    def _said_of_a_layer_s(self, job: Job, divisions: Sequence[Division]) -> Floats | None:
+        """The same of one layer; where layers differ, of those on one stage nothing is known."""
+        if mixed(job) and job.plan.pp > 1:
+            return None
+        said = self._said_s(job, divisions)
+        return None if said is None else said / job.model.layers
+
+    def _evenly_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
+        count, pp = job.micro_batches, job.plan.pp
+        inside_s = sum(times * sum(part.busy.end_s for part in parts) for times, parts in every)
+        outside_s = count * self.kernels.outside_s(job)
+        works = [_work_of(parts, count * times) for times, parts in every]
+        whole = StageWork(
+            (sum(work.kernels_s for work in works) + outside_s) / pp,
+            sum(work.gaps_s for work in works) / pp,
+            np.sum([work.moved_s for work in works], axis=0) / pp,
+        )
+        lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
+        return max((count * inside_s + outside_s) / pp, lost_s)
+
+    def _hidden_s(self, job: Job, mesh: Mesh, *, any_pipeline: bool = False) -> float:
+        """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
+        nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none. How many
+        do the pipeline says: in one or another nearly all may meet, and with ``any_pipeline`` all of them do."""
+        count, pp, vpp = job.micro_batches, job.plan.pp, job.plan.vpp
+        kernels = self.kernels
+        both_s = forward_s = backward_s = 0.0
+        fewest_s, least_s = [], []
+        for times, (forward, backward) in self._layers_of_each_kind(job, mesh):
+            ends, between = (forward.busy.end_s, backward.busy.end_s), forward.apart_s + backward.apart_s
+            both_s += times * between
+            forward_s, backward_s = forward_s + times * ends[0], backward_s + times * ends[1]
+            fewest_s.append(max(between, *ends))
+            least_s.append(sum(ends))
+        apart_s, together_s = forward_s + backward_s, max(both_s, forward_s, backward_s)
+        if any_pipeline:
+            return count * (together_s + kernels.outside_s(job)) / pp
+        met = [sum(task.beside for task in job.tasks(stage)) for stage in range(pp)]
+        inside_s = (count * vpp - max(met)) * apart_s + max(met) * together_s
+        even_s = (inside_s / vpp + count * kernels.outside_s(job)) / pp
+        if pp == 1 or job.plan.order.both_ways:
+            return even_s
+        # The last stage: the first micro-batch comes to it through the others, and goes back, beside nothing.
+        chunk, head_s = job.model.layers // (pp * vpp), count * kernels.head_s(job)
+        own_s = chunk * ((count * vpp - met[-1]) * min(least_s) + met[-1] * min(fewest_s))
+        return max(even_s, own_s + head_s + (pp - 1) * chunk * min(least_s))
+
+    def _layers_of_each_kind(self, job: Job, mesh: Mesh) -> Iterator[tuple[int, list[TaskPart]]]:
+        """One layer of each kind between two others, in every kind of task, and how many there are."""
+        if not mixed(job):
+            yield job.model.layers, self._layer_parts(job, mesh)
+            return
+        for first, count in kinds_of(job):
+            yield count, self._layer_parts(job, mesh, first)
+
+    def _layer_parts(self, job: Job, mesh: Mesh, first: int = 1) -> list[TaskPart]:
+        """One layer between two others, in every kind of task."""
+        self.kernels.effort.add(LAYER_S)
+        chunk, job = Chunk(first, 1, has_embedding=False, has_head=False), job.least_again
+        groups, alone = RankGroups(mesh, 0, self.cluster), replace(job, plan=replace(job.plan, zero=0))
+        kinds = job.step.kinds(job.order)
+        return [self.parts.part(alone, groups, 0, (chunk,), Task(kind, MIDDLE, 0)) for kind in kinds]
+
+    def _longest(self, job: Job, mesh: Mesh, *, whole: bool) -> Outline:
+        groups = [RankGroups(mesh, stage, self.cluster) for stage in range(job.plan.pp)]
+        tasks = job.plan.pp * job.plan.vpp * min(job.micro_batches, (ROUNDS + 1) * job.plan.pp)
+        self.kernels.effort.add(job.plan.pp * STAGE_S + len(job.step.kinds(job.order)) * tasks * TASK_S)
+        stages = [self.parts.stage(job, groups[stage], stage, whole) for stage in range(job.plan.pp)]
+        layers = [sum(chunk.layers for chunk in job.chunks(stage)) for stage in range(job.plan.pp)]
+        # Where micro-batches come from both ends, each meets one of a stage's chunks.
+        count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
+        message_s = self.parts.message_s(job, groups)
+        if hides(job):
+            works, least_s = [_work_beside(stage, count) for stage in stages], self._hidden_s(job, mesh)
+            if whole:
+                every = enumerate(zip(stages, groups, strict=True))
+                paired = [self.parts.paired(job, group, number, stage) for number, (stage, group) in every]
+                least_s = max(least_s, longest_path(job, paired, message_s)[0])
+            return Outline(least_s, tuple(zip(works, layers, strict=True)))
+        step_s, first_s = longest_path(job, stages, message_s)
+        works = [_work_of_stage(stages[0], count, max(0.0, step_s - first_s))]
+        around = around_last(job, stages, message_s)
+        if around is not None:
+            works.append(_work_of_last(stages[-1], count, *around))
+        return Outline(step_s, tuple(zip(works, (layers[0], layers[-1]), strict=False)))
+
+
+def hides(job: Job) -> bool:
+    """Whether forwards and backwards of different micro-batches are interleaved."""
+    return job.training and job.plan.hiding.micro_batches
+
+
+def _work_of(parts: Sequence[TaskPart], times: float) -> StageWork:
+    """Some tasks, each so many times."""
+    return StageWork(
+        times * sum(part.busy.compute_s for part in parts),
+        times * sum(part.busy.gaps_s for part in parts),
+        times * np.sum([part.moved_s for part in parts], axis=0),
+    )
+
+
+def _work_of_stage(stage: Stage, count: int, idle_s: float) -> StageWork:
+    """Micro-batches of one stage that waits for another as long; the first task and the last with what is special."""
+    work = _work_of((*stage.forward, *stage.backward, *stage.weights), count)
+    kernels_s, gaps_s, moved_s = work.kernels_s, work.gaps_s + idle_s, work.moved_s
+    for part, found, usual in (
+        (stage.first, stage.first.first, stage.forward[stage.own]),
+        (stage.last, stage.last.busy, (stage.weights or stage.backward or stage.forward)[stage.last_own]),
+    ):
+        kernels_s += found.compute_s - usual.busy.compute_s
+        gaps_s += max(0.0, found.gaps_s - usual.busy.gaps_s)
+        moved_s = moved_s + part.moved_s - usual.moved_s
+    return StageWork(kernels_s, gaps_s, moved_s)
+
+
+def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> StageWork:
+    """Micro-batches of the last stage of a pipeline: its kernels up to the last that it sends, between the time in
+    which nothing has come to it and that in which others are at what it sent."""
+    parts = (*stage.forward, *stage.backward, *stage.weights)
+    work = _work_of(parts, count)
+    kernels_s, moved_s = work.kernels_s, work.moved_s
+    if tail_s > 0.0:
+        sends = stage.backward[0].busy
+        kernels_s -= max(0.0, sends.end_s - sends.sent_s)
+    for part, usual in (
+        (stage.first, stage.forward[stage.own]),
+        (stage.last, (stage.weights or stage.backward or stage.forward)[stage.last_own]),
+    ):
+        moved_s = moved_s + part.moved_s - usual.moved_s
+    return StageWork(kernels_s, work.gaps_s + lead_s + tail_s, moved_s)
+
+
+def _work_beside(stage: Stage, count: int) -> StageWork:
+    """The same where transfers may run beside kernels of another task, but for those that its own pieces wait for."""
+    parts = (*stage.forward, *stage.backward, *stage.weights)
+    gaps_s = count * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)
+    return replace(_work_of(parts, count), gaps_s=gaps_s)

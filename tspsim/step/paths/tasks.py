@@ -1,0 +1,240 @@
+"""The longest path through the tasks of a step: what every stage does for every micro-batch, and what it waits for."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...base.memo import once
+from ...base.quick import replace
+from ...parallel import Job
+from ...parallel.interleave import EXCHANGE
+from ...steps import BACKWARD, FORWARD, Task
+from .walk import NEVER, RECEIVE, SEND, TimedTask, Walk, in_pieces_s, walk
+
+Floats = NDArray[np.float64]
+#: Micro-batches a stage that are walked: the start of a pipeline takes fewer than two a stage, and so does its end.
+ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class TaskPart:
+    """A task with its walks, and the seconds that its layers, and the rest of it, occupy each link near the rank."""
+
+    task: TimedTask
+    outside_s: Floats
+    layers_s: Floats
+
+    @once
+    def busy(self) -> Walk:
+        """Kernels free and all that it needs here."""
+        return walk(self.task)
+
+    @once
+    def arriving(self) -> Walk:
+        """Kernels free, and what it needs from the neighbouring stage just arrived."""
+        return walk(self.task, arrivals={RECEIVE: 0.0})
+
+    @once
+    def first(self) -> Walk:
+        """Kernels free, and nothing issued before."""
+        return walk(self.task, from_zero=True)
+
+    @once
+    def apart_s(self) -> float:
+        """What it takes where another task runs between its pieces."""
+        return in_pieces_s(self.task, EXCHANGE)
+
+    @once
+    def moved_s(self) -> Floats:
+        return self.outside_s + self.layers_s
+
+    def with_layers(self, layers: int) -> TaskPart:
+        """The task of as many layers as this one has of one."""
+        return TaskPart(self.task.with_layers(layers), self.outside_s, layers * self.layers_s)
+
+
+def role_of(role: str, kind: str) -> str:
+    """The role of a message of one of two tasks that take turns."""
+    return f"{role} {kind}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A forward and a backward that take turns, with its walks; each needs something from a neighbouring stage."""
+
+    task: TimedTask
+
+    @once
+    def busy(self) -> Walk:
+        """Kernels free and all that they need here."""
+        return self._arriving("")
+
+    @once
+    def arriving(self) -> Mapping[str, Walk]:
+        """Kernels free, and what the forward, or the backward, needs just arrived."""
+        return {kind: self._arriving(kind) for kind in (FORWARD, BACKWARD)}
+
+    def _arriving(self, late: str) -> Walk:
+        arrivals = {role_of(RECEIVE, kind): 0.0 if kind == late else NEVER for kind in (FORWARD, BACKWARD)}
+        return walk(self.task, arrivals=arrivals)
+
+    @staticmethod
+    def sent_s(found: Walk, kind: str) -> float:
+        """When what the forward, or the backward, sends is ready."""
+        return found.ready_s.get(role_of(SEND, kind), found.end_s)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage does in a step; ``first`` and ``last`` stand for tasks of its chunks ``own`` and ``last_own``,
+    ``pairs`` for those of two chunks that take turns."""
+
+    forward: tuple[TaskPart, ...]
+    backward: tuple[TaskPart, ...]
+    weights: tuple[TaskPart, ...]
+    first: TaskPart
+    last: TaskPart
+    own: int = 0
+    last_own: int = 0
+    pairs: Mapping[tuple[int, int], Pair] = field(default_factory=dict)
+
+    def part(self, task: Task) -> TaskPart:
+        """A task in the middle of a step."""
+        kinds = {FORWARD: self.forward, BACKWARD: self.backward}
+        return kinds.get(task.kind, self.weights)[task.chunk]
+
+    def busy_s(self, tasks: Sequence[Task]) -> float:
+        """Some tasks in the middle of a step, one after the other or in turn, when nothing has to be waited for."""
+        total_s, number = 0.0, 0
+        while number < len(tasks):
+            task = tasks[number]
+            if task.beside:
+                total_s += self.pairs[task.chunk, tasks[number + 1].chunk].busy.end_s
+                number += 2
+            else:
+                total_s += self.part(task).busy.end_s
+                number += 1
+        return total_s
+
+    @property
+    def turn_s(self) -> float:
+        """One micro-batch in the middle of a step, when nothing has to be waited for."""
+        return sum(part.busy.end_s for part in (*self.forward, *self.backward, *self.weights))
+
+
+def longest_path(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float]:
+    """Through all tasks of a step, or a path that is hardly shorter; its end, and that of the first stage's kernels.
+
+    Of many micro-batches :data:`ROUNDS` a stage are walked. The others stand between, in the order of the slowest
+    stage: a path that comes to its middle may go on through them, and then on its way, later ones renumbered.
+    """
+    most = ROUNDS * job.plan.pp
+    if job.micro_batches <= most:
+        return _walked(job, stages, message_s)
+    few = most + job.micro_batches % job.plan.pp
+    short = replace(job, work=replace(job.work, sequences=few * job.sequences))
+    if any(stage.pairs for stage in stages):
+        # Those in between, pairs of chunks as often as they meet.
+        more_s = [
+            here.busy_s(job.tasks(number)) - here.busy_s(short.tasks(number)) for number, here in enumerate(stages)
+        ]
+        longest = max(range(len(stages)), key=more_s.__getitem__)
+        return _walked(short, stages, message_s, longest, more_s[longest])
+    slowest = max(range(len(stages)), key=lambda stage: stages[stage].turn_s)
+    # Where micro-batches come from both ends, each meets one of a stage's chunks.
+    left = (job.micro_batches - few) / (2 if job.plan.order.both_ways else 1)
+    step_s, first_s = _walked(short, stages, message_s, slowest, left * stages[slowest].turn_s)
+    if slowest and not job.training and job.plan.vpp == 1:
+        # Nothing comes back to the first stage, which goes through the others at its own pace.
+        first_s += left * stages[0].turn_s
+    return step_s, first_s
+
+
+def around_last(job: Job, stages: Sequence[Stage], message_s: float) -> tuple[float, float] | None:
+    """Of the last stage, before its first kernel the time in which the first micro-batch comes to it through all the
+    others, and after it has sent its last gradients that until the first stage is done with them. None where it does
+    not wait so at the beginning; no time at the end where something else comes last there."""
+    depth = job.plan.pp
+    if depth == 1 or job.plan.order.both_ways:
+        return None
+    lead_s = tail_s = 0.0
+    for stage in stages[:-1]:
+        lead_s += stage.first.arriving.sent_s + message_s
+    ends = [job.tasks(stage)[-1] for stage in range(depth)]
+    if all(task[:3] == (BACKWARD, job.micro_batches - 1, 0) for task in ends):
+        for stage in reversed(stages[1:-1]):
+            tail_s += message_s + stage.backward[0].arriving.sent_s
+        tail_s += message_s + stages[0].last.arriving.last_s
+    return lead_s, tail_s
+
+
+def _walked(
+    job: Job, stages: Sequence[Stage], message_s: float, slowest: int = 0, between_s: float = 0.0
+) -> tuple[float, float]:
+    """Through every task, in the order in which they can run; ``between_s`` goes by in the middle of one stage."""
+    depth, width, both_ways = job.plan.pp, job.plan.vpp, job.plan.order.both_ways
+    orders = [job.tasks(stage) for stage in range(depth)]
+    free_s, step_s = [0.0] * depth, 0.0
+    ready: dict[tuple[str, int, int], float] = {}
+    position = [0] * depth
+    waiting = deque(range(depth))
+
+    def way_of(kind: str, chunk: int, stage: int) -> tuple[int, range, int]:
+        """Chunks of the whole model in order: this one, those of its way, and which way along the stages that goes.
+        What goes the other way has an order of its own, behind that one."""
+        if both_ways and chunk:
+            return 2 * depth - 1 - stage, range(depth, 2 * depth), -1
+        return chunk * depth + stage, range(depth * width), 1
+
+    def arrival_s(task: Task, stage: int) -> float:
+        """When what a task needs of a neighbour is here, infinite as long as that is not known."""
+        place, ends, _ = way_of(task.kind, task.chunk, stage)
+        source = place - 1 if task.kind == FORWARD else place + 1 if task.kind == BACKWARD else -1
+        if source not in ends:
+            return NEVER
+        return ready.get((task.kind, task.micro_batch, source), math.inf) + message_s
+
+    def done(task: Task, stage: int, at_s: float) -> None:
+        place, _, way = way_of(task.kind, task.chunk, stage)
+        ready[task.kind, task.micro_batch, place] = at_s
+        waiting.append((stage + (way if task.kind == FORWARD else -way)) % depth)
+
+    while waiting:
+        stage = waiting.popleft()
+        here, order = stages[stage], orders[stage]
+        middle, number = len(order) // 2, position[stage]
+        while number < len(order):
+            task, before_s = order[number], free_s[stage]
+            together = order[number : number + 1 + task.beside]
+            arrivals = [arrival_s(each, stage) for each in together]
+            if max(arrivals) == math.inf:
+                break
+            if task.beside:
+                pair = here.pairs[task.chunk, together[1].chunk]
+                came = zip(together, arrivals, strict=True)
+                known = [(at_s, pair.arriving[each.kind]) for each, at_s in came if at_s > NEVER]
+                known.append((before_s, pair.busy))
+                free_s[stage] = max(at_s + found.end_s for at_s, found in known)
+                for each in together:
+                    done(each, stage, max(at_s + pair.sent_s(found, each.kind) for at_s, found in known))
+                step_s = max(step_s, *(at_s + found.last_s for at_s, found in known))
+            else:
+                last, (at_s,) = number == len(order) - 1, arrivals
+                part = here.last if last else here.part(task) if number else here.first
+                free_s[stage] = max(before_s + part.busy.end_s, at_s + part.arriving.end_s)
+                done(task, stage, max(before_s + part.busy.sent_s, at_s + part.arriving.sent_s))
+                if not number:
+                    free_s[stage] = max(free_s[stage], part.first.end_s)
+                if last:
+                    step_s = max(step_s, before_s + part.busy.last_s, at_s + part.arriving.last_s)
+            if stage == slowest and number <= middle < number + len(together):
+                free_s[stage] += between_s
+            number += len(together)
+        position[stage] = number
+    return max(step_s, *free_s), free_s[0]

@@ -1,0 +1,312 @@
+"""The schedule that a plan leaves open, chosen for its machine: a collective library's tuner, for schedules.
+
+The options (:mod:`tspsim.parallel.choices`) are ordered by what their longest path takes at least. A few steady layers
+are simulated, first of the best option of every value of what matters most (how attention is cut), then of the others
+where attention is cut as in one of the fastest, then of all cuts with what was best of the rest, until nothing changes;
+those whose path alone is longer are left out. A few layers are not all of a step: transfers that fall behind do so
+slowly, every visit of a micro-batch to a stage fills its exchanges anew, sums of gradients hide behind the backward. So
+the best few and the schedule as published are then run as whole steps, unless those are long. The choice is a function
+of the question alone: no clock, no randomness.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..base.collector import no_collection
+from ..base.errors import UnreachableError
+from ..engine.assignment import Assignment
+from ..engine.core import Interference
+from ..engine.steady import execute
+from ..hardware import Device
+from ..network import Cluster
+from ..operators import Operator
+from ..parallel import (
+    Job,
+    Plan,
+    axes_of,
+    build_mesh,
+    choices_of,
+    located,
+    options_of,
+    peak_bytes,
+    scheme_of,
+    write_program,
+)
+from ..parallel.choices import candidates_of, legal
+from ..program import Compute, Program
+from .metrics import steady_layer_s
+from .paths import LowerBound
+
+#: Layers that are simulated: the first fills the pipeline of exchanges, the others show the steady state.
+LAYERS = 4
+#: An option is left out where its path takes this much longer than the fastest found: a path of one rank is known to
+#: two per cent, for neighbouring layers overlap.
+SURE = 1.02
+#: Cuts of attention whose best option is this much slower than the fastest are not looked at further.
+NEAR = 1.06
+#: Of options whose visit to a stage takes at most this much longer than the fastest, so many are run as whole steps.
+CLOSE, FINALISTS = 1.03, 3
+#: Whole steps this close are alike; what steady layers choose stands, if it is not slower than the published schedule.
+ALIKE = 1.001
+#: A whole step is run for it up to so many exchanges between two shards: visits of micro-batches to layers, times all
+#: pairs of shards; on up to so many GPUs. Of longer steps steady layers are the most, and larger ones take seconds.
+WHOLE, WHOLE_GPUS = 10_000, 2_048
+
+
+def tuned(job: Job, cluster: Cluster, device: Device) -> Plan:
+    """The job's plan with its open switches chosen: the fastest option that fits the device's memory, or the one of
+    least memory where none does.
+
+    Raises
+    ------
+    InputError
+        No option is legal; says why of the schedule as published.
+    """
+    if not job.plan.open:
+        return job.plan
+    if job.unequal:  # no layer is like another: switches stand as their schemes were published
+        return replace(job.plan, open=())
+    key = ("tuned", _key(job), device.parts)
+    known: _Choice | None = cluster.memo.get(key)
+    if known is None:
+        asked: dict[Operator, float] = {}
+        known = cluster.memo[key] = _Choice(_fastest(job, cluster, device, asked), device, tuple(asked))
+    elif known.device is not device:
+        for operator in known.asked:  # a device tells the sources of all that it was asked
+            device.time(operator)
+    return replace(known.plan, name=job.plan.name)
+
+
+class _Choice(NamedTuple):
+    """What was chosen, on which device, and the operators whose times decided; the device is kept so that no other's
+    parts can come to have the numbers of its own."""
+
+    plan: Plan
+    device: Device
+    asked: tuple[Operator, ...]
+
+
+def _key(job: Job) -> tuple[Any, ...]:
+    plan = replace(job.plan, name="")
+    facts = (getattr(plan, name) for name in Plan.__dataclass_fields__)
+    return job.model, job.work, tuple(tuple(sorted(fact.items())) if isinstance(fact, dict) else fact for fact in facts)
+
+
+def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, float]) -> Plan:
+    """The option; ``asked`` gets the device's seconds of every operator that was looked at."""
+    options = options_of(job, cluster.layout.mesh)
+    if not options:
+        for plan in candidates_of(job, cluster.layout.mesh):
+            replace(job, plan=plan).check()
+        return replace(job.plan, open=())
+    if len(options) == 1:
+        return replace(options[0], chosen=())
+    needed = [peak_bytes(replace(job, plan=plan)) for plan in options]
+    fitting = [plan for plan, size in zip(options, needed, strict=True) if size <= device.visible_memory_bytes]
+    if len(fitting) <= 1:
+        return fitting[0] if fitting else options[needed.index(min(needed))]
+
+    def best(operator: Operator) -> float:
+        found = asked[operator] = float(device.time(operator).seconds)
+        return found
+
+    known = job.work.stack.cost(best, device, job.capture)
+    seconds: dict[Operator, float] = {}
+
+    def cost(operator: Operator) -> float:
+        if operator not in seconds:
+            seconds[operator] = known(operator)
+        return seconds[operator]
+
+    samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
+    try:
+        found = _by_simulation(samples, fitting, device, cost)
+        if not short(job, cluster.gpus):
+            return fitting[min(found, key=lambda index: (*found[index], index))]
+        return _by_whole_steps(job, cluster, device, cost, fitting, found)
+    except UnreachableError:  # dead links cut ranks off; the run itself will say so
+        return fitting[0]
+
+
+def short(job: Job, gpus: int) -> bool:
+    """Whether a whole step is short enough to run for its schedule; steps of an engine, of which there are many, are
+    not."""
+    exchanges = job.micro_batches * job.model.layers * job.plan.token_shards**2
+    return not job.step.serves and exchanges <= WHOLE and gpus <= WHOLE_GPUS
+
+
+def _by_whole_steps(
+    job: Job,
+    cluster: Cluster,
+    device: Device,
+    cost: Callable[[Operator], float],
+    plans: list[Plan],
+    found: dict[int, Sampled],
+) -> Plan:
+    """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
+    layers choose where it is alike."""
+    steady = min(found, key=lambda index: (*found[index], index))
+    layers = job.model.layers / (job.plan.pp * job.plan.vpp)
+    visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
+    order = sorted(found, key=lambda index: (visit_s[index], index))
+    close = [index for index in order if visit_s[index] <= CLOSE * visit_s[order[0]]][:FINALISTS]
+    published = _switched(replace(job.plan, open=()))
+    as_published = [index for index, plan in enumerate(plans) if _switched(plan) == published]
+    whole_s = {
+        index: whole_step_s(replace(job, plan=plans[index]), cluster, device, cost)
+        for index in dict.fromkeys((steady, *close, *as_published))
+    }
+    fastest = min(whole_s, key=lambda index: whole_s[index])
+    slower = any(whole_s[steady] > whole_s[index] for index in as_published)
+    return plans[fastest if slower or whole_s[steady] > ALIKE * whole_s[fastest] else steady]
+
+
+def _by_simulation(
+    samples: list[tuple[Job, Cluster]], plans: list[Plan], device: Device, cost: Callable[[Operator], float]
+) -> dict[int, Sampled]:
+    """What steady layers of the options took that were simulated, the fastest among them, by index."""
+    cluster = samples[0][1]
+    bound = LowerBound(cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device))
+    meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
+    least = [bound.layer_s(job, mesh) for (job, _), mesh in zip(samples, meshes, strict=True)]
+    order = sorted(range(len(plans)), key=lambda index: (least[index], index))
+    found: dict[int, Sampled] = {}
+
+    def look_at(indices: Sequence[int]) -> None:
+        for index in indices:
+            fastest_s = min((each.layer_s for each in found.values()), default=math.inf)
+            if index not in found and least[index] < SURE * fastest_s:
+                job = samples[index][0]
+                found[index] = simulated(job, cluster, device, cost).at_least(least[index], job)
+
+    def fastest() -> int:
+        return min(found, key=lambda index: (*found[index], index))
+
+    cuts: dict[Hashable, list[int]] = {}
+    for index in order:
+        cuts.setdefault(_cut(plans[index]), []).append(index)
+    look_at([indices[0] for indices in cuts.values()])
+    near_s = NEAR * min(each.layer_s for each in found.values())
+    for indices in cuts.values():
+        if indices[0] in found and found[indices[0]].layer_s <= near_s:
+            look_at(indices)
+    # Paths alone do not tell which way of the rest is best: where it is another than was looked at first, a cut that
+    # seemed slow may be the fastest with it. Where attention hides all of the rest, ways of it are alike in that cut.
+    best = fastest()
+    while True:
+        alike_s = ALIKE * found[best].layer_s
+        rests = {_rest(plans[index]) for index, each in found.items() if each.layer_s <= alike_s}
+        look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) in rests])
+        if fastest() == best:
+            return found
+        best = fastest()
+        look_at(cuts[_cut(plans[best])])
+        best = fastest()
+
+
+def _switched(plan: Plan) -> dict[str, Any]:
+    """All switches of a plan as they stand."""
+    return {name: value for choice in choices_of(plan) for name, value in choice.settings_of(plan).items()}
+
+
+def _cut(plan: Plan) -> Hashable:
+    """What matters most of a plan's choices."""
+    return tuple(plan.value(name) for choice in choices_of(plan) for name in choice.first)
+
+
+def _rest(plan: Plan) -> Hashable:
+    """A plan's other choices."""
+    open_ = ((choice, name) for choice in choices_of(plan) for name in choice.switches)
+    return tuple(plan.value(name) for choice, name in open_ if name not in choice.first)
+
+
+def sample(job: Job, cluster: Cluster) -> tuple[Job, Cluster]:
+    """A few layers of one micro-batch, on as few whole nodes as hold a group of its token axis and its experts; with
+    ZeRO 3 on twice as many, for what replicas gather is in every layer.
+
+    Where links differ nothing is left out of the cluster.
+    """
+    plan = job.plan
+    work = replace(job.work, sequences=job.sequences)
+    model = job.model.steady(LAYERS)
+    here = max(1, plan.node_ranks(plan.token_axis))
+    nodes = min(cluster.nodes, plan.token_shards // here) if cluster.divisible else cluster.nodes
+    if job.training and plan.zero == 3 and cluster.nodes % (2 * nodes) == 0:
+        nodes *= 2  # replicas gather weights beside every layer, and over the links between nodes
+    while True:
+        small = part_of(cluster, nodes)
+        inside = math.prod(plan.degree(axis) for axis in scheme_of(plan).axes)
+        if small.gpus % inside == 0 and small.gpus >= inside:
+            order = plan.node_order if small is cluster else ()
+            alone = replace(plan.in_one_stage(small.gpus // inside), shard_group=None, node_order=order)
+            try:
+                alone = located(alone, small.gpus, small.gpus_per_node)
+            except ValueError:
+                alone = replace(alone, together=plan.together)
+            found = Job(model, alone, work)
+            if legal(found) or nodes == cluster.nodes:
+                return found, small
+        elif nodes == cluster.nodes:
+            return job, cluster
+        nodes = next(count for count in range(nodes + 1, cluster.nodes + 1) if cluster.nodes % count == 0)
+
+
+def part_of(cluster: Cluster, nodes: int) -> Cluster:
+    """So many nodes of a cluster, alike; the same object every time, which knows the collectives that it was asked."""
+    if nodes == cluster.nodes:
+        return cluster
+    return cluster.memo.once(("part", nodes), lambda: replace(cluster, nodes=nodes))
+
+
+class Sampled(NamedTuple):
+    """Seconds of a steady layer, forward and back, and of what is in a visit to a stage beside its layers."""
+
+    layer_s: float
+    fill_s: float
+
+    def at_least(self, least_s: float, job: Job) -> Sampled:
+        """The same where a layer takes at least so long: transfers that fall behind do so after the few layers of a
+        sample, whose kernels run on what came before."""
+        layer_s = max(self.layer_s, least_s)
+        return Sampled(layer_s, self.fill_s - (layer_s - self.layer_s) * job.model.layers)
+
+
+def simulated(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> Sampled:
+    """What a sample takes."""
+    plan, scheme = job.plan, scheme_of(job.plan)
+    mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
+    with no_collection():
+        # All wait for the shard whose kernels take longest: its program for every rank folds to few.
+        ends = sorted({0, plan.token_shards - 1})
+        programs = [write_program(scheme, job, {plan.token_axis: position}) for position in ends]
+        slowest = max(programs, key=lambda program: kernels_s(program, cost))
+        submission = execute(cluster, cost, Assignment.uniform(mesh, slowest), interference=_interference(job, device))
+    layer_s = steady_layer_s(submission)
+    return Sampled(layer_s, submission.makespan_s - layer_s * job.model.layers)
+
+
+def whole_step_s(job: Job, cluster: Cluster, device: Device, cost: Callable[[Operator], float]) -> float:
+    """Seconds of a step of alike GPUs."""
+    mesh, scheme = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node), scheme_of(job.plan)
+    roles, role_of = mesh.coordinates(axes_of(job))
+    with no_collection():
+        programs = tuple([write_program(scheme, job, role) for role in roles])
+        assignment = Assignment(mesh, programs, role_of)
+        return execute(cluster, cost, assignment, interference=_interference(job, device)).makespan_s
+
+
+def _interference(job: Job, device: Device) -> Interference:
+    return Interference(job.work.stack.slowdown(device), device.communication_slowdown)
+
+
+def kernels_s(program: Program, cost: Callable[[Operator], float]) -> float:
+    """Seconds of a program's kernels, one after the other."""
+    return sum(
+        times * sum(cost(operator) for operator in instruction.operators)
+        for instruction, times in program.counted()
+        if isinstance(instruction, Compute)
+    )
