@@ -13,7 +13,7 @@ weights are gathered ahead of its first forward, by all; so that forward takes e
 f, and what gathers add to that one; a replica whose own takes f₁ waits for f − f₁. All are simulated. Every group runs
 the program of its rank with most kernels. What this leaves out: ranks that end a micro-batch a hop before
 others, and groups at different work that share links of a fabric. Held against whole runs in
-``tests/simulation/test_apart.py``.
+``tests/step/test_apart.py``.
 """
 
 from __future__ import annotations
