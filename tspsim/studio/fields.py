@@ -25,7 +25,7 @@ class Form:
     Parameters
     ----------
     schema
-        As :func:`tspsim.interface.schema` gives it.
+        As :func:`tspsim.api.schema` gives it.
     """
 
     def __init__(self, schema: Schema) -> None:
