@@ -24,8 +24,8 @@ def run(name: str, *keys: str) -> str:
 
 
 SYSTEMS = (
-    System("TSP", VERIFIED, run("tsp-8x-mi355x"), "simulation/test_tsp_inference.py"),
-    System("TASP", VERIFIED, run("exchanges-64k-mi300x"), "simulation/test_known_in_advance.py"),
+    System("TSP", VERIFIED, run("tsp-8x-mi355x"), "step/test_tsp_inference.py"),
+    System("TASP", VERIFIED, run("exchanges-64k-mi300x"), "step/test_known_in_advance.py"),
     System("TokenRing", WORKS, run("exchanges-64k-mi300x"), "parallel/test_token_ring.py"),
     System(
         "Ring Self-Attention",
@@ -39,7 +39,7 @@ SYSTEMS = (
         "Ladder residual, parallel blocks",
         VERIFIED,
         run("ladder-70b-tp8-mi300x"),
-        "simulation/test_known_in_advance.py",
+        "step/test_known_in_advance.py",
     ),
     System("Flux", VERIFIED, run("ladder-70b-tp8-mi300x"), "parallel/test_fused.py"),
     System("Comet", WORKS, run("llep-gpt-oss-120b-8x-h200", "plans.EP.overlap=fused"), "parallel/test_expert_fused.py"),
@@ -49,7 +49,7 @@ SYSTEMS = (
         run("dynamic-cp-long-tail", "workload.pass=forward", "plans.Static.padded=true"),
         "parallel/test_handover_and_padding.py",
     ),
-    System("LLEP", VERIFIED, run("llep-gpt-oss-120b-8x-h200"), "simulation/test_known_in_advance.py"),
+    System("LLEP", VERIFIED, run("llep-gpt-oss-120b-8x-h200"), "step/test_known_in_advance.py"),
     System("EPLB", VERIFIED, run("eplb-deepseek-v3-ep64"), "parallel/test_balances.py"),
     System(
         "Tutel", WORKS, run("llep-gpt-oss-120b-8x-h200", "plans.EP.expert_pieces=4"), "parallel/test_expert_pieces.py"
@@ -80,7 +80,7 @@ SYSTEMS = (
         run("zeropp-70b-16-nodes", "plans.HSDP.weight_shard=2"),
         "parallel/test_shard_levels.py",
     ),
-    System("C4P", VERIFIED, run("ecmp-fat-tree"), "simulation/test_drawn_paths.py"),
+    System("C4P", VERIFIED, run("ecmp-fat-tree"), "step/test_drawn_paths.py"),
     System(
         "C4D",
         FORMULA,
@@ -88,8 +88,8 @@ SYSTEMS = (
         "studies/test_purchase_checkpoints.py",
     ),
     System("Pipette", VERIFIED, run("pipette-mapping"), "studies/test_mapping.py"),
-    System("Holmes", WORKS, run("holmes-mixed-nics"), "simulation/test_mixed_clusters.py"),
-    System("Dynamic CP, ByteScale", WORKS, run("dynamic-cp-long-tail"), "simulation/test_apart.py"),
+    System("Holmes", WORKS, run("holmes-mixed-nics"), "step/test_mixed_clusters.py"),
+    System("Dynamic CP, ByteScale", WORKS, run("dynamic-cp-long-tail"), "step/test_apart.py"),
     System("DataStates-LLM", WORKS, run("checkpoint-overlap"), "parallel/test_checkpoint.py"),
     System("FlexGen", WORKS, run("tsp-decode-128k", "plans.TP8.host_caches=0.125"), "parallel/test_host_caches.py"),
     System("APEX", WORKS, run("tsp-decode-128k", "plans.TP8.host_attention=0.125"), "parallel/test_host_attention.py"),
@@ -108,7 +108,7 @@ SYSTEMS = (
         "ParScale, ParaThinker, Hogwild!",
         WORKS,
         run("tsp-decode-128k", "workload.streams.count=8", "workload.streams.shared_cache=true"),
-        "simulation/test_streams_and_bits.py",
+        "step/test_streams_and_bits.py",
     ),
     System(
         "Sparse attention on shared contexts (vLLM, ATOM, SGLang)",
@@ -170,7 +170,7 @@ SYSTEMS = (
         "parallel/test_draft_pool.py",
     ),
     System(
-        "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "simulation/test_streams_and_bits.py"
+        "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "step/test_streams_and_bits.py"
     ),
     System("ZAYA1 and its cluster", WORKS, run("zaya1-1024-mi300x"), "model/test_zaya.py"),
 )

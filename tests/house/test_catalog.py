@@ -32,7 +32,7 @@ def test_search_order_is_environment_then_current_folder_then_shipped(
     monkeypatch.chdir(here)
     monkeypatch.delenv("TSPSIM_CATALOG", raising=False)
     # In an empty folder only the shipped catalog is left: the installed one, or the checkout's.
-    package = Path(catalog.__file__).resolve().parent
+    package = Path(catalog.__file__).resolve().parents[1]
     shipped = catalog.locate("models", "tsp-8b").resolve()
     assert shipped.is_relative_to(package) or shipped.is_relative_to(package.parent / "workloads")
     own = _entry(here, "tsp-8b")

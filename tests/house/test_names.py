@@ -77,4 +77,4 @@ def test_what_an_object_found_is_written_in_one_place() -> None:
     found = {
         str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if written.search(path.read_text("utf-8"))
     }
-    assert found == {"_memory.py"}
+    assert found == {"base/memo.py"}

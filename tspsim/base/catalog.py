@@ -78,7 +78,7 @@ _PATH_SUFFIXES = (".yaml", ".yml", ".json")
 
 def roots() -> list[Path]:
     """The folders that are searched, first wins."""
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     shipped = package / "_catalog"
     own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
     return [*own, Path(), shipped if shipped.is_dir() else package.parent]

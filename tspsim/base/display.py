@@ -41,7 +41,7 @@ class Pictured:
 
 
 def _pictures() -> Any:
-    return importlib.import_module(f"{__package__}.report.notebook")
+    return importlib.import_module("..report.notebook", __package__)
 
 
 class Lined(Protocol):
@@ -69,7 +69,7 @@ class ShownPlans(Pictured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row a plan, the best first, named as it is shown, with the columns of a result's."""
-        return importlib.import_module(f"{__package__}.cells").frame(self.shown_plans())  # type: ignore[no-any-return]
+        return importlib.import_module("..step.cells", __package__).frame(self.shown_plans())  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
         rows = [(name, plan.in_a_line()) for name, plan in self.shown_plans()]

@@ -153,7 +153,8 @@ class Registry(Generic[T]):
         self._objects[thing.name] = thing
         _changed()
         global _by_program
-        if not _loading and sys._getframe(1).f_globals.get("__name__", "").partition(".")[0] != __package__:
+        registers = str(sys._getframe(1).f_globals.get("__name__", ""))
+        if not _loading and registers.partition(".")[0] != __name__.partition(".")[0]:
             _by_program = True
         return thing
 
