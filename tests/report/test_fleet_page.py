@@ -81,7 +81,7 @@ def test_a_page_has_more_rectangles_than_it_draws_at_once(answer: FleetAnswer, m
     spells = told["spells"]
     # Its script draws the largest hundred of the window (tests/browser/test_fleet_browser.py): they stand there once.
     assert spells["most"] == 100 and not any(trace["x"] for trace in told["figures"]["nodes"]["data"])
-    assert {len(spells[key]) for key in ("job", "start", "span", "top", "high", "nodes", "why")} == {700}
+    assert {len(spells[key]) for key in ("kind", "number", "start", "span", "top", "high", "nodes", "why")} == {700}
     assert [trace["name"] for trace in told["figures"]["nodes"]["data"]] == ["tunes", "small", "whole"]
     every = len(list(rectangles(answer.facts)))
     assert f"{every - 700:,} of {every:,} rectangles, the smallest, are left out" in page

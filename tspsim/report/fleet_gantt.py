@@ -18,7 +18,7 @@ from .node_slots import slots
 from .numbers import label
 
 if TYPE_CHECKING:
-    from ..fleet.result import FleetFacts
+    from ..fleet.result import FleetFacts, JobAnswer
 
 Values = dict[str, Any]
 
@@ -155,17 +155,22 @@ def _width(each: Rectangle) -> float:
 def _columns(facts: FleetFacts, kept: list[Rectangle], kinds: list[str], unit_s: float) -> Values:
     """All rectangles as columns, for the page's script."""
     times = facts.times
-    jobs = list(dict.fromkeys(int(times.spell_job[each.spell]) for each in kept))
-    place = {job: at for at, job in enumerate(jobs)}
+    jobs = [facts.jobs[int(times.spell_job[each.spell])] for each in kept]
+    names: dict[str, int] = {}
     whys = list(dict.fromkeys(times.spell_why))
     of_kind = {kind: at for at, kind in enumerate(kinds)}
     return {
         "most": MOST_DRAWN,
         "unit_s": unit_s,
-        "names": [label(facts.jobs[job].name, 60) for job in jobs],
-        "kinds": [of_kind[facts.jobs[job].kind] for job in jobs],
+        "kinds": [label(kind, 60) for kind in kinds],
+        "kind": [of_kind[job.kind] for job in jobs],
+        # The nth job of a class is named by its class and n; other names stand in a list, counted from -1 down.
+        "number": [
+            numbered if (numbered := _number(job)) is not None else -1 - names.setdefault(job.name, len(names))
+            for job in jobs
+        ],
+        "names": [label(name, 60) for name in names],
         "whys": whys,
-        "job": [place[int(times.spell_job[each.spell])] for each in kept],
         "nodes": [len(times.spell_nodes[each.spell]) for each in kept],
         "why": [whys.index(times.spell_why[each.spell]) for each in kept],
         "start": [_short(times.spell_start_s[each.spell] / unit_s) for each in kept],
@@ -174,6 +179,12 @@ def _columns(facts: FleetFacts, kept: list[Rectangle], kinds: list[str], unit_s:
         "high": [round(each.high, 4) for each in kept],
         "gap": GAP,
     }
+
+
+def _number(job: JobAnswer) -> int | None:
+    """Which job of its class one is, by its name: 7 of ``chat-7``."""
+    kind, _, number = job.name.rpartition("-")
+    return int(number) if kind == job.kind and number.isdecimal() and number == str(int(number)) else None
 
 
 def _table(facts: FleetFacts) -> Values:
@@ -197,8 +208,8 @@ def _table(facts: FleetFacts) -> Values:
 
 
 def _short(value: float) -> float:
-    """Six digits behind the point: a tenth of a second of a day."""
-    return round(float(value), 6)
+    """Five digits behind the point: a second of a day."""
+    return round(float(value), 5)
 
 
 def _in_words(facts: FleetFacts, spell: int) -> str:

@@ -32,15 +32,17 @@
     found.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
     const traces = plot.data.map(() => ({ base: [], x: [], y: [], width: [], text: [] }));
     for (const [, i] of found.slice(0, spells.most)) {
-      const job = spells.job[i];
-      const trace = traces[spells.kinds[job]];
+      const kind = spells.kind[i];
+      const number = spells.number[i];
+      const name = number < 0 ? spells.names[-1 - number] : `${spells.kinds[kind]}-${number}`;
+      const trace = traces[kind];
       const high = spells.high[i];
       const nodes = spells.nodes[i];
       trace.base.push(spells.start[i]);
       trace.x.push(spells.span[i]);
       trace.y.push(spells.top[i] + high / 2);
       trace.width.push(high - spells.gap * Math.min(1, high));
-      trace.text.push(`${report.escape(spells.names[job])}: ${nodes} node${nodes === 1 ? "" : "s"}, `
+      trace.text.push(`${report.escape(name)}: ${nodes} node${nodes === 1 ? "" : "s"}, `
         + `${time(spells.span[i] * spells.unit_s)}, ${spells.whys[spells.why[i]]}`);
     }
     const update = {};
