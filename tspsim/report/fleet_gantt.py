@@ -97,7 +97,7 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
         "barmode": "overlay",
         "dragmode": "zoom",
         "xaxis": {
-            "title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True,
+            "title": {"text": f"{unit} since the start", "standoff": 8}, "zeroline": False, "automargin": True,
             "range": [0.0, _short(facts.horizon_s / unit_s)],
         },
         "yaxis": {

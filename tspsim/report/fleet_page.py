@@ -276,7 +276,7 @@ def _use(facts: FleetFacts) -> tuple[Values | None, Values]:
         "height": 380,
         "dragmode": "zoom",
         "xaxis": {
-            "title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True,
+            "title": {"text": f"{unit} since the start", "standoff": 8}, "zeroline": False, "automargin": True,
             "anchor": "y2",
         },
         "yaxis": value_axis("GPUs", domain=[0.45, 1.0], range=[0, 1.04 * facts.gpus]),
@@ -374,7 +374,7 @@ def _power(facts: FleetFacts) -> tuple[Values | None, Values]:
     layout = {
         "height": 280,
         "dragmode": "zoom",
-        "xaxis": {"title": {"text": f"{unit} since the begin", "standoff": 8}, "zeroline": False, "automargin": True},
+        "xaxis": {"title": {"text": f"{unit} since the start", "standoff": 8}, "zeroline": False, "automargin": True},
         "yaxis": value_axis("kW"),
         "showlegend": False,
     }
