@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 ONE_ROW, SEVERAL = 1.6, 1.15
 #: Beyond such a factor a kernel does something else than its operator.
 OUTLIER = 12.0
-#: Shapes from which a start is told apart from a factor, and a regime from its family.
+#: Shapes from which a start is told apart from a factor.
 ROWS_OF_A_START = 3
 #: Kernels shorter than so many of the step's shortest ones take as long as they start, whatever they move.
 STARTS = 3.0
-#: Which of a step's kernels stands for the shortest.
-SHORTEST = 0.05
+#: Which of a step's kernels stands for the shortest: a step of many tokens has few that only start.
+SHORTEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TracedOperator:
     #: Kernels that it was, and what the shortest ones of its step take.
     kernels: float = 1.0
     shortest_s: float = 0.0
-    #: What a product takes as long as: its bytes or its arithmetic; empty of other operators.
+    #: What a product takes as long as (:func:`tspsim.hardware.pricers.bound_of`); empty of other operators.
     bound: str = ""
 
     @property
@@ -132,16 +132,15 @@ def points_of(laid: Laid, costs: Costs, device: Device) -> list[TracedOperator]:
 
 
 def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]:
-    """One entry a family; of products one for those that take as long as their bytes and one for those of their
-    arithmetic, where they were seen. A regime of fewer than three shapes takes the fit to all of them."""
+    """One entry a family; of products one for those that take as long as the bytes of their weights, of their rows, and
+    as their arithmetic, where they were seen: none of them teaches anything of the others."""
     families: dict[str, list[TracedOperator]] = defaultdict(list)
     for point in points:
         families[point.operator.family].append(point)
     found = []
     for family, every in sorted(families.items()):
         for bound in sorted({point.bound for point in every}):
-            own = [point for point in every if point.bound == bound]
-            basis = own if len(own) >= ROWS_OF_A_START else every
+            basis = [point for point in every if point.bound == bound]
             start, factor = _fit(basis)
             spread = ONE_ROW
             if len(basis) > 1:

@@ -152,7 +152,7 @@ class PaceSpec(Expected[Factor]):
     @field_validator("kernels")
     @classmethod
     def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
-        known = {*operators.DTYPES, *FAMILIES, ROUTED}
+        known = {*operators.DTYPES, *FAMILIES, *operators.MEMORY_BOUND_OPS, ROUTED}
         if wrong := sorted({word for each in kernels for word in each.split()} - known):
             raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
                                       {"wrong": wrong[0], "known": ", ".join(sorted(known))})  # fmt: skip
