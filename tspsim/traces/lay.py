@@ -98,6 +98,8 @@ class Laid:
     notes: tuple[str, ...] = ()
     batch: TracedBatch | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The next step is in the trace, and with it what the host does between them.
+    followed: bool = False
 
     @property
     def worst(self) -> tuple[LayerRow, ...]:
@@ -194,6 +196,7 @@ def lay(
         _kinds(lane, measured, operation, waiting),
         _operators(lane, measured, np.where(waiting, -1, operation)), causes,
         _left_over(measured, operation), _gaps(measured, start, measured_s), tuple(notes), batch,
+        followed=following is not None,
     )  # fmt: skip
 
 
