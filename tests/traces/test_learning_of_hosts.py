@@ -23,7 +23,7 @@ def scenario(batch: int) -> dict[str, Any]:
             "plans": [{"name": "TP1", "tp": 1}]}  # fmt: skip
 
 
-def steps(folder: Path, batch: int, between_us: float, *, count: int = 3) -> tuple[Path, Path]:
+def steps(folder: Path, batch: int, between_us: float, *, count: int = 2) -> tuple[Path, Path]:
     """Steps of a machine that waits so long for its host between two of them."""
     question = look_up(tspsim.load(scenario(batch)))
     lane = Simulated(question, question.plans[0]).lane(0)

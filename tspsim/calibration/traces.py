@@ -264,7 +264,7 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
     measured = transfers_of([one for one, *_ in laid])
     told = measured.rows or measured.left_out
-    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}") if told else None
+    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}", held_out=False) if told else None
     hosts = hosts_of(laid, f"profiles of whole steps: {files}")
     return TraceCalibration(name, fits, tuple(checks), document, transfers, hosts)
 

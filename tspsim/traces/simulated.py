@@ -76,6 +76,8 @@ class Operation:
     #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
     size_bytes: float = 0.0
     axis: str = ""
+    #: Of a collective what was asked.
+    collective: Collective | None = None
 
     @property
     def end_s(self) -> float:
@@ -290,6 +292,7 @@ class Simulated:
                     Operation(
                         number, kind, instruction.name, part, phase, layer, stream, start, end - start, True, None,
                         shape, instruction.size_bytes, instruction.axis,
+                        instruction if isinstance(instruction, Collective) else None,
                     )
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):
