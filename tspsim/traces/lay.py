@@ -225,6 +225,8 @@ def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any
         return step, np.flatnonzero(numbers == step), marks
     usual = float(np.median(list(counted.values())))
     whole = [number for number, count in counted.items() if count >= 0.8 * usual] or list(counted)
+    # Of a step that another follows it is known when it ends, its host's time included.
+    whole = [number for number in whole if number + 1 in counted] or whole
     spans = {}
     for number in whole:
         rows = numbers == number
