@@ -29,6 +29,7 @@ _BY_ROLE = {
     Role.ACTIVATION: "activation",
     Role.EXPERTS_ACTIVATION: "activation",
     Role.EXPERT_CHOICE: "router",
+    Role.EXPERT_CAST: "quantize",
     Role.EXPERT_ROWS: "permute",
     Role.EXPERT_SUM: "permute",
     Role.NORM: "norm",
