@@ -1,4 +1,4 @@
-"""Rewrite the tables of engine-defaults.md that say what engines do by default, from the stacks and the lists of their options.
+"""Rewrite the tables of engine-defaults.md: what engines do by default, from the stacks and the lists of their options.
 
     python docs/generate_stacks.py [NAME ...]
 

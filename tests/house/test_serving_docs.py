@@ -1,4 +1,4 @@
-"""docs/serving.md and docs/queues.md: their scenarios do what the pages say, and their tables say what the package says now."""
+"""docs/serving.md and queues.md: scenarios do what the pages say, tables say what the package says now."""
 
 from __future__ import annotations
 

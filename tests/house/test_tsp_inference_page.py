@@ -1,4 +1,4 @@
-"""docs/tsp-inference.md and tsp-prefill.md: rows of their tables say what the package says now, the prose what they say."""
+"""docs/tsp-inference.md and tsp-prefill.md: rows of tables say what the package says now, the prose what they say."""
 
 from __future__ import annotations
 
