@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..model.attention.base import Rows, decoded, prefilled
+from ..model.attention.base import Rows, attended, decoded, prefilled
 from .flat import Thing
 
 Rows2 = tuple[tuple[int, int], ...]
@@ -52,7 +52,7 @@ def lengths_of(rows: Rows) -> tuple[Rows2]:
 
 
 def whole(rows: Rows) -> tuple[Rows]:
-    return (tuple(rows),)
+    return (attended(rows),)
 
 
 def unpacked(rows: Rows) -> tuple[int]:

@@ -56,7 +56,7 @@ class Passes:
             decodes, prompts = decoded(rows), prefilled(rows)
             read, decoding = tokens_of(decodes), sum([count for *_, count in decodes])
             experts = mean_tokens(each)
-            counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, experts, *unpacked(rows)]
+            counts += [each.tokens, each.head_tokens, read, tokens_of(prompts), decoding, experts, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
             kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
         #: Those of them that have an order.

@@ -271,16 +271,12 @@ class Shape:
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Of a step of this shape; None where what it is padded with does not fit into a table."""
+        """Of a step of this shape; None where so many sequences do not fit into a table."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
         tokens = read + work.queries * batch
         if self._sizes:
-            # Padding is sequences of one token.
-            more = next(size for size in self._sizes if size >= tokens) - tokens
-            if more and not batch:
-                return None
-            tokens, batch, context_tokens = tokens + more, batch + more, context_tokens + more
+            tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
                 return None
         total = self._constant + self._tokens(tokens)
@@ -299,7 +295,7 @@ class Shape:
         if self._prompted:
             total = total + self._read(work.chunks)
         if self._carriers:
-            rows = rows_of(work, batch - work.sequences, self.bends)
+            rows = rows_of(work, self.bends)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
                 carried = self._carriers[index].field.of(rows)
@@ -369,7 +365,7 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: StepWork, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+def rows_of(work: StepWork, bends: tuple[int, ...] = ()) -> Rows:
     """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
     where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
@@ -384,4 +380,4 @@ def rows_of(work: StepWork, padding: int, bends: tuple[int, ...] = ()) -> Rows:
     if others > 0:
         each, more = divmod(work.context_tokens - longest, others)
         rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
-    return (*rows, (1, 1, padding)) if padding else tuple(rows)
+    return tuple(rows)
