@@ -1,6 +1,6 @@
 """Costs of an engine's steps from the product's own programs, tabulated where they are asked.
 
-A step is written as a program and walked, or run by the engine (:mod:`.programs`): exactly what a question about that
+A step is written as a program and added up, or run by the engine (:mod:`.programs`): exactly what a question about that
 step alone answers. A run asks for many thousand steps that hardly differ, so what decoding takes is tabulated
 (:class:`Decodes`), and straight lines between tabulated points stay within :data:`~tspsim.serving.tables.EPSILON`.
 

@@ -36,8 +36,8 @@ from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import PromptChunk, StepWork
 
-#: Tokens of compositions that are compared, and to what their sums must meet the walk's.
-COMPARED, SURE = 2048, 1e-9
+#: Tokens of compositions that are compared.
+COMPARED = 2048
 #: Programs that are remembered beside the one asked about.
 LAST = 7
 #: Prompts of a step whose own kernels are remembered: lengths come again, sets of contexts do not.
@@ -126,7 +126,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         return None
     parts: list[InstructionPart] = []
     carriers: list[RowConsumer] = []
-    job, first = written[None]
+    _, first = written[None]
     for index, thing in enumerate(first):
         changed = {change for change, (_, its) in written.items() if its[index].does != thing.does and change}
         part = part_by(changed, {change for change in written if change})
@@ -140,13 +140,8 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         if part is None:
             return None
         parts.append(part)
-    taken_s = programs.taken_s(first, kind.captured)
-    if taken_s is None:
+    if programs.taken_s(first, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    if not mixed.serial:
-        priced = programs.walked(job)
-        if priced is None or not np.isclose(layout.makespan_s(taken_s), priced.makespan_s, rtol=SURE, atol=0.0):
-            return None
     return Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
 
 
