@@ -1,7 +1,7 @@
 """Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs.
 
-Most steps that serve are *chains*: every kernel and transfer of a program follows the one before, and its host waits for
-none of them. No event is simulated then (`tests/serving` compares every kind of program to the engine): it takes
+Most steps that serve are *chains*: every kernel and transfer of a program follows the one before, and its host waits
+for none of them. No event is simulated then (`tests/serving` compares every kind of program to the engine): it takes
 
     max over i of ( H_i + Σ_{j ≥ i} d_j )
 
