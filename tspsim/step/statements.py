@@ -268,9 +268,9 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for each in write_program(job.scheme, job, last | {"pp": stage}).unrolled():
-            if isinstance(each.instruction, Compute):
-                yield from (what for what in each.instruction.operators if isinstance(what, FusedMoE))
+        for each, _ in write_program(job.scheme, job, last | {"pp": stage}).counted():
+            if isinstance(each, Compute):
+                yield from (what for what in each.operators if isinstance(what, FusedMoE))
 
 
 def arriving_note(job: Job) -> str:
