@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..model.attention.base import Rows, attended, decoded, prefilled
-from .flat import Thing
+from ..program.layout import Thing
 
 Rows2 = tuple[tuple[int, int], ...]
 #: Kinds of rows of which decode kernels take each by itself: as many as have a kernel here.

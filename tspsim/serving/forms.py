@@ -22,8 +22,8 @@ from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
 from ..parallel.expert_serving import mean_tokens
 from ..parallel.step import axes_of
+from ..program.layout import InstructionLayout, Thing
 from .carriers import COUNTED, LISTED, RowConsumer, lists_rows, unpacked
-from .flat import InstructionLayout, Thing
 
 #: The different things in a program, and where they stand.
 LaidOut = tuple[list[Thing], InstructionLayout]

@@ -28,9 +28,9 @@ from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
+from ..program.layout import InstructionLayout, Thing
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
-from .flat import InstructionLayout, Thing
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats

@@ -16,6 +16,7 @@ from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
+from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
 from ..program.mesh import Mesh
 from ..step import inference, metrics
 from ..step.costs import Costs
@@ -23,7 +24,6 @@ from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
 from .exchanges import Exchanges
-from .flat import MOVES, InstructionLayout, Thing, Timed, flattened
 from .forms import LaidOut, ProgramTemplates
 from .work import PromptChunk, StepWork
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..operators import Operator
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
-from .tables import Floats
+from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
 
+Floats = NDArray[np.float64]
 Timed = Operator | Collective | SendReceive
 #: Those that move something.
 MOVES = (Collective, SendReceive)
