@@ -110,7 +110,7 @@ def test_a_step_with_a_short_piece_is_priced_once_in_each_of_two_ways(monkeypatc
     price = StepPrograms._job_s
     monkeypatch.setattr(StepPrograms, "_job_s", lambda self, job: priced.append(job) or price(self, job))
     cost.seconds([StepWork((PromptChunk(5, 0),), (1000,) * 9)])
-    assert [job.work.load.pieces[0].query_tokens for job in priced] == [5, 17]
+    assert [job.rows[0][0] for job in priced] == [5, 17]
 
 
 def test_tables_of_parts_are_left_where_a_program_has_other_instructions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from ..base.memo import knowing, once, remembered
 from ..hardware.pricers import price
-from ..model.attention.base import MOST_DECODED
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
@@ -171,16 +170,14 @@ class StepPrograms:
         """A pass of all there is, and where decode kernels take some of it the same with longer pieces."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
-        pieces = [Piece(*chunk) for chunk in work.chunks]
-        longer = [each._replace(query_tokens=max(each.query_tokens, MOST_DECODED + 1)) for each in pieces]
-        ways = [pieces] if longer == pieces else [pieces, longer]
-        return [self._mixed(work, way, expert_share) for way in ways]
+        job = self._mixed(work, expert_share)
+        return [job, job.padding_prompts()] if job.work.load.short_prompts else [job]
 
-    def _mixed(self, work: StepWork, pieces: Sequence[Piece], expert_share: float) -> Job:
+    def _mixed(self, work: StepWork, expert_share: float) -> Job:
         """A pass of pieces of prompts beside what decodes of some work."""
         load = Load(
-            prompts=len(pieces),
-            pieces=tuple(pieces),
+            prompts=len(work.chunks),
+            pieces=tuple([Piece(*chunk) for chunk in work.chunks]),
             batch=work.sequences,
             contexts=work.contexts,
             speculation=self.speculation,
