@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...parallel.pipeline import order_of
+from ...parallel.whole import keeps_whole
 from .command import Command
 from .training import TRAINERS, TrainingRun, torchrun
 
@@ -94,10 +95,18 @@ def _replicas(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     shards = parts["dp"] if parts is not None else plan.dp
     if plan.zero == 1 and run.copies > 1:
         cannot.append("zero 1: gradients are divided too")
+    # What the stack's numbers are of: PyTorch's pipelines keep what the first micro-batch gathered (torchtitan's own
+    # default is "never" with a pipeline, "always" without one: distributed/fsdp.py).
+    gathers_again = plan.zero == 3 and not keeps_whole(run.job)
+    if gathers_again and plan.pp > 1:
+        cannot.append(
+            "zero 3 that gathers for every micro-batch's backward: from its first backward to its last a stage keeps "
+            "its weights; stack torchtitan has its pipelines"
+        )
     return {
         "data_parallel_replicate_degree": plan.dp // shards,
         "data_parallel_shard_degree": shards,
-        "fsdp_reshard_after_forward": "always" if plan.zero == 3 else "never",
+        "fsdp_reshard_after_forward": "always" if gathers_again else "never",
     }
 
 
