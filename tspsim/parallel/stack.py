@@ -90,6 +90,8 @@ class Stack:
         Of every step: data, logging, checks that wait for the device.
     spread
         Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
+    spread_on
+        Names of devices whose whole runs gave ``spread``: what kernels and transfers err there is in it.
     engine
         What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
         above are of what no graph holds.
@@ -126,6 +128,7 @@ class Stack:
     overlap_weights: bool = True
     step_s: float = 0.0
     spread: tuple[float, float] = (1.0, 1.0)
+    spread_on: tuple[str, ...] = ()
     engine: ServingEngine = NO_ENGINE
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
@@ -118,8 +118,17 @@ class StackSpec(Section):
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones lie"
     )
+    spread_on: Stated[tuple[str, ...]] | None = Field(
+        None, description="devices whose whole runs gave the spread: what kernels and transfers err is in it there"
+    )
     engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
     versions: dict[str, VersionSpec] = Field({}, description="what is otherwise in a version of the engine")
+
+    @model_validator(mode="after")
+    def _devices_have_a_spread(self) -> StackSpec:
+        if self.spread_on is not None and self.spread is None:
+            raise ValueError("spread_on names devices of a spread that is not stated: state spread too")
+        return self
 
     def version(self, name: str) -> StackSpec:
         """The stack as one of its versions; raises UnknownNameError where there is none of the name."""
