@@ -205,11 +205,12 @@ class Stack:
         times = {name: factor * getattr(self, name) for name in names}
         return replace(self, engine=engine, **times)
 
-    def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
-        """The kernels that this stack runs for some operators."""
+    def run(self, operators: Iterable[Operator], *, accumulates: bool = True) -> Iterator[Operator]:
+        """The kernels that this stack runs for some operators; ``accumulates``: gradients are added to kept ones."""
+        adds = self.accumulation_bytes > 0.0 and accumulates
         for operator in operators:
             yield from self._kernels(operator)
-            if self.accumulation_bytes and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
+            if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
 

@@ -13,6 +13,8 @@ STACKS = {
     "Automodel": "automodel",
     "torchtitan": "torchtitan",
     "Primus": "primus",
+    "03_primus": "primus",  # hisohara/ai-scripts, training/03_primus
+    "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
 }
 #: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.

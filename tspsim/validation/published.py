@@ -33,7 +33,7 @@ def predict_published(row: Row, position: int, answers: RowAnswers) -> None:
     step = simulate_run(run)
     if not step.fits:
         raise InputError(TOO_LARGE)
-    metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
+    metric = metric_of(row, run, step)
     predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
     answers.predict(position, predicted, min(one, other), max(one, other))
 
@@ -100,7 +100,7 @@ def stated_run(row: Row) -> Run:
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
         vpp=vpp,
-        stage_layers=ends_alone(shape.layers, count_of(row, "pp") * vpp),
+        stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
@@ -108,9 +108,10 @@ def stated_run(row: Row) -> Run:
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
-        multi_token="w/ mtp" in model.lower(),
+        multi_token=further_tokens(model, source),
         precision=precision_of(str(row["precision"])),
         stack=stack_of(str(row["source_url"])),
+        fabric=next((fabric for words, fabric in FABRICS.items() if words in str(row.get("notes", ""))), ""),
         adapter_rank=rank,
         adapter_targets=targets,
         adapter_experts=experts,
@@ -137,12 +138,47 @@ def chunks_of(source: str, model: str) -> int:
     return next((chunks for (words, name), chunks in CHUNKS.items() if words in source and name in model), 1)
 
 
+#: Words of a row's notes → what joins its nodes, where they say otherwise than its GPU's usual fabric. InternEvo's page:
+#: "every node has 4 × 100 Gb RoCE" beside eight GPUs, 50 Gb/s a GPU.
+FABRICS = {"4x100Gb RoCE per node": "roce-50g"}
+#: Words of sources whose DeepSeek-V3 trains its module for a further token unless the model's name says otherwise: they
+#: count 260 GFLOP a token, and 249 of the runs "w/o MTP".
+WITH_FURTHER_TOKENS = ("Megatron-Bridge", "dgxc-benchmarking")
+
+
+def further_tokens(model: str, source: str) -> bool:
+    """Whether a run has modules for further tokens.
+
+    >>> [further_tokens(model, "Megatron-Bridge") for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)", "Kimi_K2")]
+    [True, False, False]
+    """
+    name = model.lower()
+    usual = re.sub(r"[^a-z0-9]", "", name).startswith("deepseekv3") and any(word in source for word in WITH_FURTHER_TOKENS)
+    return "w/ mtp" in name or (usual and "w/o mtp" not in name)
+
+
 def micro_batch_of(row: Row) -> int:
     """Sequences of a micro-batch: those that are stated; of torchtitan's pipelines of 2024 a part of the local batch
     there, which is split into as many micro-batches as there are pipeline ranks where nobody says otherwise
     (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
     stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
     return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
+
+
+def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int, ...]:
+    """Layers of every pipeline chunk that a recipe does not spread evenly; empty where it does.
+
+    Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss and
+    the module for a further token (``_get_…_pipeline_layout`` of Megatron-Bridge and of NeMo's performance scripts).
+
+    >>> from tspsim.model import load_model
+    >>> [layers_of_chunks("Megatron-Bridge", load_model("deepseek-v3"), chunks) for chunks in (4, 32)]
+    [(16, 16, 16, 13), ()]
+    """
+    if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
+        each = 64 // chunks
+        return (each,) * (chunks - 1) + (61 - each * (chunks - 1),)
+    return ends_alone(model.layers, chunks)
 
 
 def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
@@ -288,17 +324,21 @@ def recomputed_of(text: str) -> Partly | None:
     return Partly(int(found.group(1))) if found else None
 
 
-def metric_of(metric: str, address: str, run: Run, step: Predicted) -> Callable[[float], float]:
-    """Seconds of a step → the metric in its unit, by the convention of the source."""
+def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:
+    """Seconds of a step → the metric of a row in its unit, by the convention of the source."""
+    metric = str(row["metric"])
     if metric == "step_time_s":
         return lambda seconds: seconds
     if metric == "tokens/s/gpu":
         return lambda seconds: run.tokens / (seconds * run.gpus)
     if metric not in ("TFLOP/s/gpu", "MFU", "HFU"):
         raise InputError(f"metric '{metric}' is not predicted")
-    convention = convention_of(address)
+    convention = convention_of(str(row["source_url"]), str(row["model"]), str(row.get("notes", "")))
     recomputed = step.recomputation == "full" and (metric == "HFU" or convention.recomputed)
     passes = convention.adapter_passes if run.adapter_rank else 3.0
-    flops = step_flops(run.model, run.sequence, run.tokens, convention, passes=passes, recomputed=recomputed) / run.gpus
+    flops = step_flops(
+        run.model, run.sequence, run.tokens, convention,
+        passes=passes, recomputed=recomputed, multi_token=run.multi_token,
+    ) / run.gpus  # fmt: skip
     unit = 1e12 if metric == "TFLOP/s/gpu" else device(run.device).peak_of(run.precision)
     return lambda seconds: flops / (seconds * unit)
