@@ -3,7 +3,7 @@ plain PyTorch.
 
     tspsim validate --data DIR --rows ROWS            DIR/published/training_frameworks.csv
     tspsim validate --data benchmarks/unseen --rows UNSEEN
-    python benchmarks/between_frameworks.py ROWS/published/training_frameworks.csv UNSEEN/published/training_frameworks.csv
+    python benchmarks/between_frameworks.py {ROWS,UNSEEN}/published/training_frameworks.csv
 
 Dense runs alone. A framework is the first word of a row's group. Of each one left out, the range is that of the others:
 5 and 95 % of measured over simulated time, a framework weighing as one, drawn a number of times as far from the median.

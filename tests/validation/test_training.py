@@ -194,7 +194,8 @@ def test_what_a_row_says_of_its_machine_and_its_recipe_is_asked() -> None:
     notes = "4x100Gb RoCE per node; micro_num 4"
     assert stated_run({**ROW, "notes": notes}).fabric == "roce-50g" and stated_run(ROW).fabric == ""
     source = "https://github.com/NVIDIA-NeMo/Megatron-Bridge"
-    expert = {"model": "DeepSeekV3", "moe": "256 routed", "source_url": source, "ep": "8", "pp": "8", "n_gpus": "256", "tp": "1"}
+    plan = {"ep": "8", "pp": "8", "n_gpus": "256", "tp": "1"}
+    expert = {"model": "DeepSeekV3", "moe": "256 routed", "source_url": source, **plan}
     run = stated_run({**ROW, **expert})
     assert run.multi_token and run.stage_layers == (8, 8, 8, 8, 8, 8, 8, 5)
     assert not stated_run({**ROW, **expert, "model": "DeepSeekV3 (w/o MTP)"}).multi_token

@@ -87,7 +87,7 @@ def convention_of(address: str, model: str = "", notes: str = "") -> Convention:
 
     >>> [convention_of("NVIDIA/NeMo", model).attention for model in ("LLAMA2-7B", "LLAMA2-7B [SFT]")]
     [True, False]
-    >>> [convention_of("Megatron-Bridge", "GPT OSS 120B", f"NeMo {each} container").causal for each in ("26.04", "26.06")]
+    >>> [convention_of("Megatron-Bridge", "GPT OSS", f"NeMo {each} container").causal for each in ("26.04", "26.06")]
     [False, True]
     """
     return next(convention for convention in CONVENTIONS if convention.fits(address, model, notes))
@@ -109,9 +109,10 @@ def step_flops(
     tokens/s are four FLOPs a parameter); one more of the layers where a recomputed forward is counted; with
     ``multi_token`` the model's modules for further tokens.
     """
-    layer = model.layer_forward_flops_per_token(sequence, convention.causal)
-    if not convention.attention:  # pairs are half of themselves with the mask
-        layer = 2.0 * model.layer_forward_flops_per_token(sequence, True) - model.layer_forward_flops_per_token(sequence, False)
+    masked, whole = (model.layer_forward_flops_per_token(sequence, causal) for causal in (True, False))
+    layer = masked if convention.causal else whole
+    if not convention.attention:  # pairs are half as many with the mask
+        layer = 2.0 * masked - whole
     if not convention.gate and model.experts is not None:
         layer -= 2.0 * model.experts.topk * model.hidden * model.experts.width
     layers = model.layers * layer

@@ -15,7 +15,16 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
-from .frameworks import adapters_of, as_routed, recomputed_by_recipe, stack_of
+from .frameworks import (
+    FABRICS,
+    adapters_of,
+    as_routed,
+    further_tokens,
+    layers_of_chunks,
+    recomputed_by_recipe,
+    stack_of,
+    turns_of,
+)
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -101,6 +110,7 @@ def stated_run(row: Row) -> Run:
         pp=count_of(row, "pp"),
         vpp=vpp,
         stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
+        accumulation=turns_of(source, str(row.get("notes", "")), count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
@@ -138,61 +148,12 @@ def chunks_of(source: str, model: str) -> int:
     return next((chunks for (words, name), chunks in CHUNKS.items() if words in source and name in model), 1)
 
 
-#: Words of a row's notes → what joins its nodes, where they say otherwise than its GPU's usual fabric. InternEvo's page:
-#: "every node has 4 × 100 Gb RoCE" beside eight GPUs, 50 Gb/s a GPU.
-FABRICS = {"4x100Gb RoCE per node": "roce-50g"}
-#: Words of sources whose DeepSeek-V3 trains its module for a further token unless the model's name says otherwise: they
-#: count 260 GFLOP a token, and 249 of the runs "w/o MTP".
-WITH_FURTHER_TOKENS = ("Megatron-Bridge", "dgxc-benchmarking")
-
-
-def further_tokens(model: str, source: str) -> bool:
-    """Whether a run has modules for further tokens.
-
-    >>> [further_tokens(model, "Megatron-Bridge") for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)", "Kimi_K2")]
-    [True, False, False]
-    """
-    name = model.lower()
-    usual = re.sub(r"[^a-z0-9]", "", name).startswith("deepseekv3") and any(word in source for word in WITH_FURTHER_TOKENS)
-    return "w/ mtp" in name or (usual and "w/o mtp" not in name)
-
-
 def micro_batch_of(row: Row) -> int:
     """Sequences of a micro-batch: those that are stated; of torchtitan's pipelines of 2024 a part of the local batch
     there, which is split into as many micro-batches as there are pipeline ranks where nobody says otherwise
     (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
     stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
     return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
-
-
-def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int, ...]:
-    """Layers of every pipeline chunk that a recipe does not spread evenly; empty where it does.
-
-    Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss and
-    the module for a further token (``_get_…_pipeline_layout`` of Megatron-Bridge and of NeMo's performance scripts).
-
-    >>> from tspsim.model import load_model
-    >>> [layers_of_chunks("Megatron-Bridge", load_model("deepseek-v3"), chunks) for chunks in (4, 32)]
-    [(16, 16, 16, 13), ()]
-    """
-    if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
-        each = 64 // chunks
-        return (each,) * (chunks - 1) + (61 - each * (chunks - 1),)
-    return ends_alone(model.layers, chunks)
-
-
-def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of every chunk where embedding and head count as one each; empty where layers divide by themselves, or do
-    not so either (Megatron-Core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_…``, which NeMo's
-    recipes of Llama 3.1 405B set).
-
-    >>> ends_alone(126, 64)[:3], ends_alone(30, 32)[-2:], ends_alone(80, 16)
-    ((1, 2, 2), (1, 0), ())
-    """
-    if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
-        return ()
-    each = (layers + 2) // chunks
-    return (each - 1, *[each] * (chunks - 2), each - 1)
 
 
 #: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in

@@ -73,6 +73,8 @@ def _stages(run: TrainingRun, cannot: list[str]) -> list[str]:
         words += ["--pipeline-model-parallel-layout", layout(run)]
     elif plan.vpp > 1:
         words += ["--num-virtual-stages-per-pipeline-rank", str(plan.vpp)]
+    if plan.accumulation > 1:
+        cannot.append(f"accumulation {plan.accumulation}: its pipeline empties once a step")
     if NAME not in order_of(plan.schedule, plan.vpp).launched:
         cannot.append(f"schedule {plan.schedule}: it runs 1F1B, interleaved with virtual stages")
     if not run.placed_as("tp", "sp", "dp", "pp"):

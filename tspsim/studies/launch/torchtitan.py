@@ -32,8 +32,8 @@ class Torchtitan:
         cannot: list[str] = []
         plan, job = run.plan, run.job
         training: dict[str, Any] = {
-            # A pipeline takes all of a replica's sequences at once; without one the rest is accumulated.
-            "local_batch_size": job.work.sequences if plan.pp > 1 else job.sequences,
+            # A pipeline takes as many of a replica's sequences as a turn has; without one the rest is accumulated.
+            "local_batch_size": job.work.sequences // plan.accumulation if plan.pp > 1 else job.sequences,
             "global_batch_size": run.batch,
             "seq_len": job.work.sequence,
             "mixed_precision_param": "bfloat16",
