@@ -27,7 +27,8 @@ def lowering_of(job: Job) -> Lowering:
         steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
         accumulates = adds_up(job)
-        steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates)))
+        biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
+        steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         lowered = tuple(operators)
