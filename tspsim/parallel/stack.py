@@ -79,7 +79,7 @@ class Stack:
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
     expert_bias_bytes
-        Bytes that adding biases of routed experts moves where kernels of their own do, an element of what their products
+        Bytes that adding biases of routed experts moves where kernels of their own do, an element of what the products
         make: of gate and up in a forward and in a backward, of the down projection in both.
     clip_passes
         How often gradients are read, or written, once more before the optimizer to clip them by their norm.

@@ -105,8 +105,8 @@ class StackSpec(Section):
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
     expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
         None,
-        description="an element of what experts' products make, to add biases by kernels of their own: of gate and up in"
-        " a forward and a backward, of down in both",
+        description="an element of what products make, to add experts' biases by kernels of their own: of gate and up"
+        " in a forward and a backward, of down in both",
     )
     clip_passes: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
         None, description="how often gradients are read or written once more to clip them by their norm"
