@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import generate_kernels
 import pages
 
 import tspsim
@@ -487,6 +488,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "schedules.md": {"volumes": volumes, "registered": registered},
     "network.md": {"anchors": anchors, "efficiencies": efficiencies},
     "models.md": {"catalog": catalog_of_models},
+    "kernel-models.md": {"clocks": generate_kernels.clocks},
+    "kernel-forms.md": {"parameters": generate_kernels.parameters},
+    "borrowed-kernels.md": {"widths": generate_kernels.borrowed_widths},
 }
 
 
