@@ -394,7 +394,7 @@ def keys_of(each: Any) -> tuple[str, ...]:
     return *getattr(each, "axes", ()), *(option.name for option in getattr(each, "options", ()))
 
 
-# --- network.md ---------------------------------------------------------------------------------------------
+# --- network-anchors.md -------------------------------------------------------------------------------------
 
 #: Cluster, GPUs, collective, bytes, measured bus bandwidth in GB/s, where it was measured.
 ANCHORS: tuple[tuple[str, int, str, int, float, str], ...] = (
@@ -486,7 +486,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "memory.md": {"points": memory_points, "parts": memory_parts},
     "schedules.md": {"volumes": volumes, "registered": registered},
-    "network.md": {"anchors": anchors, "efficiencies": efficiencies},
+    "network-anchors.md": {"anchors": anchors, "efficiencies": efficiencies},
     "models.md": {"catalog": catalog_of_models},
     "kernel-models.md": {"clocks": generate_kernels.clocks},
     "kernel-forms.md": {"parameters": generate_kernels.parameters},
