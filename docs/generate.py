@@ -249,17 +249,6 @@ def switches_kernels() -> str:
     return switches(kernel_rates)
 
 
-def worth() -> str:
-    """Milliseconds a step that each assumption is worth at even rates, against the defaults."""
-    tokens = headline().plans[0].tokens_per_step
-    before = even_rates()
-    rows = []
-    for what, keys in SWITCHES[1:]:
-        change = [1e3 * (tokens / now - tokens / old) for now, old in zip(even_rates(*keys), before, strict=True)]
-        rows.append([what, *(f"{round(ms):+d}".replace("-", "−").replace("+0", "0") for ms in change)])
-    return table(["switched", *(f"{name}, ms" for name in PLANS)], rows)
-
-
 def attention_rates() -> str:
     """What each plan's attention calls of the forward reach, rank by rank, against one large call."""
     question = look_up(tspsim.load(HEADLINE))
@@ -476,7 +465,6 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "published-tsp.md": {
         "defaults": defaults,
         "switches-even": switches_even,
-        "worth": worth,
         "switches-kernels": switches_kernels,
         "attention-rates": attention_rates,
         "published-rates": published_rates,
