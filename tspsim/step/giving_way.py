@@ -1,14 +1,15 @@
-"""The same step with replicas' gathers and sums behind the exchanges of a layer, and not beside them.
+"""The same step with replicas' gathers and sums behind the exchanges of a layer, or ahead of them, and not beside them.
 
 Transfers that meet on a link share it, and the one on the critical path may lose: a better link then makes the step
 longer (Graham 1969, *Bounds on multiprocessing timing anomalies*; docs/network.md). What a plan could not choose shows
-where the step is shorter when what is not urgent gives way: weights of the next layer that replicas gather, and sums of
-gradients, are wanted a layer later than K and V or a layer's own weights.
+where the step is shorter when one of the two gives way. Weights of the next layer that replicas gather, and sums of
+gradients, are wanted a layer later than K and V or a layer's own weights; but where they take longer than the rest of a
+step it is they that are waited for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from ..engine.timeline import Timeline
 from ..parallel import Job
 from ..program import Collective, Instruction, Program, Repeat, SendReceive
 
+#: Whether an instruction is one of those that wait, or go first.
+Which = Callable[[Instruction], bool]
 #: Streams of what replicas say to each other.
 OF_REPLICAS = frozenset({"parameters", "gradients"})
-#: Of a step, how long both must be under way at once before the other order is tried, and how much it must save before
-#: a reader is told.
+#: Of a step, how long both must be under way at once before other orders are tried, and how much one must save before a
+#: reader is told.
 TOGETHER, SAVED = 0.02, 0.01
 
 
@@ -73,38 +76,52 @@ def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]
     return total
 
 
-def giving_way(program: Program) -> Program:
+def replicas_give_way(program: Program) -> Program:
     """The program in which what replicas say waits for the exchange that was issued last before it."""
-    return Program(program.role, tuple(_items(program)))
+    return Program(program.role, tuple(_behind(program, _of_replicas, _exchanges)))
 
 
-def _items(program: Program) -> Iterator[Instruction | Repeat]:
+def exchanges_give_way(program: Program) -> Program:
+    """The program in which a layer's own exchanges wait for what replicas said last before them."""
+    return Program(program.role, tuple(_behind(program, _exchanges, _of_replicas)))
+
+
+#: Orders that are tried in the place of none, and in words who goes first.
+ORDERS: Mapping[str, Callable[[Program], Program]] = {
+    "those exchanges first": replicas_give_way,
+    "replicas first": exchanges_give_way,
+}
+
+
+def _behind(program: Program, waits: Which, first: Which) -> Iterator[Instruction | Repeat]:
+    """A program's items; those that wait do so for the last of the first before them."""
     position, last = 0, -1
     for item in program.items:
         if isinstance(item, Repeat):
-            exchanges = [index for index, each in enumerate(item.body) if _exchanges(each)]
-            yield _repeated(item, exchanges) if exchanges else item
+            places = [index for index, each in enumerate(item.body) if first(each)]
+            yield _repeated(item, waits, places) if places else item
             length = len(item.body)
-            if exchanges:
-                last = position + (item.times - 1) * length + exchanges[-1]
+            if places:
+                last = position + (item.times - 1) * length + places[-1]
             position += item.times * length
             continue
-        if _of_replicas(item) and last >= 0:
+        if waits(item) and last >= 0:
             yield item.at(item.layer, tuple(dict.fromkeys((*item.after, last))))
         else:
             yield item
-        if _exchanges(item):
+        if first(item):
             last = position
         position += 1
 
 
-def _repeated(item: Repeat, exchanges: list[int]) -> Repeat:
-    """A body whose first transfers of replicas wait for the last exchange of the turn before."""
+def _repeated(item: Repeat, waits: Which, places: list[int]) -> Repeat:
+    """A body in which those that wait do so for one of these places; those before all of them, for the last of the turn
+    before."""
     body = []
     for index, each in enumerate(item.body):
-        if _of_replicas(each):
-            earlier = [place for place in exchanges if place < index]
-            last = earlier[-1] if earlier else exchanges[-1] - len(item.body)
+        if waits(each):
+            earlier = [place for place in places if place < index]
+            last = earlier[-1] if earlier else places[-1] - len(item.body)
             each = each.at(each.layer, tuple(dict.fromkeys((*each.after, last))))
         body.append(each)
     return Repeat(tuple(body), item.times, item.layer_step, item.continues)
