@@ -155,11 +155,13 @@ def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(
     assert told.gap == pytest.approx(first.gap)
     assert first.enough == (first.gap <= 0.02)
     page = tmp_path / "x.html"
-    from tspsim.report.plan import opening
     from tspsim.report.plan_page import write_page
 
     doubtful = replace_gap(first, 0.4)
-    assert opening(doubtful).startswith("Not searched enough: another plan may be up to 40.0 % faster")
+    told = "Not searched enough: another plan may be up to 40.0 % faster"
+    assert doubtful.opening.startswith(told) and doubtful.to_json()["plan"]["opening"] == doubtful.opening
+    assert repr(doubtful).splitlines()[1].strip().startswith(told)
+    assert doubtful._repr_html_().index(told) < doubtful._repr_html_().index("<table")
     write_page(doubtful, page)
     assert "Not searched enough" in page.read_text()
 

@@ -20,7 +20,7 @@ from ...parallel.recomputed import KEPT
 from ...step.paths import MEMORY_S, Division, LowerBound, Outline
 from .candidate import Candidate
 from .room import first_stage_bytes, layout_bytes, memory_bytes, state_bytes
-from .space import Space
+from .space import RECOMPUTATION, Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
 PipelineKey = tuple[int, int, str]
@@ -67,15 +67,23 @@ class Sets:
         plan = spread.plan
         alike = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep, plan.micro_batch, plan.exchange
         if spread.unequal or alike not in self._first:
-            self._first[alike] = next(self.space.families_of(spread), None)
+            self._first[alike] = next(self.space.ways(spread), None)
         like = self._first[alike]
         if like is None:
             return math.inf
         family = replace(spread, plan=replace(like.plan, degrees=plan.degrees))
         return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
 
+    def ways(self, spread: Job) -> list[Job]:
+        return list(self.space.ways(spread))
+
+    def makings(self, way: Job) -> list[Job]:
+        return list(self.space.makings(way))
+
     def families(self, spread: Job) -> list[Job]:
-        return list(self.space.families_of(spread))
+        """Those that make nothing again first."""
+        every = [family for way in self.once(self.ways, spread) for family in self.once(self.makings, way)]
+        return sorted(every, key=lambda family: RECOMPUTATION.index(family.plan.recomputation))
 
     def floor_s(self, family: Job) -> float:
         return self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
@@ -132,15 +140,26 @@ class Sets:
         return list(self.space.layouts(staged))
 
     def staged_s(self, staged: Candidate) -> float:
-        """One of them with what its kernels wait for and lose."""
-        return self.bound.even_s(staged.job, staged.mesh)
+        """One of them with what its kernels wait for and lose, of the order of tasks that lets them wait least."""
+        return min(self.bound.even_s(job, staged.mesh) for job in self._in_orders(staged.job))
+
+    def _in_orders(self, job: Job) -> list[Job]:
+        """A job once for each kind of order that its pipeline may have: backwards whole, or weights put off."""
+        found: dict[bool, Job] = {}
+        for number, vpp, schedule in self.space.pipelines(job):
+            if (splits := order_of(schedule, vpp).splits_backward) not in found:
+                around = replace(job, plan=replace(job.plan, vpp=vpp, schedule=schedule))
+                if number == 0 or self.space.legal(around):
+                    found[splits] = around
+        return list(found.values())
 
     def beside_s(self, staged: Candidate, family: Job) -> float:
         """The same with what replicas say to each other."""
 
         def found() -> float:
             least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
-            return self.bound.even_s(staged.job, staged.mesh, self.divisions(staged, least_bytes))
+            divisions = self.divisions(staged, least_bytes)
+            return min(self.bound.even_s(job, staged.mesh, divisions) for job in self._in_orders(staged.job))
 
         return self._made.once(("beside_s", Itself(staged)), found)
 
