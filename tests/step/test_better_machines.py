@@ -171,7 +171,7 @@ def test_an_answer_says_where_another_order_of_transfers_would_be_shorter() -> N
 @pytest.mark.parametrize("first", ["those exchanges first", "replicas first"])
 def test_programs_in_another_order_run_what_they_ran(first: str) -> None:
     from tspsim.parallel import scheme_of, write_program
-    from tspsim.step.giving_way import ORDERS, OF_REPLICAS
+    from tspsim.step.giving_way import OF_REPLICAS, ORDERS
     from tspsim.step.simulation import look_up, scheduled
 
     asked = {

@@ -232,9 +232,7 @@ class StageBounds:
         )
         return whole.least_s(self.slowdown, None if said is None else said / pp)
 
-    def _hidden_s(
-        self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], *, any_pipeline: bool = False
-    ) -> float:
+    def _hidden_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], *, any_pipeline: bool = False) -> float:
         """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
         nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none. How many
         do the pipeline says: in one or another nearly all may meet, and with ``any_pipeline`` all of them do."""

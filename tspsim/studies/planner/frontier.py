@@ -147,35 +147,24 @@ class Frontier:
 
     def _ways(self, spread: Job, bound_s: float) -> None:
         """The ways to experts, whatever is made again."""
-        for way in filter(self._admit, self._sets.once(self._sets.ways, spread)):
+        for way in self._sets.once(self._sets.ways, spread):
             self._push(bound_s, partial(self._floor if way.plan.ep > 1 else self._kernels, way))
 
     def _floor(self, way: Job, bound_s: float) -> None:
         """One of them with the kernels of its experts."""
-        self._push(max(bound_s, self._sets.floor_s(way)), partial(self._kernels, way))
+        self._push(max(bound_s, self._sets.once(self._sets.floor_s, way)), partial(self._kernels, way))
 
     def _kernels(self, way: Job, bound_s: float) -> None:
         """One with all its kernels, those that are run again left out."""
-        kept = way.making(KEPT)
-        closer_s = max(bound_s, self._sets.compute_s(kept, self._sets.space.pipelines(kept)))
-        self._push(closer_s, partial(self._waits, way))
+        self._push(max(bound_s, self._sets.once(self._sets.kernels_s, way)), partial(self._waits, way))
 
     def _waits(self, way: Job, bound_s: float) -> None:
-        """One with what its kernels wait for and lose, of the schedule within a stage that takes least."""
-        kept = next(each for each in self._sets.once(self._sets.makings, way))
-        every = [self._staged_s(staged) for _, staged in self._sets.once(self._sets.schedules, kept)]
-        self._push(max(bound_s, min(every, default=math.inf)), partial(self._families, way))
-
-    def _staged_s(self, staged: Candidate) -> float:
-        """What none of a schedule's plans can undercut; infinite where dead links cut its ranks off from each other."""
-        try:
-            return self._sets.once(self._sets.staged_s, staged)
-        except UnreachableError:
-            return math.inf
+        """One with what its kernels wait for and lose."""
+        self._push(max(bound_s, self._sets.once(self._sets.waits_s, way)), partial(self._families, way))
 
     def _families(self, way: Job, bound_s: float) -> None:
         """What is made again."""
-        for family in self._sets.once(self._sets.makings, way):
+        for family in filter(self._admit, self._sets.once(self._sets.makings, way)):
             kept = family.making(KEPT) is family
             self._push(bound_s, partial(self._roomy if kept else self._again, family))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ...base.errors import UnreachableError
 from ...base.memo import BoundedCache, Itself
 from ...base.quick import replace
 from ...parallel import Job, scheme_axes
@@ -87,6 +88,22 @@ class Sets:
 
     def floor_s(self, family: Job) -> float:
         return self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
+
+    def kernels_s(self, way: Job) -> float:
+        """Of a way to experts with all its kernels, those that are run again left out."""
+        kept = way.making(KEPT)
+        return self.compute_s(kept, self.space.pipelines(kept))
+
+    def waits_s(self, way: Job) -> float:
+        """The same with what they wait for and lose, of the schedule within a stage that takes least; infinite where
+        dead links cut ranks off from each other in all of them."""
+        return min(map(self._reached_s, self.once(self.staged, way)), default=math.inf)
+
+    def _reached_s(self, staged: Candidate) -> float:
+        try:
+            return self.once(self.staged_s, staged)
+        except UnreachableError:
+            return math.inf
 
     def compute_s(self, family: Job, pipelines: Sequence[PipelineKey]) -> float:
         return self.bound.compute_s(family, self.shapes(family, pipelines))
