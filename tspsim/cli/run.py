@@ -145,7 +145,7 @@ def _print_answer(result: Result, searched: str) -> None:
     view = View(result)
     serves = requests.serves([result])
     shown = requests.table([result], terminal_width()) if serves else table(result, terminal_width())
-    first = [Text(searched), ""] if searched else []
+    first: list[RenderableType] = [Text(searched), ""] if searched else []
     parts: list[RenderableType] = [*first, Text(kicker(view), style="bold"), "", shown, ""]
     parts += _of_the_best(result, view, serves)
     notes = _notes_of(result)
