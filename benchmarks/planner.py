@@ -8,8 +8,8 @@ Each search is a process of its own, imports included; the figure is its process
 by turn where there are two checkouts: a busy machine lengthens both. With OLD (a folder with another version of this
 project) it also says whether the answers are the same. With --experts a line a cluster: budget, processor time, peak of
 memory, the answer and its gap, and the best of those random legal plans that may be faster by their bounds, which beats
-no answer by more than 1 %; and of the first others, which are simulated too where that is quick: a bound that is wrong shows there, as a
-plan that beats the answer or is faster than its own bound.
+no answer by more than 1 %; and of the first others, which are simulated too where that is quick: a bound that is wrong
+shows there, as a plan that beats the answer or is faster than its own bound.
 """
 
 from __future__ import annotations
