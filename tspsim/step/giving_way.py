@@ -9,16 +9,15 @@ step it is they that are waited for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from ..engine.timeline import Timeline
 from ..parallel import Job
-from ..program import Collective, Instruction, Program, Repeat, SendReceive
+from ..program import Collective, Instruction, Program, SendReceive
+from ..program.excerpts import waiting
 
-#: Whether an instruction is one of those that wait, or go first.
-Which = Callable[[Instruction], bool]
 #: Streams of what replicas say to each other.
 OF_REPLICAS = frozenset({"parameters", "gradients"})
 #: Of a step, how long both must be under way at once before other orders are tried, and how much one must save before a
@@ -78,12 +77,12 @@ def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]
 
 def replicas_give_way(program: Program) -> Program:
     """The program in which what replicas say waits for the exchange that was issued last before it."""
-    return Program(program.role, tuple(_behind(program, _of_replicas, _exchanges)))
+    return waiting(program, _of_replicas, _exchanges)
 
 
 def exchanges_give_way(program: Program) -> Program:
     """The program in which a layer's own exchanges wait for what replicas said last before them."""
-    return Program(program.role, tuple(_behind(program, _exchanges, _of_replicas)))
+    return waiting(program, _exchanges, _of_replicas)
 
 
 #: Orders that are tried in the place of none, and in words who goes first.
@@ -91,40 +90,6 @@ ORDERS: Mapping[str, Callable[[Program], Program]] = {
     "those exchanges first": replicas_give_way,
     "replicas first": exchanges_give_way,
 }
-
-
-def _behind(program: Program, waits: Which, first: Which) -> Iterator[Instruction | Repeat]:
-    """A program's items; those that wait do so for the last of the first before them."""
-    position, last = 0, -1
-    for item in program.items:
-        if isinstance(item, Repeat):
-            places = [index for index, each in enumerate(item.body) if first(each)]
-            yield _repeated(item, waits, places) if places else item
-            length = len(item.body)
-            if places:
-                last = position + (item.times - 1) * length + places[-1]
-            position += item.times * length
-            continue
-        if waits(item) and last >= 0:
-            yield item.at(item.layer, tuple(dict.fromkeys((*item.after, last))))
-        else:
-            yield item
-        if first(item):
-            last = position
-        position += 1
-
-
-def _repeated(item: Repeat, waits: Which, places: list[int]) -> Repeat:
-    """A body in which those that wait do so for one of these places; those before all of them, for the last of the turn
-    before."""
-    body = []
-    for index, each in enumerate(item.body):
-        if waits(each):
-            earlier = [place for place in places if place < index]
-            last = earlier[-1] if earlier else places[-1] - len(item.body)
-            each = each.at(each.layer, tuple(dict.fromkeys((*each.after, last))))
-        body.append(each)
-    return Repeat(tuple(body), item.times, item.layer_step, item.continues)
 
 
 def _of_replicas(instruction: Instruction) -> bool:
