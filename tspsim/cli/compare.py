@@ -134,7 +134,8 @@ def _written(compared: Comparison, path: Path) -> str:
 
 def _first(compared: Comparison) -> list[str]:
     """What has to be said before all numbers."""
-    return [compared.verdict.doubt, ""] if compared.verdict is not None and compared.verdict.doubt else []
+    doubt = compared.verdict.doubt if compared.verdict is not None else compared.opening
+    return [doubt, ""] if doubt else []
 
 
 def _offers(compared: Comparison) -> Sequence[Row]:

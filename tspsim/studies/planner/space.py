@@ -100,15 +100,25 @@ class Space:
                         yield Job(self.model, plan.with_defaults(), work)
 
     def families_of(self, spread: Job) -> Iterator[Job]:
-        """What is made again, and every way to the experts."""
-        if spread.unequal:
-            yield spread
-            return
-        for recomputation in RECOMPUTATION if self.work.step.trains else RECOMPUTATION[:1]:
-            yield from self._with_experts(replace(spread, plan=replace(spread.plan, recomputation=recomputation)))
+        """Every way to the experts, and what is made again of each."""
+        for way in self.ways(spread):
+            yield from self.makings(way)
 
-    def _with_experts(self, job: Job) -> Iterator[Job]:
-        """A family with every way to its experts; those spread beside tensor parallelism need sequence regions."""
+    def makings(self, way: Job) -> Iterator[Job]:
+        """The families of a way: what each makes again, nothing first."""
+        yield way
+        if self.work.step.trains and not way.unequal:
+            for recomputation in RECOMPUTATION[1:]:
+                family = replace(way, plan=replace(way.plan, recomputation=recomputation))
+                if self.legal(family):
+                    yield family
+
+    def ways(self, job: Job) -> Iterator[Job]:
+        """A spread with every way to its experts, nothing made again; those spread beside tensor parallelism need
+        sequence regions."""
+        if job.unequal:
+            yield job
+            return
         for regions in (False, True) if job.plan.ep > 1 and job.plan.tp > 1 else (False,):
             alike = replace(job, plan=replace(job.plan, sequence_regions=regions)) if regions else job
             found = False
