@@ -13,7 +13,7 @@ import yaml
 
 from tspsim.base.registry import Registry
 from tspsim.engine.assignment import Assignment
-from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.engine.core import Interference, SimulationEngine, Submission
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
@@ -199,7 +199,7 @@ def play(
     cost: Callable[[Operator], float] = seconds_of,
 ) -> Submission:
     """Run one program on every rank, or several in turn along the axis ``by``."""
-    engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+    engine = SimulationEngine(cluster, cost, interference=interference, every_rank=every_rank)
     if isinstance(programs, Program):
         programs = (programs,)
     role_of = mesh.positions[by] % len(programs)

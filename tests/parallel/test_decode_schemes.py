@@ -426,7 +426,7 @@ def test_an_exchange_from_outside_is_run_told_and_remembered(tmp_path: Path) -> 
         assert answer.settings["decode_exchange"] == "shout"
         assert answer.memory.parts["partial_attention"] == 8 * 8 * 16 * 64 * 2
         assert sum(each.bytes for each in told) == answer.communication_bytes_per_layer["total"]
-        assert "shout" in str(schema.schema("scenario")["$defs"]["Plan"]["properties"]["decode_exchange"])
+        assert "shout" in str(schema.schema("scenario")["$defs"]["PlanSpec"]["properties"]["decode_exchange"])
     finally:
         DECODE_EXCHANGES.remove(SHOUT.name)
 

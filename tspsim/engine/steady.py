@@ -29,7 +29,7 @@ from ..base.quick import replace
 from ..network import Cluster
 from ..program import Instruction, Program, Repeat
 from .assignment import Assignment, Content, Cost, content
-from .core import Engine, Interference, Submission
+from .core import Interference, SimulationEngine, Submission
 from .system import SimulatedRank, System
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ def execute(
     """
 
     def run(programs: tuple[Program, ...]) -> tuple[Submission, float]:
-        engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+        engine = SimulationEngine(cluster, cost, interference=interference, every_rank=every_rank)
         prepared = engine.prepare(replace(assignment, programs=programs))
         tick_s = tick_of(engine.system(prepared), assignment)
         engine.machine.calendar.tick(tick_s)

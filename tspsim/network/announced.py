@@ -19,16 +19,16 @@ from ..base.registry import changes
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .joined import Joined
-from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, Sourced
+from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, NumberWithBasis
 
 
 class AnnouncedLink(Strict):
     """The links as announced; a latency left out is that of the node it is like."""
 
     kind: str = Field(min_length=1)
-    bandwidth: Sourced[BytesPerSecond]
+    bandwidth: NumberWithBasis[BytesPerSecond]
     per_gpu: PositiveCount = 1
-    latency: Sourced[Seconds] | None = None
+    latency: NumberWithBasis[Seconds] | None = None
 
 
 class AnnouncedNode(Strict):
@@ -51,7 +51,7 @@ class AnnouncedNode(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None
     host_memory: HostLinkSpec | None = None
-    host_reads: Sourced[BytesPerSecond] | None = None
+    host_reads: NumberWithBasis[BytesPerSecond] | None = None
     library: str | None = None
     without: tuple[str, ...] = ()
 
@@ -85,7 +85,7 @@ class LentNode(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None
     host_memory: HostLinkSpec | None = None
-    host_reads: Sourced[BytesPerSecond] | None = None
+    host_reads: NumberWithBasis[BytesPerSecond] | None = None
     library: str | None = None
     without: tuple[str, ...] = ()
 

@@ -26,7 +26,7 @@ from .serving_engine import (
     Sizes,
     StateRule,
 )
-from .stated import Expected, Section, Stated
+from .stated import Expected, StackSection, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
@@ -42,7 +42,7 @@ FAMILIES = frozenset(
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 
 
-class GraphsSpec(Section):
+class GraphsSpec(StackSection):
     """Batches whose decode pass is captured: ``sizes`` are numbers, then pairs (from here on, every so many)."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -74,7 +74,7 @@ def _sizes(stated: tuple[Size, ...]) -> Sizes:
     return Sizes(numbers, tuple(size for size in stated if not isinstance(size, int)))
 
 
-class ReserveSpec(Section):
+class ReserveSpec(StackSection):
     """Memory that an engine's scripts keep free: the sum of its parts, but at least ``least``."""
 
     fixed: Bytes = 0.0
@@ -84,7 +84,7 @@ class ReserveSpec(Section):
     least: Bytes = 0.0
 
 
-class MemorySpec(Section):
+class MemorySpec(StackSection):
     """Caches get ``share`` · (visible memory − ``before``) − ``after`` − ``reserve``."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -100,7 +100,7 @@ class MemorySpec(Section):
         return MemoryRule(self.share, self.before, self.after, reserve, kept.least)
 
 
-class SchedulerSpec(Section):
+class SchedulerSpec(StackSection):
     """Who decides what a step does."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -114,7 +114,7 @@ class SchedulerSpec(Section):
         return Scheduler(self.name, self.options, self.share, self.shares_tokens)
 
 
-class LimitsSpec(Section):
+class LimitsSpec(StackSection):
     """The most of a pass, and of sequences at once, on GPUs of ``memory`` and more."""
 
     memory: Bytes = 0.0
@@ -124,7 +124,7 @@ class LimitsSpec(Section):
     source: str = Field("", max_length=2000, description="version and line, where it is not that of all")
 
 
-class PagesSpec(Section):
+class PagesSpec(StackSection):
     """Tokens of a block where an attention backend of its own runs models of some kinds of attention."""
 
     tokens: PositiveInt
@@ -167,7 +167,7 @@ class PaceSpec(Expected[Factor]):
         return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
 
-class StatesSpec(Section):
+class StatesSpec(StackSection):
     """How states of linear attention are kept, and up to where a prompt's beginning is found again."""
 
     kept: Literal["blocks", "pool", "never"] = Field(description="in blocks of the cache, in a pool, or not at all")
@@ -192,7 +192,7 @@ class StatesSpec(Section):
         return StateRule(inside=inside, **told)
 
 
-class SelectionSpec(Section):
+class SelectionSpec(StackSection):
     """Choosing experts by biased sigmoids where the engine's one kernel for it does not take their number."""
 
     per_group: PositiveInt = Field(description="experts of a group that it takes, in powers of two altogether")
@@ -220,7 +220,7 @@ def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
     return stated
 
 
-class EngineSpec(Section):
+class EngineSpec(StackSection):
     """How a serving engine runs a model; what is left out costs nothing."""
 
     kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")

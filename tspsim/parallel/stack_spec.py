@@ -15,7 +15,7 @@ from tspsim.steps import Step
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import Stack
-from .stated import Expected, Section, Stated
+from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -56,7 +56,7 @@ class VersionSpec(EngineSpec):
     )
 
 
-class StackSpec(Section):
+class StackSpec(StackSection):
     """A framework as its users run it; what is left out costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]

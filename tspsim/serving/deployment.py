@@ -26,7 +26,7 @@ from .policies import POLICIES, Policy
 from .replicas import Members, ReplicaPool
 from .routers import ROUTERS
 from .service import Dispatcher
-from .speculation import Speculation as Drafts
+from .speculation import AcceptanceModel as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
 from .work import Floats, StepwiseCost, StepWork

@@ -38,8 +38,8 @@ from ..parallel import (
     switches_of,
 )
 from ..scenario import ClusterInline, Faults, Scenario
-from ..scenario import Plan as PlanKeys
-from ..scenario.cluster import Island, Measured
+from ..scenario import PlanSpec as PlanKeys
+from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
@@ -332,7 +332,7 @@ def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
         raise error.at(key="cluster.islands") from None
 
 
-def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
+def measured_between(cluster: Cluster, measured: MeasuredBandwidths) -> Cluster:
     """A cluster with measured bandwidths between its nodes."""
     pairs = measured.bytes_per_s
     try:

@@ -17,7 +17,15 @@ from . import answering, aside, catalogs, keeping, layout, pins, question, whati
 from .desks import Desks
 from .fields import Forms
 
-PARTS = (question.Turns, answering.Answers, catalogs.Choices, whatif.SliderCurves, aside.Aside, pins.Pins, keeping.Keep)
+PARTS = (
+    question.QuestionTurns,
+    answering.Answers,
+    catalogs.Choices,
+    whatif.SliderCurves,
+    aside.Aside,
+    pins.Pins,
+    keeping.Keep,
+)
 
 
 def made(desks: Desks, start: str | None) -> Dash:

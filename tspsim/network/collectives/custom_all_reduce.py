@@ -20,7 +20,7 @@ from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:
-    from ..calibration import CustomAllReduce, Spread
+    from ..calibration import CustomAllReduce, TransferSpread
 
 SHARPNESS = 12.0
 #: GPUs that the kernels are made for (vllm, custom_all_reduce.py: _SUPPORTED_WORLD_SIZES).
@@ -42,7 +42,7 @@ class Custom:
     stretch: float = 1.0
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> TransferSpread:
         return self.kernels.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from typing import Any
 from ...base.errors import InputError, UnknownNameError
 from ...base.units import were
 from ...parallel import capacity, scheme_axes
-from ...scenario import Plan as PlanKeys
+from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.bound import plan_bound
 from ...step.costs import Costs
