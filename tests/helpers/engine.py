@@ -19,6 +19,7 @@ from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
 from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work, mesh_axes, scheme_of, write_program
+from tspsim.parallel.checks import check
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 from tspsim.program.mesh import Mesh
@@ -111,7 +112,7 @@ def job_of(
         host_bytes_per_s=host,
     )  # fmt: skip
     job = Job(model, Plan("test", degrees, **switches), work)
-    job.check()
+    check(job)
     return job
 
 

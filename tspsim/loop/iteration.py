@@ -22,7 +22,7 @@ from ..base.errors import InputError
 from ..base.memo import once
 from ..base.units import duration, gib, percent
 from ..network import KINDS
-from ..parallel import Plan
+from ..parallel import Plan, scheme_of
 from ..parallel.reshard import WAYS, ReshardLayout
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
@@ -232,7 +232,7 @@ class Iteration:
 def weight_shards(question: Question) -> int:
     """Ranks of a stage that share the weights of a question's only plan."""
     job = question.job(question.plans[0])
-    return job.scheme.residency.weight_shards(job)
+    return scheme_of(job.plan).residency.weight_shards(job)
 
 
 def expert_ranks(question: Question) -> int:

@@ -25,6 +25,7 @@ from .job import Job
 from .ledger import peak
 from .memory import declared
 from .pipeline import Chunk
+from .scheme import scheme_of
 from .serving_engine import Budget, ServingEngine
 from .unpacked import UNPACKED
 
@@ -191,7 +192,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
     """Bytes for caches on a GPU that holds some chunks."""
     return job.work.stack.engine.cache_budget(
         visible_bytes,
-        served.weight_bytes(job, job.scheme.residency.weight_shards(job), chunks),
+        served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), chunks),
         activation_bytes(job, visible_bytes, chunks),
         reserve_bytes=job.work.runtime_reserve_bytes,
         ranks=prod(job.plan.degree(axis) for axis in job.scheme.axes) * job.plan.pp,
@@ -214,13 +215,14 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     if limits is not None:
         load = Load(prompts=1, prompt=engine.pass_tokens(limits, job.plan.attention_replicas))
         job = replace(job, work=replace(job.work, pass_=PREFILL_STEP.name, load=load), pass_index=None)
-    parts = peak(declared(job, job.scheme.residency, chunks))
+    parts = peak(declared(job, scheme_of(job.plan).residency, chunks))
     layers = sum(size for part, size in parts.items() if part not in OTHERS)
     if limits is None:
         return layers + parts.get("logits", 0.0)
     if engine.context_workspace:
         behind = replace(job.work.load, cached=engine.context_workspace)
-        further = peak(declared(replace(job, work=replace(job.work, load=behind)), job.scheme.residency, chunks))
+        loaded = replace(job, work=replace(job.work, load=behind))
+        further = peak(declared(loaded, scheme_of(job.plan).residency, chunks))
         layers += further.get(UNPACKED, 0.0)
     sequences = min(limits.sequences, engine.slots or limits.sequences)
     return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)

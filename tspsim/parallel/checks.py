@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..base.errors import InputError
 from ..operators import element_bytes
 from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
-from .lengths import OF_LENGTHS, OFFLOAD_FROM
+from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
-from .registries import SCHEMES
-
-if TYPE_CHECKING:
-    from .job import Job
+from .scheme import SCHEMES, scheme_of
+from .sought import SOUGHT, Sought, trains
+from .unequal_checks import check_unequal
 
 
 def check(job: Job) -> None:
     """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-    model, plan, scheme = job.model, job.plan, job.scheme
+    model, plan, scheme = job.model, job.plan, scheme_of(job.plan)
     axis, columns = scheme.axes[0], scheme.shards(job)
     others = [name for each in SCHEMES.values() if each is not scheme for name in each.axes]
     if any(plan.degree(name) > 1 for name in others):
@@ -30,7 +27,7 @@ def check(job: Job) -> None:
     _size(job)
     if job.step.serves:
         _serving(job)
-    _unequal(job)
+    check_unequal(job)
     _scheme(job, axis)
     if model.ffn % columns:
         raise plan.refusal(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
@@ -99,7 +96,7 @@ def _scheme(job: Job, axis: str) -> None:
     model = job.model
     sizes = {each.packed.ranks: each for each in job.every_pack()} if job.unequal and job.plan.groups else {}
     for each in (job, *sizes.values()):
-        refused = job.scheme.check(each)
+        refused = scheme_of(job.plan).check(each)
         if refused is not None:
             raise job.plan.refusal(*refused)
         shards = each.head_shards
@@ -110,36 +107,6 @@ def _scheme(job: Job, axis: str) -> None:
                 axis,
                 f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
-
-
-def _unequal(job: Job) -> None:
-    """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
-    plan, own = job.plan, OF_LENGTHS
-    if not job.unequal:
-        stated = next((name for name in own if name in plan.options), None)
-        if stated is not None:
-            key = "sp" if stated == "dynamic_sp" else stated
-            raise plan.refusal(key, "is of sequences of unequal length; state workload.lengths, or leave it out")
-        return
-    if not job.scheme.unequal:
-        can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
-        raise plan.refusal(job.scheme.axes[0], f"takes sequences of one length alone; use {can}")
-    if plan.ep > 1:
-        raise plan.refusal("ep", f"{plan.ep} is not built beside workload.lengths; leave it out")
-    if plan.pp > 1 and (plan.vpp > 1 or plan.order.splits_backward or plan.order.both_ways):
-        key, value = ("vpp", plan.vpp) if plan.vpp > 1 else ("schedule", plan.schedule)
-        raise plan.refusal(key, f"{value} beside workload.lengths is not built; use schedule: 1f1b")
-    if OFFLOAD_FROM in plan.options and not plan.offload_layers:
-        raise plan.refusal(OFFLOAD_FROM, "says which sequences' activations offload_layers sends; state that too")
-    if plan.micro_batch is not None:
-        raise plan.refusal("micro_batch", "says how many sequences; of unequal ones state rank_tokens")
-    if plan.overlap and plan.tp > 1:
-        raise plan.refusal("overlap", "of tp's sums is not built beside workload.lengths; leave it out")
-    if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
-        raise plan.refusal("sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two")
-    if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
-        told = f"{plan.zero} exchanges weights or gradients every micro-batch"
-        raise plan.refusal("zero", f"{told}, of which replicas have unequal numbers; use 0 or 1")
 
 
 def _serving(job: Job) -> None:
@@ -161,7 +128,7 @@ def _serving(job: Job) -> None:
     if work.multi_token:
         told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
         raise InputError(told, key="workload.multi_token")
-    if job.scheme.whole is None:
+    if scheme_of(plan).whole is None:
         can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
         raise plan.refusal(job.scheme.axes[0], f"{job.scheme.summary} does not run a {title}; use {can}")
     _tree(job)
@@ -194,7 +161,7 @@ def _drafter(job: Job) -> None:
         if abs(drafter.model.vocab - job.model.vocab) > job.model.vocab // 50:  # tables are padded
             raise InputError(f"{told}: what one drafts the other cannot verify", key=key)
     try:
-        drafter.check()
+        check(drafter)
     except InputError as error:
         raise InputError(f"{drafter.model.name} cannot draft beside it: {error.message}", key=key) from None
 
@@ -313,7 +280,7 @@ def _pipeline(job: Job) -> None:
     empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
     if any(index not in (0, chunks - 1) or not job.model.vocab for index in empty):
         raise plan.refusal("stage_layers", "only the embedding's chunk and the head's may have no layer")
-    splits = job.scheme.layer_weights is not None
+    splits = scheme_of(plan).layer_weights is not None
     refused = job.order.check(Pipeline(plan.pp, plan.vpp, job.micro_batches, splits))
     if refused is not None:
         raise plan.refusal(*refused)
@@ -344,3 +311,8 @@ def _activations(job: Job) -> None:
         raise plan.refusal("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
     if plan.offload_layers and not job.work.host_bytes_per_s:
         raise plan.refusal("offload_layers", "needs a node whose link to its host's memory is known")
+
+
+# --- what a search tries of the type that activations wait in ------------------------------------------------------
+
+SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

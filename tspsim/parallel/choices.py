@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from ..base.errors import InputError
 from ..base.quick import replace
+from .checks import check
 from .choice import Choice
+from .context.method import CONTEXT_METHODS
 from .job import Job
 from .plan import Plan
 from .scheme import scheme_of
@@ -24,6 +26,13 @@ def choices_of(plan: Plan) -> tuple[Choice, ...]:
 def switches_of(plan: Plan) -> tuple[str, ...]:
     """The switches of all choices of a plan."""
     return tuple(name for choice in choices_of(plan) for name in choice.switches)
+
+
+def with_defaults(plan: Plan) -> Plan:
+    """The plan with the options that its scheme and its context method bring, at their defaults where it has none."""
+    brought = (*scheme_of(plan).options, *CONTEXT_METHODS.get(plan.exchange).options)
+    values = {each.name: each.default for each in brought if each.default is not None} | dict(plan.options)
+    return replace(plan, options=values) if len(values) > len(plan.options) else plan
 
 
 def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
@@ -62,7 +71,7 @@ def schedules_of(family: Job, mesh: bool) -> Iterator[Job]:
 def legal(job: Job) -> bool:
     """Whether the degrees divide what they must."""
     try:
-        job.check()
+        check(job)
     except InputError:
         return False
     return True

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..model import Experts
 from ..operators import element_bytes
 from ..steps import STEPS
 from .balance import BALANCES, BUSIEST
+from .job import Job
 from .pipeline import Refusal
 from .plan import EXPERT_POOL
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 def check(job: Job, axis: str) -> None:

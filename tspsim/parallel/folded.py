@@ -23,23 +23,23 @@ from ..model.layer import LayerShard
 from ..steps import STEPS, Step
 from . import expert, expert_serving, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
-from .choice import Option
 from .context.attention import context_bytes, latent_bytes
 from .context.chosen import chooses
 from .context.method import in_parts_refused
 from .decode import index_exchange
+from .decode.exchange import DECODE_EXCHANGES
 from .decode.sharing import refused_exchange
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
-from .folded_form import AXIS, form_of
+from .folded_form import AXIS, DECODE_FORMS, form_of
 from .folded_mlp import mlp_backward, mlp_in_turn, mlp_overlapped
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .memory import Residency
+from .option import Option
 from .pipeline import Refusal
 from .recompute import cheap_again
-from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
+from .residency import Residency
 from .sampling import sampled_head
-from .scheme import Received, Scheme, WholeTokens
+from .scheme import SCHEMES, Received, Scheme, WholeTokens
 from .transport import BUFFERS, piece_of, transport_of
 from .unpacked import unpacked
 

@@ -8,8 +8,8 @@ from typing import Any
 from .choice import Choice, Values
 from .job import Job
 from .plan import Plan
-from .registries import WEIGHT_TRANSPORTS
 from .sought import SOUGHT, Sought
+from .transport import WEIGHT_TRANSPORTS
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)

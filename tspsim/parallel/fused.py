@@ -20,8 +20,8 @@ from typing import Literal
 
 from ..operators import MemoryBound
 from .builder import WHOLE, ProgramBuilder, Slice
-from .choice import Option
 from .job import Job
+from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
 from .sought import SOUGHT, Sought, serves

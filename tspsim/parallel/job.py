@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 from ..base.errors import InputError
 from ..base.memo import knowing, once
@@ -17,7 +16,6 @@ from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..operators import element_bytes
 from ..steps import Batch, Speculation, Step, Task
-from . import checks
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
@@ -25,12 +23,9 @@ from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
 from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .recomputed import KEPT
-from .registries import SCHEMES
+from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
 from .work import Work
-
-if TYPE_CHECKING:
-    from .scheme import Scheme
 
 #: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
 BLOCKS = 4
@@ -500,15 +495,11 @@ class Job:
         return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
 
     @once
-    def scheme(self) -> Scheme:
-        """What spreads a replica."""
-        return SCHEMES.get(self.plan.scheme)
+    def scheme(self) -> SchemeFacts:
+        """What spreads a replica, as far as jobs ask; all of it: :func:`~tspsim.parallel.scheme.scheme_of`."""
+        return SCHEME_FACTS.get(self.plan.scheme)
 
     @property
     def head_shards(self) -> int:
         """Ranks, or steps of the folded schedule, that the heads are spread over."""
         return self.scheme.head_shards(self)
-
-    def check(self) -> None:
-        """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-        checks.check(self)

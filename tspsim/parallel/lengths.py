@@ -17,16 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.errors import InputError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..model import Architecture
-from .sought import SOUGHT, Sought, of_lengths
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 class Pack(NamedTuple):
@@ -282,23 +278,3 @@ def _packs(
             fitting.append(tokens)
     for pack in open_:
         yield Pack(tuple(pack), shards)
-
-
-# --- what a search tries ----------------------------------------------------------------------------------------
-
-
-def ways_to_deal(job: Job) -> Iterator[str]:
-    """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
-    if job.unequal and job.plan.dp > 1:
-        yield from (each.name for each in DEALS.values() if each != WORK and (not each.like or job.plan.pp > 1))
-
-
-SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))
-SOUGHT.register(Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"]))
-SOUGHT.register(
-    Sought("deal", of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True)
-)
-SOUGHT.register(Sought("padded", why_not="is more work", of=of_lengths))
-SOUGHT.register(
-    Sought(OFFLOAD_FROM, of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"])
-)

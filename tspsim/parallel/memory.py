@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..model import Block
@@ -22,28 +21,8 @@ from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk, spread_over
 from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
-
-
-@dataclass(frozen=True)
-class Residency:
-    """What a scheme keeps, as far as memory cares.
-
-    Attributes
-    ----------
-    weight_shards
-        Ranks one copy of the weights is spread over.
-    compute_shards
-        t: ranks that heads and FFN columns of a rank's tokens are spread over.
-    buffers
-        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
-    logit_shards
-        Parts of the vocabulary, one of which has its logits here at a time.
-    """
-
-    weight_shards: Callable[[Job], int]
-    compute_shards: Callable[[Job], int]
-    buffers: Callable[[Job], Iterable[Buffer]]
-    logit_shards: Callable[[Job], int] = lambda job: 1
+from .residency import Residency
+from .scheme import scheme_of
 
 
 class KeptActivations(NamedTuple):
@@ -73,7 +52,7 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
 
 def peak_bytes(job: Job) -> float:
     """Bytes of the fullest rank."""
-    return sum(peak_memory(job, job.scheme.residency).values())
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
 
 
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
@@ -104,7 +83,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
 
 def arriving_bytes(job: Job) -> float:
     """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
-    shards = job.scheme.residency.weight_shards(job)
+    shards = scheme_of(job.plan).residency.weight_shards(job)
     share = data.OwnedParameters(job, shards)
 
     def size(block: Block) -> float:

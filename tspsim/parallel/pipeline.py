@@ -19,7 +19,6 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .sought import SOUGHT, Sought, of_lengths, serves, trains
 
 
 @dataclass(frozen=True)
@@ -302,27 +301,3 @@ def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]
             kept[task.chunk] -= 1
             size -= sizes[task.chunk]
     return peak
-
-
-# --- what a search tries of them --------------------------------------------------------------------------------
-
-SOUGHT.register(Sought("micro_batch", of=lambda model, work: not of_lengths(model, work) and not serves(model, work)))
-SOUGHT.register(
-    Sought(
-        "schedule",
-        of=trains,
-        used=lambda job: job.plan.pp > 1,
-        values=lambda model, work: [
-            each.name
-            for each in ORDERS.values()
-            if each.searched and (model.experts is not None or not each.for_experts)
-        ],
-        left=lambda model, work: {
-            each.name: each.why_not or NO_EXPERTS
-            for each in ORDERS.values()
-            if each.why_not or (each.for_experts and model.experts is None)
-        },
-    )
-)
-SOUGHT.register(Sought("vpp", of=lambda model, work: not serves(model, work)))
-SOUGHT.register(Sought("stage_layers", why_not="layers are spread as evenly as can be"))

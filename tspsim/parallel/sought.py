@@ -10,21 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..base.registry import Registry
 from ..model import Architecture
-
-if TYPE_CHECKING:
-    from .job import Job
-    from .work import Work
-
-#: Reasons that several keys share.
-ANOTHER_QUESTION = "another question"
-ANOTHER_MODEL = "another model"
-CHANGES_NUMBERS = "changes what is computed"
-OF_THE_MACHINE = "a property of the machine"
-AS_STATED = "searches of serving steps keep it as stated"
+from .job import Job
+from .reasons import AS_STATED, OF_THE_MACHINE
+from .work import Work
 
 
 @dataclass(frozen=True)

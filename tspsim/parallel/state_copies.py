@@ -12,6 +12,7 @@ from .data import OwnedParameters
 from .job import Job
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
+from .scheme import scheme_of
 
 
 def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:
@@ -41,7 +42,7 @@ def file_s(job: Job) -> float:
 
 def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
     """What a rank of each of some stages writes."""
-    share = OwnedParameters(job, job.scheme.residency.weight_shards(job))
+    share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
     return [rank_bytes(job, share, stage) for stage in stages]
 
 

@@ -21,7 +21,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from . import expert, expert_fused, expert_serving, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
-from .choice import Choice, Option
+from .choice import Choice
 from .context import method_of
 from .context.method import refused
 from .decode import draft_pool, expert_pool, host_attention, host_caches
@@ -30,13 +30,13 @@ from .fused import TRANSPORT, Cut, copied
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
-from .memory import Residency
+from .option import Option
 from .pipeline import Refusal
 from .plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
-from .registries import SCHEMES
+from .residency import Residency
 from .residual import RESIDUALS, STANDARD, residual_of
-from .scheme import Received, Scheme, WholeTokens
+from .scheme import SCHEMES, Received, Scheme, WholeTokens, scheme_of
 from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
 from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
 
@@ -344,7 +344,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
         chunks = job.chunks(0)
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
     if draft_pool.size(job.plan) and job.drafter is not None:
-        chunks, shards = job.chunks(0), job.scheme.residency.weight_shards(job)
+        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
         kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
         whole, more = served.whole_model(job.drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
         drafted = served.weight_bytes(job.drafter, shards, whole) + more * served.cache_bytes(job.drafter, whole)

@@ -12,13 +12,14 @@ from ..base.units import PositiveCount
 from ..model.layer import LayerShard
 from ..steps import STEPS, Step
 from .builder import ProgramBuilder
-from .choice import Option
+from .context.method import CONTEXT_METHODS
 from .decode import ContextShare, draft_pool, expert_pool, host_attention, host_caches, index_exchange
+from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import index_exchange_of
 from .job import Job
+from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import CONTEXT_METHODS, DECODE_EXCHANGES
 from .sampling import sampled_head
 from .tensor_rows import embed
 

@@ -20,16 +20,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from ..model import Block
 from . import weight_peers
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
 from .sought import SOUGHT, Sought, serves, trains
-
-if TYPE_CHECKING:
-    from .job import Job
 
 #: Layers that a rank has room for: one whose weights are used, and one whose weights come.
 BUFFERS = 2

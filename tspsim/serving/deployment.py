@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import InputError, UnknownNameError, describe
 from ..base.memo import once
 from ..base.units import compact
-from ..parallel import Job, Plan, capacity, scheme_axes, served
+from ..parallel import Job, Plan, capacity, scheme_axes, scheme_of, served
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
 from ..scenario.tiers import Tiers
@@ -212,7 +212,7 @@ class Deployment:
         ranks = configured_.cluster.gpus // plan.dp
         context = engine.context_bytes.value or configured_.work.runtime_reserve_bytes
         parts = {
-            "weights": served.weight_bytes(job, job.scheme.residency.weight_shards(job), stages[fullest]),
+            "weights": served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), stages[fullest]),
             "activations": capacity.activation_bytes(job, visible, stages[fullest]),
             "graphs": engine.graph_bytes.value,
             "context": context + engine.peer_bytes.value * (ranks - 1),

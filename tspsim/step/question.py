@@ -37,6 +37,7 @@ from ..parallel import (
     scheme_of,
     switches_of,
 )
+from ..parallel.checks import check
 from ..scenario import ClusterInline, Faults, Scenario
 from ..scenario import PlanSpec as PlanKeys
 from ..scenario.cluster import Island, MeasuredBandwidths
@@ -219,7 +220,7 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     )
     for plan, entry in zip(plans, scenario.plans, strict=True):
         if entry.pools is None and scenario.loop is None:  # how much a loop's steps are is known by its parts
-            question.job(plan).check()
+            check(question.job(plan))
     return question
 
 

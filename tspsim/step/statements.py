@@ -190,7 +190,7 @@ def acceptance_in_words(drafts: SpeculationSpec) -> str:
 
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
-    notes = [*job.scheme.notes(job), *(cache_notes(job) if job.step.serves else ())]
+    notes = [*scheme_of(job.plan).notes(job), *(cache_notes(job) if job.step.serves else ())]
     if job.head_shards > job.model.kv_heads and not job.step.serves:
         times = job.head_shards // job.model.kv_heads
         notes.append(
@@ -268,7 +268,7 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for each in write_program(job.scheme, job, last | {"pp": stage}).unrolled():
+        for each in write_program(scheme_of(job.plan), job, last | {"pp": stage}).unrolled():
             if isinstance(each.instruction, Compute):
                 yield from (what for what in each.instruction.operators if isinstance(what, FusedMoE))
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ...base.registry import Registry
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
-from ..choice import Choice, Option
+from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
@@ -100,7 +101,7 @@ class ContextMethod:
             raise ValueError(f"exchange '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
 
 
-CONTEXT_METHODS.of = ContextMethod
+CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods", ContextMethod)
 
 
 #: What goes without FlashAttention.

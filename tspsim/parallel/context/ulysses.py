@@ -10,10 +10,9 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
 from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of, visible_segments
-from .method import ContextMethod
+from .method import CONTEXT_METHODS, ContextMethod
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ..choice import Option
 from ..draft import DRAFTS
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import DRAFT_REPLICAS
 from ..sought import SOUGHT, Sought

@@ -27,11 +27,11 @@ from ...base.units import PositiveCount
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ..choice import Option
 from ..expert import Shared
 from ..expert_rows import load_of, routed_shard, touched_experts
 from ..interleave import EXCHANGE
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import EXPERT_POOL, POOL_NODE
 from ..sought import SOUGHT, Sought, decodes, with_experts

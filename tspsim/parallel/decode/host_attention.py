@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
+from ..context_share import ContextShare
 from ..pipeline import Refusal
 from ..residual import STANDARD, residual_of
 from ..sought import SOUGHT, Sought
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, serve_layer, share_of, sum_rows
-from .share import ContextShare
 
 if TYPE_CHECKING:
     from ..builder import ProgramBuilder

@@ -17,12 +17,12 @@ from ...model.serving import ServingLayer
 from ...operators import Gemm, MemoryBound, Operator, Role
 from .. import expert, expert_serving
 from ..builder import ProgramBuilder
+from ..context_share import ContextShare, in_heads
 from ..job import Job
 from ..residual import residual_of
 from . import expert_pool, host_caches
 from .exchange import FP32, Partial, exchange_of
 from .index_exchange import index_exchange_of
-from .share import ContextShare, in_heads
 
 #: Of a token's mean squares of Q and of K over all heads, in fp32.
 SQUARES_BYTES = 8
