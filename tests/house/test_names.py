@@ -78,3 +78,13 @@ def test_what_an_object_found_is_written_in_one_place() -> None:
         str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if written.search(path.read_text("utf-8"))
     }
     assert found == {"base/memo.py"}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """A name that two classes have makes its reader look up which one is meant."""
+    defined: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
