@@ -104,8 +104,8 @@ class Architecture(Dimensions):
     @once
     def blocks(self) -> tuple[Block, ...]:
         """What every layer is made of, in order; layers that are alike have the same object."""
-        known: dict[Block, Block] = {}
-        return tuple(known.setdefault(block, block) for block in map(self.block, range(self.layers)))
+        blocks: dict[Block, Block] = {}
+        return tuple(blocks.setdefault(block, block) for block in map(self.block, range(self.layers)))
 
     @once
     def distinct(self) -> tuple[Block, ...]:
@@ -247,10 +247,10 @@ class Architecture(Dimensions):
         """
         kept = self.checkpoint if formats is None else formats
         blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]
-        each = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
+        sizes = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
         joins = self.multi_token * self.join_parameters if multi_token else 0
         outside = kept.bytes_of(self.outside_parameters) + kept.bytes_of({WeightClass.ATTENTION: joins})
-        return sum(each[block] for block in blocks) + outside
+        return sum(sizes[block] for block in blocks) + outside
 
     @property
     def join_parameters(self) -> int:
@@ -322,8 +322,8 @@ class Architecture(Dimensions):
             A layer's kind keeps no cache in this type.
         """
         types = cache_type or self.checkpoint.cache, state_type or self.checkpoint.state
-        each = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
-        return tuple(each[block] for block in self.blocks)
+        uses = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
+        return tuple(uses[block] for block in self.blocks)
 
     def cache_bytes(self, context: int, cache_type: str | None = None, state_type: str | None = None) -> float:
         """Bytes of one sequence of ``context`` tokens, all layers, before any sharding: what grows, windows, states."""

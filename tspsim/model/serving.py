@@ -53,8 +53,8 @@ class ServingLayer(ServingShard, LayerShard):
         kind = self.attention_kind
         if not self.own_operators:
             return super().projecting(tokens)
-        found = kind.project(self, ((tokens, 0, 1),))
-        return tuple(operator for operator in found if not isinstance(operator, ShortConvolution))
+        operators = kind.project(self, ((tokens, 0, 1),))
+        return tuple(operator for operator in operators if not isinstance(operator, ShortConvolution))
 
     def leaving(self, tokens: int) -> tuple[Operator, ...]:
         kind = self.attention_kind

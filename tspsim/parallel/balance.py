@@ -107,7 +107,7 @@ class ExpertBalance:
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Of all options, as stated or their defaults."""
-        return {each.name: stated.get(each.name, each.default) for each in self.options}
+        return {option.name: stated.get(option.name, option.default) for option in self.options}
 
 
 @dataclass(frozen=True)
@@ -141,13 +141,15 @@ def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int,
     """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
     balance = balance if ranks > 1 else BUSIEST
     visits = Visits(shares_of(routing, experts), ranks, assignments)
-    found = BALANCES.get(balance.policy).balance(visits, **balance.options)
-    told = f"expert balance '{balance.policy}'"
-    if not isinstance(found, Balanced) or len(found.loads) != ranks or min(found.loads) < 0.0:
-        raise TspsimError(f"{told} has to give a Balanced with a load of each of {ranks} ranks")
-    if sum(found.loads) < sum(visits.loads) * (1.0 - 1e-9):
-        raise TspsimError(f"{told} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(found.loads):g}")
-    return found
+    result = BALANCES.get(balance.policy).balance(visits, **balance.options)
+    policy = f"expert balance '{balance.policy}'"
+    if not isinstance(result, Balanced) or len(result.loads) != ranks or min(result.loads) < 0.0:
+        raise TspsimError(f"{policy} has to give a Balanced with a load of each of {ranks} ranks")
+    if sum(result.loads) < sum(visits.loads) * (1.0 - 1e-9):
+        raise TspsimError(
+            f"{policy} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(result.loads):g}"
+        )
+    return result
 
 
 def shares_of(routing: ExpertRouting, experts: int) -> tuple[float, ...]:

@@ -131,7 +131,7 @@ class Capacity:
             return None
         short = max(self.stages, key=lambda stage: self._needed(stage, wanted) - stage.budget.size_bytes)
         needed, room = self._needed(short, wanted), short.budget.size_bytes
-        count, longest = sum(each for _, each in wanted), max(tokens for tokens, _ in wanted)
+        count, longest = sum(sequences for _, sequences in wanted), max(tokens for tokens, _ in wanted)
         fitting, shorter = self.whole_sessions(longest), self.longest_context(count)
         offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
         offers += [f"{count} of {shorter}"] if shorter else []
@@ -153,8 +153,8 @@ class Capacity:
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
-        each = self._sequence_bytes(stage, context)
-        return self.share.sequences * size_bytes / each if each else float("inf")
+        sequence_bytes = self._sequence_bytes(stage, context)
+        return self.share.sequences * size_bytes / sequence_bytes if sequence_bytes else float("inf")
 
     def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
         whole = self.block_tokens * self.share.ranks
@@ -232,7 +232,7 @@ def answer(capacity: Capacity, context: int, streams: Streams) -> dict[str, Any]
     """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with the caches of
     their streams each."""
     caches = streams.read(context) / context if streams.branches else streams.caches
-    low, high = (each / caches for each in capacity.sessions_range(context))
+    low, high = (caches_of / caches for caches_of in capacity.sessions_range(context))
     budget = capacity.budget
     return {
         "cache_bytes": budget.size_bytes,

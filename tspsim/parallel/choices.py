@@ -31,7 +31,7 @@ def switches_of(plan: Plan) -> tuple[str, ...]:
 def with_defaults(plan: Plan) -> Plan:
     """The plan with the options that its scheme and its context method bring, at their defaults where it has none."""
     brought = (*scheme_of(plan).options, *CONTEXT_METHODS.get(plan.exchange).options)
-    values = {each.name: each.default for each in brought if each.default is not None} | dict(plan.options)
+    values = {option.name: option.default for option in brought if option.default is not None} | dict(plan.options)
     return replace(plan, options=values) if len(values) > len(plan.options) else plan
 
 
@@ -40,7 +40,7 @@ def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
 
     ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search looks at.
     """
-    found: list[Plan] = []
+    seen: list[Plan] = []
     for choice in choices_of(job.plan):
         still_open = tuple(name for name in choice.switches if name in job.plan.open)
         if not still_open:
@@ -49,8 +49,8 @@ def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
             if few and not choice.searched(values):
                 continue
             plan = replace(job.plan, open=(), chosen=still_open).with_values(values)
-            if plan not in found:
-                found.append(plan)
+            if plan not in seen:
+                seen.append(plan)
                 yield plan
 
 

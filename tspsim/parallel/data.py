@@ -157,8 +157,8 @@ def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
     """Parts that the same ranks hold become one; the order of first appearance stays."""
     sums: dict[tuple[str, int], ParameterGroup] = {}
     for held in parts:
-        known = sums.get((held.axis, held.copies))
-        total = held.parameters if known is None else known.parameters + held.parameters
+        summed = sums.get((held.axis, held.copies))
+        total = held.parameters if summed is None else summed.parameters + held.parameters
         sums[held.axis, held.copies] = held._replace(parameters=total)
     return tuple(sums.values())
 
@@ -254,9 +254,9 @@ def refresh(
     """With levels apart, weights as the step before updated them; returns what their gather waits for."""
     last = list(after)
     if task.kind == FORWARD and task.micro_batch == 0:
-        for each in held:
-            if each.weights and each.parameters:
-                last = shard_levels.refresh(builder, each, each.parameters * job.work.optimizer.weights, name, last)
+        for group in held:
+            if group.weights and group.parameters:
+                last = shard_levels.refresh(builder, group, group.parameters * job.work.optimizer.weights, name, last)
     return last
 
 
@@ -350,14 +350,14 @@ def sum_beside(
 ) -> None:
     """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next; with levels
     apart ``across`` the groups as well, or not yet."""
-    summed = [each for each in held if each.copies > 1 and each.parameters]
+    summed = [group for group in held if group.copies > 1 and group.parameters]
     if not summed:
         return
     builder.part = "gradients"
-    divided_by_ranks = sum(each.parameters for each in summed if each.shards > 1)
+    divided_by_ranks = sum(group.parameters for group in summed if group.shards > 1)
     copied = copies("copy gradients in", divided_by_ranks * job.work.stack.reduced_copy_bytes)
     ready = [builder.compute(f"{what} ready", *copied), *exchanged]
-    last = [sum_gradients(builder, job, each, f"sum {what}", ready, across=across) for each in summed]
+    last = [sum_gradients(builder, job, group, f"sum {what}", ready, across=across) for group in summed]
     if not job.work.stack.overlap_gradients:
         builder.compute(f"{what} summed", after=last)
 

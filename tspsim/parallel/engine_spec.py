@@ -34,8 +34,8 @@ Part = Literal["weights", "activations", "graphs", "context"]
 #: Operators by the name of their class.
 FAMILIES = frozenset(
     name
-    for name, each in vars(operators).items()
-    if isinstance(each, type) and issubclass(each, operators.Operator) and name in operators.__all__
+    for name, thing in vars(operators).items()
+    if isinstance(thing, type) and issubclass(thing, operators.Operator) and name in operators.__all__
 )
 #: A size, or from where on every so many.
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
@@ -159,10 +159,10 @@ class PaceSpec(Expected[Factor]):
     @field_validator("kernels")
     @classmethod
     def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
-        known = {*operators.DTYPES, *FAMILIES, ROUTED}
-        if wrong := sorted({word for each in kernels for word in each.split()} - known):
+        allowed = {*operators.DTYPES, *FAMILIES, ROUTED}
+        if wrong := sorted({word for kernel in kernels for word in kernel.split()} - allowed):
             raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
-                                      {"wrong": wrong[0], "known": ", ".join(sorted(known))})  # fmt: skip
+                                      {"wrong": wrong[0], "known": ", ".join(sorted(allowed))})  # fmt: skip
         return kernels
 
     def facts(self) -> Pace:
@@ -294,11 +294,11 @@ class EngineSpec(StackSection):
             entry = getattr(self, key)
             what = f"stack {stack}: {key.replace('_', ' ')}"
             if isinstance(entry, dict):
-                for name, each in entry.items():
-                    yield Provenance(f"{what} on {name}", _text(key, each), each.source, _basis(each))
+                for name, part in entry.items():
+                    yield Provenance(f"{what} on {name}", _text(key, part), part.source, _basis(part))
             elif isinstance(entry, tuple):
-                for each in entry:
-                    yield each.provenance(what)
+                for part in entry:
+                    yield part.provenance(what)
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
@@ -355,7 +355,7 @@ def _text(key: str, entry: Stated[Any]) -> str:
     def plain(value: Any) -> str:
         if isinstance(value, tuple):
             texts = (
-                each if isinstance(each, str) else f"{each.tokens} tokens, {each.sequences} sequences" for each in value
+                part if isinstance(part, str) else f"{part.tokens} tokens, {part.sequences} sequences" for part in value
             )
             return "; ".join(texts)
         if isinstance(value, float) and key not in _BARE:

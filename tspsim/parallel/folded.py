@@ -116,8 +116,8 @@ def gathered_context(job: Job) -> float:
     if chooses(group):  # all heads share latents and keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
-    one = max(context_bytes(job, each) for each in every)
-    latents = max(latent_bytes(job, each) for each in every)
+    one = max(context_bytes(job, member) for member in every)
+    latents = max(latent_bytes(job, member) for member in every)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
     return latents + one * (1 if job.plan.overlap is False else min(2, groups))
@@ -192,7 +192,7 @@ def check(job: Job) -> Refusal:
         return "overlap_by", "blocks merge parts of attention, and the stack writes scores out; use heads"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
-        decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)
+        decoding = ", ".join(step.name for step in STEPS.values() if step.serves and not step.shards_tokens)
         return own[0], f"is of steps that decode: {decoding}"
     if not splits(job):
         refused = form_of(plan).check(job)

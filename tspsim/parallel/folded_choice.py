@@ -30,7 +30,7 @@ def options(job: Job, mesh: bool) -> Iterator[Values]:
     arrivals: list[Values] = [ring] if degree <= LONGEST_RING and "mlp_pieces" in plan.open else []
     arrivals += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in _open(plan, "mlp_pieces", PIECES)]
     if "weight_transport" not in plan.open:
-        arrivals = [each for each in arrivals if each["weight_transport"] == plan.weight_transport] or [{}]
+        arrivals = [arrival for arrival in arrivals if arrival["weight_transport"] == plan.weight_transport] or [{}]
     divisors = [count for count in range(1, degree + 1) if degree % count == 0]
     for overlap_by in _open(plan, "overlap_by", ("heads", "blocks") if plan.overlap is not False else ("heads",)):
         few = overlap_by == "blocks" and "overlap_by" in plan.open

@@ -126,7 +126,7 @@ def check_sequences(job: Job) -> Refusal:
     """Whole sequences are dealt to ranks: no prompts, no ranks without one."""
     load, form = job.work.load, form_of(job.plan)
     if load.prompts:
-        can = ", ".join(each.name for each in DECODE_FORMS.values() if each.share(job.plan).ranks > 1)
+        can = ", ".join(form.name for form in DECODE_FORMS.values() if form.share(job.plan).ranks > 1)
         return "decode_form", f"{form.name} is of steps that decode alone; with prompts use {can}"
     if job.plan.hiding.halves:
         return "expert_overlap", f"{job.plan.expert_overlap} cuts batches that {form.name} deals to ranks; use none"

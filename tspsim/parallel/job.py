@@ -244,7 +244,7 @@ class Job:
         """The micro-batch of them that is meant."""
         if self.pack is not None:
             return self.pack
-        packs = self.packs if self.replica is not None else [pack for each in self.dealt.packs for pack in each]
+        packs = self.packs if self.replica is not None else [pack for replica in self.dealt.packs for pack in replica]
         return max(packs, key=lambda pack: sum(pack.tokens) / pack.ranks)
 
     def taking(self, pack: Pack) -> Job:
@@ -262,7 +262,7 @@ class Job:
 
     def every_pack(self) -> Iterator[Job]:
         """The job in every micro-batch of any replica, those that are alike once."""
-        packs = (pack for each in self.dealt.packs for pack in each)
+        packs = (pack for replica in self.dealt.packs for pack in replica)
         for tokens, ranks in dict.fromkeys((pack.tokens, pack.ranks) for pack in packs):
             yield self.taking(Pack(tokens, ranks))
 
@@ -491,8 +491,8 @@ class Job:
             return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
         tokens = -(-self.tokens // plan.tp) if self.step.serves else self.tokens  # ranks of tp take a part each
         assignments, owners = float(tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
-        found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
-        return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
+        loads = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
+        return loads.of_slices(plan.expert_owners) if plan.expert_owners > 1 else loads
 
     @once
     def scheme(self) -> SchemeFacts:

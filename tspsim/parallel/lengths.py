@@ -120,12 +120,12 @@ class Dealt(NamedTuple):
     @property
     def ranks_of_sequences(self) -> Mapping[int, int]:
         """How many ranks share a sequence → how many such sequences there are."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for packs in self.packs:
             for pack in packs:
                 if not pack.position:
-                    found[pack.ranks] = found.get(pack.ranks, 0) + len(pack.tokens)
-        return dict(sorted(found.items()))
+                    counts[pack.ranks] = counts.get(pack.ranks, 0) + len(pack.tokens)
+        return dict(sorted(counts.items()))
 
     @property
     def padded(self) -> int:
@@ -214,7 +214,7 @@ def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
         f"replica of up to {dealt.room:,} tokens a rank"
     )
     if dealt.padded > unequal.total:
-        alike = len({each for packs in dealt.packs for pack in packs for each in pack.tokens}) == 1
+        alike = len({tokens_of for packs in dealt.packs for pack in packs for tokens_of in pack.tokens}) == 1
         why = "to be as long as the longest pads" if alike else "shards of equal size pad"
         yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
     shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
@@ -239,7 +239,7 @@ def _placed(
     whole ones fill one group after the other up to the mean."""
     loads, taken = [0.0] * count, [list[int]() for _ in range(count)]
     mean, filling, at = sum(costs) / count, list(range(count)), 0
-    for index in sorted(order, key=lambda each: -sizes[each]):
+    for index in sorted(order, key=lambda number: -sizes[number]):
         size = sizes[index]
         first = min(range(0, count, size), key=lambda start: max(loads[start : start + size]))
         if like and size == 1:

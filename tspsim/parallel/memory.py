@@ -45,7 +45,7 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
     if job.unequal:  # what is in flight with the largest micro-batch counts as large
-        sizes = [stage_memory(each, residency, stage) for each in job.every_pack() for stage in stages]
+        sizes = [stage_memory(one, residency, stage) for one in job.every_pack() for stage in stages]
         return max(sizes, key=lambda parts: sum(parts.values()))
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 
@@ -133,7 +133,7 @@ def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
     if job.plan.recomputed is None:
         return list(residency.buffers(job))
     both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
-    return max(both, key=lambda buffers: sum(each.size_bytes for each in buffers))
+    return max(both, key=lambda buffers: sum(buffer.size_bytes for buffer in buffers))
 
 
 def fullest(job: Job) -> Job:
@@ -147,12 +147,12 @@ def fullest(job: Job) -> Job:
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
     """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
-    each = {
+    parts = {
         kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
         for kinds in chunks
         for kind in kinds
     }
-    sizes = [sum(each[kind] * count for kind, count in kinds.items()) for kinds in chunks]
+    sizes = [sum(parts[kind] * count for kind, count in kinds.items()) for kinds in chunks]
     layers: Counter[Hashable] = Counter()
     most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
     for kinds, micro_batches in zip(chunks, most, strict=True):

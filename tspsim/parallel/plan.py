@@ -343,6 +343,6 @@ class Plan:
         return self.together.get(axis, self.degree(axis))
 
 
-_FIELDS = tuple(each.name for each in fields(Plan))
+_FIELDS = tuple(one.name for one in fields(Plan))
 #: Fields that are keys of a scenario's plan, and are told with its answer.
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]

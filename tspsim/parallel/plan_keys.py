@@ -26,7 +26,11 @@ def uneven(model: Architecture, work: Work) -> bool:
 def policies(work: Work) -> list[ExpertBalance]:
     """Those that a step can follow."""
     step = work.step
-    return [each for each in BALANCES.values() if (each.trains or not step.trains) and (each.serves or not step.serves)]
+    return [
+        policy
+        for policy in BALANCES.values()
+        if (policy.trains or not step.trains) and (policy.serves or not step.serves)
+    ]
 
 
 def ways_to_balance(job: Job) -> Iterator[Balance]:
@@ -36,11 +40,11 @@ def ways_to_balance(job: Job) -> Iterator[Balance]:
     if not (uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None):
         return
     busiest = job.expert_loads.busiest_rank_load
-    for each in policies(job.work):
-        if not each.why_not and each.name != plan.expert_balance.policy:
-            other = replace(job, plan=replace(plan, expert_balance=Balance(each.name)))
+    for policy in policies(job.work):
+        if not policy.why_not and policy.name != plan.expert_balance.policy:
+            other = replace(job, plan=replace(plan, expert_balance=Balance(policy.name)))
             if other.expert_loads.busiest_rank_load < busiest:
-                yield Balance(each.name)
+                yield Balance(policy.name)
 
 
 SOUGHT.register(
@@ -63,8 +67,8 @@ def ways_to_dispatch(job: Job) -> Iterator[str]:
     """Every way that trains, where tokens travel; a serving step's are spread with its experts."""
     plan = job.plan
     if plan.ep > 1 and plan.expert_shards != 0 and not job.step.serves:
-        others = (each for each in DISPATCHES.values() if each != plan.dispatch)
-        yield from (each.name for each in others if each.trains and each.searched)
+        others = (other for other in DISPATCHES.values() if other != plan.dispatch)
+        yield from (other.name for other in others if other.trains and other.searched)
 
 
 def ways_to_hide(job: Job) -> Iterator[str]:
@@ -73,15 +77,15 @@ def ways_to_hide(job: Job) -> Iterator[str]:
     if experts is None or plan.ep == 1 or plan.expert_shards == 0:
         return
     several = job.training and job.micro_batches > 1
-    for each in OVERLAPS.values():
-        alone = not (each.micro_batches or each.halves)
-        fits = bool(experts.shared_width) if alone else (each.halves == job.step.serves and plan.expert_pieces == 1)
-        if each != plan.hiding and fits and each.shared_beside and (several or not each.micro_batches):
-            yield each.name
+    for overlap in OVERLAPS.values():
+        alone = not (overlap.micro_batches or overlap.halves)
+        fits = bool(experts.shared_width) if alone else (overlap.halves == job.step.serves and plan.expert_pieces == 1)
+        if overlap != plan.hiding and fits and overlap.shared_beside and (several or not overlap.micro_batches):
+            yield overlap.name
 
 
 def _dispatches(work: Work) -> list[ExpertDispatch]:
-    return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
+    return [dispatch for dispatch in DISPATCHES.values() if dispatch.trains or work.step.serves]
 
 
 def hides(job: Job) -> bool:
@@ -102,9 +106,9 @@ SOUGHT.register(
         used=hides,
         of=with_experts,
         values=lambda model, work: [
-            each.name
-            for each in OVERLAPS.values()
-            if not (each.halves and not work.step.serves) and not (each.micro_batches and not work.step.trains)
+            overlap.name
+            for overlap in OVERLAPS.values()
+            if not (overlap.halves and not work.step.serves) and not (overlap.micro_batches and not work.step.trains)
         ],
         ways=ways_to_hide,
     )
@@ -120,14 +124,14 @@ SOUGHT.register(
         of=trains,
         used=lambda job: job.plan.pp > 1,
         values=lambda model, work: [
-            each.name
-            for each in ORDERS.values()
-            if each.searched and (model.experts is not None or not each.for_experts)
+            order.name
+            for order in ORDERS.values()
+            if order.searched and (model.experts is not None or not order.for_experts)
         ],
         left=lambda model, work: {
-            each.name: each.why_not or NO_EXPERTS
-            for each in ORDERS.values()
-            if each.why_not or (each.for_experts and model.experts is None)
+            order.name: order.why_not or NO_EXPERTS
+            for order in ORDERS.values()
+            if order.why_not or (order.for_experts and model.experts is None)
         },
     )
 )

@@ -59,7 +59,7 @@ def _ways(job: Job) -> Iterator[Mapping[str, int]]:
     yield from spread
     if plan.tp > 1 and decoded(job.rows) and job.scheme.context(plan).ranks == 1:
         yield {CONTEXTS: plan.tp}
-        yield from ({**each, CONTEXTS: plan.tp} for each in spread)
+        yield from ({**degrees, CONTEXTS: plan.tp} for degrees in spread)
 
 
 def _others(plan: Plan) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:

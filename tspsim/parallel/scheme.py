@@ -157,7 +157,7 @@ class Scheme:
         """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""
         if not isinstance(self.axes, tuple) or self.token_axis not in self.axes:
             raise ValueError(f"scheme '{self.name}': axes is a tuple of names, and token_axis '{self.token_axis}' one")
-        keys = [each.name for each in self.options]
+        keys = [option.name for option in self.options]
         if taken := sorted({*self.axes, *keys} & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
             raise ValueError(f"scheme '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
 

@@ -127,12 +127,12 @@ class StackSpec(StackSection):
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
-        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
+        update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
-            found["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
+            update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
         host = ("kernel", "collective_per_rank", "spread")
-        found |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
-        return self.model_copy(update=found)
+        update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
         """Whether it runs such a step on a vendor's devices, as far as it says."""
@@ -208,7 +208,7 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 

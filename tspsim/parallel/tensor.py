@@ -47,10 +47,10 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
     attended = method_of(job.plan).forward(builder, job, layer, position, entering[-1][1])
     reduced, output = [], layer.leaving(cut.tokens)
-    for each in cut.slices:
-        projected = builder.compute("output projection", *output, after=[attended], slice_of=each)
+    for slice_of in cut.slices:
+        projected = builder.compute("output projection", *output, after=[attended], slice_of=slice_of)
         summed = reduce_rows(
-            builder, job, cut.tokens, projected, "sum attention", slice_of=each, sums=residual.sums_attention
+            builder, job, cut.tokens, projected, "sum attention", slice_of=slice_of, sums=residual.sums_attention
         )
         reduced.append([summed])
     builder.part = "mlp"
@@ -66,10 +66,10 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     else:
         leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
         products = column_products(builder, job, layer, cut, waits, "MLP")
-        for each, (entered, multiplied) in zip(cut.slices, products, strict=True):
+        for slice_of, (entered, multiplied) in zip(cut.slices, products, strict=True):
             first.append(entered)
             leaving.append(
-                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=each, sums=residual.sums_mlp)
+                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=slice_of, sums=residual.sums_mlp)
             )
     if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):

@@ -20,7 +20,7 @@ def check_unequal(job: Job) -> None:
             raise plan.refusal(key, "is of sequences of unequal length; state workload.lengths, or leave it out")
         return
     if not job.scheme.unequal:
-        can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
+        can = " or ".join(axis for other in SCHEMES.values() if other.unequal for axis in other.axes)
         raise plan.refusal(job.scheme.axes[0], f"takes sequences of one length alone; use {can}")
     if plan.ep > 1:
         raise plan.refusal("ep", f"{plan.ep} is not built beside workload.lengths; leave it out")
@@ -36,8 +36,8 @@ def check_unequal(job: Job) -> None:
     if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
         raise plan.refusal("sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two")
     if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
-        told = f"{plan.zero} exchanges weights or gradients every micro-batch"
-        raise plan.refusal("zero", f"{told}, of which replicas have unequal numbers; use 0 or 1")
+        problem = f"{plan.zero} exchanges weights or gradients every micro-batch"
+        raise plan.refusal("zero", f"{problem}, of which replicas have unequal numbers; use 0 or 1")
 
 
 # --- what a search tries of them --------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ def check_unequal(job: Job) -> None:
 def ways_to_deal(job: Job) -> Iterator[str]:
     """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
     if job.unequal and job.plan.dp > 1:
-        yield from (each.name for each in DEALS.values() if each != WORK and (not each.like or job.plan.pp > 1))
+        yield from (deal.name for deal in DEALS.values() if deal != WORK and (not deal.like or job.plan.pp > 1))
 
 
 SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))

@@ -34,11 +34,11 @@ BUFFERS = 2
 
 def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
     """Layers of some chunks whose weights lie in the host's memory, by kind."""
-    found: Counter[Block] = Counter()
+    gone_of: Counter[Block] = Counter()
     for chunk in chunks:
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
-        found.update(block for block, gone in zip(blocks, places(job, chunk), strict=True) if gone)
-    return found
+        gone_of.update(block for block, gone in zip(blocks, places(job, chunk), strict=True) if gone)
+    return gone_of
 
 
 def places(job: Job, chunk: Chunk) -> tuple[bool, ...]:

@@ -251,11 +251,11 @@ class AttentionKind(ABC):
 
     def element_bytes(self, cache_type: str) -> float:
         """Bytes of a cached element; raises InputError for a type that this kind has no cache in."""
-        known = self.cache_types
-        if cache_type not in known:
-            allowed = ", ".join(sorted(known))
+        types = self.cache_types
+        if cache_type not in types:
+            allowed = ", ".join(sorted(types))
             raise InputError(f"attention of kind '{self.name}' keeps no cache in '{cache_type}'; it can: {allowed}")
-        return known[cache_type]
+        return types[cache_type]
 
     def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them

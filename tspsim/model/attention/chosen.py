@@ -176,13 +176,13 @@ def index_entry(layer: ServingShard, tokens: int, entering: int, key_columns: in
     indexing = indexing_of(layer.model)
     queries = indexing.heads * indexing.head_dim
     columns = (key_columns or indexing.head_dim) + indexing.heads
-    made: tuple[Gemm, ...] = (
+    products: tuple[Gemm, ...] = (
         product(layer, tokens, queries, entering, "indexer's queries", Role.LATENT_DOWN),
         product(layer, tokens, columns, layer.model.hidden, "indexer's key and weights", Role.LATENT_DOWN),
     )
     read = (queries + columns) * layer.activation_bytes
     size = tokens * (read + queries + key_bytes(indexing) + 4.0 * indexing.heads)
-    return *made, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
+    return *products, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
 
 
 CHOSEN = ATTENTION_KINDS.register(Chosen())

@@ -37,8 +37,8 @@ class Linear(AttentionKind):
         return self.full.cache_types
 
     def describe(self, model: Dimensions) -> dict[str, Any]:
-        known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
-        return {name: value for name, value in known.items() if name in self.section.model_fields}
+        values = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
+        return {name: value for name, value in values.items() if name in self.section.model_fields}
 
     def block(self, model: Dimensions, layer: int) -> Block:
         if linear_of(model).full(layer, model.layers):

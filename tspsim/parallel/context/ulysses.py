@@ -32,8 +32,8 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     )
     segments = visible_segments(job, 1, 0)
     kernel = layer.attention(segments, causal=work.causal, buckets=plan.sp)
-    made = expand(job, replace(layer, shards=layer.shards * plan.sp))
-    attended = builder.compute("attention", *made, kernel, after=[inside])
+    expanded = expand(job, replace(layer, shards=layer.shards * plan.sp))
+    attended = builder.compute("attention", *expanded, kernel, after=[inside])
     return builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
     )

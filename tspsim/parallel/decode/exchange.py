@@ -196,13 +196,13 @@ def exchange_of(job: Job) -> DecodeExchange:
 
 def partials(job: Job, rows: Rows) -> list[Partial]:
     """Of decoding rows in each kind of layer whose contexts are shared."""
-    share, found = job.scheme.context(job.plan), []
+    share, attended = job.scheme.context(job.plan), []
     for block in dict.fromkeys(job.model.blocks):
         layer = job.layer(share.projected, block)
         assert isinstance(layer, ServingLayer)
         if rows and share.ranks > 1 and layer.attention_kind.divides_context:
-            found.append(Partial(share, layer, rows, index_exchange_of(job.plan)))
-    return found
+            attended.append(Partial(share, layer, rows, index_exchange_of(job.plan)))
+    return attended
 
 
 def shares_contexts(job: Job) -> bool:

@@ -117,7 +117,7 @@ def notes(job: Job) -> Iterator[str]:
     count = sum(sequences for _, _, sequences in away)
     ranks = job.plan.tp
     layers = [job.layer(ranks, block) for block in job.model.blocks]
-    size = sum(cache_bytes(each, ranks, away) for each in layers if isinstance(each, ServingLayer))
+    size = sum(cache_bytes(layer, ranks, away) for layer in layers if isinstance(layer, ServingLayer))
     slowest = size / job.work.host_reads_bytes_per_s
     yield (
         f"caches of {count} sequences, {size / 1e9:,.3g} GB per GPU, are in the hosts' memory, whose processors attend "

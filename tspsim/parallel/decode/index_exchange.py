@@ -84,7 +84,9 @@ def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], 
     """What a search adds to keys of a plan whose ranks share contexts: every way that computes the same."""
     yield {}
     if KEY not in keys and any(model.attention_of(block).chooses for block in model.distinct) and shares():
-        others = (each.name for each in INDEX_EXCHANGES.values() if not each.why_not and each.name != USUAL)
+        others = (
+            exchange.name for exchange in INDEX_EXCHANGES.values() if not exchange.why_not and exchange.name != USUAL
+        )
         yield from ({KEY: name} for name in others)
 
 

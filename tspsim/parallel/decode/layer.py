@@ -68,7 +68,7 @@ def project(
     kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
     waiting: list[Operator] = [layer.norm(tokens)]
     entering = kind.enter(layer, rows)
-    first, ready, made = -1, list(before), 0
+    first, ready, width = -1, list(before), 0
     ranks = job.scheme.whole_ranks(job)
 
     def flush(name: str) -> None:
@@ -78,20 +78,20 @@ def project(
         waiting = []
 
     def gather() -> None:
-        nonlocal ready, made
+        nonlocal ready, width
         flush("norm, latents")
-        size = tokens * made * job.activation_bytes
-        ready, made = [builder.collective("all_gather", axis, size, "gather latents", after=ready)], 0
+        size = tokens * width * job.activation_bytes
+        ready, width = [builder.collective("all_gather", axis, size, "gather latents", after=ready)], 0
 
     for operator in entering:
         if job.scheme.folds and isinstance(operator, Gemm):
             waiting.append(replace(operator, n=ceil(operator.n / ranks)))
-            made += operator.n
+            width += operator.n
             continue
-        if made:
+        if width:
             gather()
         waiting.append(operator)
-    if made:
+    if width:
         gather()
     waiting += kind.project(replace(layer, shards=share.projected), rows)
     flush("norm, QKV")
