@@ -22,7 +22,7 @@ from ..base.errors import InputError
 from ..base.memo import once
 from ..base.units import duration, gib, percent
 from ..network import KINDS
-from ..parallel import Plan, scheme_of
+from ..parallel import Plan, rank_groups, scheme_of
 from ..parallel.reshard import WAYS, ReshardLayout
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
@@ -237,7 +237,7 @@ def weight_shards(question: Question) -> int:
 
 def expert_ranks(question: Question) -> int:
     """Ranks of a stage that share the routed experts of a question's only plan."""
-    return question.job(question.plans[0]).expert_ranks
+    return rank_groups.expert_ranks(question.job(question.plans[0]))
 
 
 def _stays(found: PlanResult) -> float:

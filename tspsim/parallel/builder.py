@@ -11,6 +11,7 @@ from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .job import Job
 from .lowering import lowering_of
+from .rank_groups import ranks_along
 from .serving_engine import Captured
 
 
@@ -409,7 +410,7 @@ class ProgramBuilder:
 
     def _ranks_along(self, axis: str) -> int:
         if axis not in self._ranks:
-            self._ranks[axis] = self._job.ranks_along(axis)
+            self._ranks[axis] = ranks_along(self._job, axis)
         return self._ranks[axis]
 
     def _put(self, instruction: Instruction) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from ..base.errors import InputError
 from ..base.memo import knowing, once
@@ -21,14 +20,11 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
-from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
 from .work import Work
-
-#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
-BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -102,26 +98,9 @@ class Job:
         return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in self.forwards)
 
     @property
-    def replica_axis(self) -> str:
-        """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
-        return "dp+sp" if self.plan.sp > 1 else "dp"
-
-    @property
     def copies(self) -> int:
         """Ranks on the replica axis."""
         return self.plan.dp * self.plan.sp
-
-    @property
-    def expert_ranks(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
-        both where ranks of ``tp`` serve.
-
-        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
-        whatever a step's form, also where each multiplies a part of their columns.
-        """
-        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
-            return self.plan.ep
-        return self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
@@ -133,47 +112,6 @@ class Job:
     def whole_ranks(self) -> int:
         """Ranks that have the same tokens in a serving step, and divide heads, columns and experts among them."""
         return self.scheme.whole_ranks(self)
-
-    @property
-    def expert_copies(self) -> int:
-        """Ranks of a pipeline stage that hold the same routed experts."""
-        plan = self.plan
-        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_ranks
-
-    @property
-    def expert_state_shards(self) -> int:
-        """Those of them among which state is divided: all, or those of one shard group."""
-        plan = self.plan
-        if plan.shard_group is None:
-            return self.expert_copies
-        experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
-        inner = [axis for axis in plan.expert_axes if axis not in shards]
-        here = prod(plan.degree(axis) // experts[axis] for axis in inner) if plan.ep > 1 else self.own_copies
-        return here * prod(max(1, shards[axis] // experts.get(axis, 1)) for axis in shards)
-
-    @property
-    def own_copies(self) -> int:
-        """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
-        whose experts are split by columns."""
-        return 1 if self.scheme.usual else prod(self.plan.degree(axis) for axis in self.scheme.axes)
-
-    def ranks_along(self, axis: str) -> int:
-        """Ranks of a group along an axis, or along several joined by ``+``."""
-        group = self.plan.shard_group or self.plan.secondary_shard
-        sizes = {"edp": self.expert_copies, "shard": group or self.copies}
-        sizes["replicate"] = self.copies // sizes["shard"]
-        sizes["expert shard"] = self.expert_state_shards
-        sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
-        sizes[WEIGHT_LEVELS] = sizes["shard"] // sizes.get(WEIGHT_SHARD, 1)
-        sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
-        return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
-
-    @property
-    def expert_axis(self) -> str:
-        """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
-        if self.plan.ep > 1:
-            return "edp"
-        return self.replica_axis if self.scheme.usual else "+".join(("dp", *self.scheme.axes))
 
     @property
     def multi_token(self) -> int:
@@ -391,23 +329,6 @@ class Job:
     def of_rows(self, rows: tuple[tuple[int, int, int], ...]) -> Job:
         """The job in some rows of its pass."""
         return knowing(replace(self), passes=self.passes, batch=replace(self.batch, rows=rows))
-
-    def one_forward(self) -> Job:
-        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
-        other."""
-        if self.unequal and self.plan.pp > 1:  # dealt as they are: stages stay, with as many layers each
-            return self._in_few_layers()
-        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
-        gone = -(-BLOCKS * self.plan.offload_weights // max(self.chunk_sizes))
-        alone = replace(alone, offload_weights=gone) if gone else alone
-        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
-
-    def _in_few_layers(self) -> Job:
-        """The forward of a few layers on every stage."""
-        plan = replace(self.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
-        options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
-        plan = replace(plan, offload_weights=0, options=options)
-        return Job(self.model.steady(BLOCKS * plan.pp), plan, self.work.one_forward(self.sequences))
 
     @property
     def token_shards(self) -> int:

@@ -23,6 +23,7 @@ from ..parallel import (
 )
 from ..parallel.decode.index_exchange import index_exchange_of
 from ..parallel.memory import arriving_bytes
+from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
 from ..parallel.sought import SOUGHT
 from ..program import Compute
@@ -208,7 +209,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         if dropped > 0.0:
             found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
             notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
-        if job.expert_ranks == 1:
+        if expert_ranks(job) == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     if job.plan.offload_weights:
         notes.append(arriving_note(job))

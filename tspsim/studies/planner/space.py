@@ -39,6 +39,7 @@ from ...parallel.choices import legal as is_legal
 from ...parallel.choices import schedules_of, with_defaults
 from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
+from ...parallel.rank_groups import replica_axis
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
 from ...program.mesh import Mesh
@@ -383,6 +384,6 @@ class Space:
         job = layout.job
         if job.copies == 1 or self.cluster.nodes == 1:
             return ()
-        line = layout.mesh.groups(job.replica_axis)[0] // self.cluster.gpus_per_node
+        line = layout.mesh.groups(replica_axis(job))[0] // self.cluster.gpus_per_node
         near = int((line == line[0]).sum())
         return tuple(size for size in self.divisors if size < job.copies and size % near == 0 and size > 1)
