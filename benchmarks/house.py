@@ -1,7 +1,8 @@
 """How large the house is, in the figures that a newcomer pays for: ``python benchmarks/house.py [--json FILE]``.
 
 Read from the source: lines, classes, class names that stand for two or more things, ways of remembering, circles of
-imports (those for types included). Read from a run: files and functions that one decode step of an 8B model enters.
+imports (those for types included), variables that are no nouns. Read from a run: files and functions that one decode
+step of an 8B model enters.
 Nothing here has a bar of its own; the table of two commits side by side says whether a change made the house smaller.
 """
 
@@ -103,6 +104,14 @@ def readers(trees: dict[str, ast.Module]) -> list[str]:
     return found
 
 
+def no_nouns(trees: dict[str, ast.Module]) -> int:
+    """Variables and parameters whose names say that somebody found or was told a thing, and not what it is."""
+    words = {"each", "found", "told", "known", "asked", "made"}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    stored = (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return sum(name in words for name in (*stored, *(node.arg for node in nodes if isinstance(node, ast.arg))))
+
+
 def decode_step() -> tuple[int, int]:
     """Files and functions of the package that one decode step of an 8B model enters, answered from nothing."""
     question: dict[str, Any] = {
@@ -141,6 +150,7 @@ def main() -> None:
         "lines": sum(len(p.read_text(encoding="utf-8").splitlines()) for p in PACKAGE.rglob("*.py")),
         "classes": sum(classes.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
+        "variables_that_are_no_nouns": no_nouns(trees),
         "functions": sum(isinstance(n, ast.FunctionDef) for tree in trees.values() for n in ast.walk(tree)),
         "modules_at_the_root": len(list(PACKAGE.glob("*.py"))),
         "ways_of_remembering": len(memos),
