@@ -32,12 +32,12 @@ REMEMBERS = (
 
 def modules() -> dict[str, ast.Module]:
     """All modules of the package, by their dotted name."""
-    found: dict[str, ast.Module] = {}
+    trees: dict[str, ast.Module] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = ["tspsim", *path.relative_to(PACKAGE).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
 
 
 def imports(name: str, tree: ast.Module, names: set[str], is_package: bool) -> Iterator[str]:
@@ -89,7 +89,7 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
 def readers(trees: dict[str, ast.Module]) -> list[str]:
     """Modules that follow the instructions of programs themselves: that unroll them, or tell what repeats from what
     does not. Those that write programs are not among them."""
-    found: list[str] = []
+    reading: list[str] = []
     for name, tree in trees.items():
         if name == "tspsim.program" or name.startswith("tspsim.parallel."):
             continue
@@ -97,11 +97,11 @@ def readers(trees: dict[str, ast.Module]) -> list[str]:
             called = node.func if isinstance(node, ast.Call) else None
             unrolls = isinstance(called, ast.Attribute) and called.attr == "unrolled"
             asks = isinstance(called, ast.Name) and called.id == "isinstance" and isinstance(node, ast.Call)
-            tells = asks and any(isinstance(each, ast.Name) and each.id == "Repeat" for each in ast.walk(node.args[1]))
+            tells = asks and any(isinstance(part, ast.Name) and part.id == "Repeat" for part in ast.walk(node.args[1]))
             if unrolls or tells:
-                found.append(name)
+                reading.append(name)
                 break
-    return found
+    return reading
 
 
 def no_nouns(trees: dict[str, ast.Module]) -> int:

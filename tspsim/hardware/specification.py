@@ -89,8 +89,8 @@ class Sustained(Strict):
 
     def picks(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
-        found = self.tuned is not None and not engine and library.endswith(TUNED)
-        return self.tuned.value if found and self.tuned is not None else 1.0
+        best = self.tuned is not None and not engine and library.endswith(TUNED)
+        return self.tuned.value if best and self.tuned is not None else 1.0
 
     def includes(self, library: str) -> bool:
         """Whether a library's isolated kernels were measured at the clock of a long step."""

@@ -71,12 +71,12 @@ class LoopParts:
         InputError
             A rollout is longer than the sequences that they are packed into, or than the model's positions.
         """
-        asked = self.traffic.draw(self.question.model)
-        whole = asked.prompt_tokens + asked.output_tokens
+        drawn = self.traffic.draw(self.question.model)
+        whole = drawn.prompt_tokens + drawn.output_tokens
         longest, sequence = int(whole.max()), self.scenario.workload.sequence
         if longest > sequence:
-            told = f"a rollout of {longest:,} tokens does not fit sequences of {sequence:,}"
-            raise InputError(f"{told}; use longer ones, or state a cap", key="workload.sequence")
+            problem = f"a rollout of {longest:,} tokens does not fit sequences of {sequence:,}"
+            raise InputError(f"{problem}; use longer ones, or state a cap", key="workload.sequence")
         return int(whole.sum())
 
     @once

@@ -66,7 +66,7 @@ def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
     for link in layout.dead:
         if link < layout.host_start:
             by_node.setdefault(link // layout.node_links, set()).add(link % layout.node_links)
-    wiring, found = layout.inside, dict[tuple[int, int], Way]()
+    wiring, ways = layout.inside, dict[tuple[int, int], Way]()
     first, second = (ends.reshape(-1) for ends in np.indices((layout.gpus, layout.gpus)))
     usual = np.stack(wiring.columns(first, second), axis=1)
     for node, dead in by_node.items():
@@ -76,8 +76,8 @@ def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
             way = _shortest(wiring, dead, *ends, used)
             used.update(way)
             if way:
-                found[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
-    return found
+                ways[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
+    return ways
 
 
 def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Way:
@@ -120,11 +120,11 @@ def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers
         leave = layout.leaving(first, arrive) if layout.separate else _shifted(layout, first, leave_by)
         # Within a node a GPU that is cut off may only go out by its own NIC and come in by the other's.
         leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
-        found = _with_spines(layout, first, leave, arrive, last, spread)
-        works = ~crosses(found, layout.dead)
+        routed = _with_spines(layout, first, leave, arrive, last, spread)
+        works = ~crosses(routed, layout.dead)
         if layout.separate:  # separate planes do not lead back into the node
             works &= across
-        routes = _written(routes, left[works], found[works])
+        routes = _written(routes, left[works], routed[works])
         left = left[~works]
     if left.size:
         raise UnreachableError(f"dead links leave no way from GPU {start[left[0]]} to GPU {end[left[0]]}")
@@ -175,11 +175,11 @@ def crosses(routes: Integers, links: Sequence[int]) -> NDArray[np.bool_]:
     return np.asarray(np.isin(routes, links).any(axis=1), dtype=bool)
 
 
-def _written(routes: Integers, rows: Integers, found: Integers) -> Integers:
+def _written(routes: Integers, rows: Integers, written: Integers) -> Integers:
     """``routes`` with ``found`` in some rows, as wide as the longest."""
-    width = max(routes.shape[1], found.shape[1])
+    width = max(routes.shape[1], written.shape[1])
     wide = np.full((len(routes), width), -1, dtype=np.int64)
     wide[:, : routes.shape[1]] = routes
     wide[rows] = -1
-    wide[rows, : found.shape[1]] = found
+    wide[rows, : written.shape[1]] = written
     return wide

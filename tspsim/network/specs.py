@@ -110,8 +110,8 @@ class CollectivesSpec(Strict):
         if "default" not in self.efficiency:
             raise ValueError("efficiency needs a 'default'")
         if self.default_library is not None and self.default_library not in self.versions:
-            known = ", ".join(self.versions) or "none"
-            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {known}")
+            allowed = ", ".join(self.versions) or "none"
+            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {allowed}")
         if self.across is not None:
             counts = len(self.across.base), len(self.across.share), len(self.protocols)
             if len(set(counts)) > 1:
@@ -336,10 +336,10 @@ class FabricSpec(Strict):
         if isinstance(self.kind, str) and self.leaf_and_spine:
             return self.kind
         if OWN in self.kind and isinstance(self.kind, dict):
-            found = Wiring.of_switches(self.kind[OWN])
-            if len(found.attached) != nodes * nics:
-                raise InputError(f"the graph joins {len(found.attached)} NICs, not {nodes * nics}")
-            return found
+            wiring = Wiring.of_switches(self.kind[OWN])
+            if len(wiring.attached) != nodes * nics:
+                raise InputError(f"the graph joins {len(wiring.attached)} NICs, not {nodes * nics}")
+            return wiring
         return compiled(wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value)))
 
 
