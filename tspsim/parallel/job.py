@@ -222,7 +222,7 @@ class Job:
         engine, load, whole = self.work.stack.engine, self.work.load, self.forwards
         passes = whole
         if load.pads_prompts:
-            passes = tuple(replace(each, rows=load.padded(each.rows), outputs=each.head_tokens) for each in whole)
+            passes = tuple(replace(batch, rows=load.padded(batch.rows), outputs=batch.head_tokens) for batch in whole)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
         filled = [engine.filled(tuple(batch.rows), load.queries) for batch in passes]
