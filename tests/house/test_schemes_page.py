@@ -74,7 +74,9 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
 @pytest.mark.parametrize(
     "name",
     [
-        "TokenRing", "Three levels (Frontier)", pytest.param("Host attention (APEX)", marks=pytest.mark.slow),
+        "TokenRing",
+        "Three levels (Frontier)",
+        pytest.param("Host attention (APEX)", marks=pytest.mark.slow),
         pytest.param("Pipette", marks=pytest.mark.slow),
     ],
 )

@@ -83,11 +83,11 @@ class MoeSpec(_Section):
     @model_validator(mode="after")
     def _possible(self) -> MoeSpec:
         if self.topk > self.experts:
-            found = {"topk": self.topk, "experts": self.experts}
-            raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", found)
+            context = {"topk": self.topk, "experts": self.experts}
+            raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", context)
         if self.experts % self.groups or self.kept_groups > self.groups:
-            found = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
-            raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", found)
+            context = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
+            raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", context)
         if (self.first_dense or self.every > 1) and not self.dense_width:
             raise PydanticCustomError("dense_width", "layers without experts need dense_width", {})
         return self
@@ -162,8 +162,8 @@ class ModelSpec(_Section):
     @model_validator(mode="after")
     def _bounded(self) -> ModelSpec:
         if self.layers > MOST_LAYERS:
-            found = {"layers": self.layers, "most": MOST_LAYERS}
-            raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", found)
+            context = {"layers": self.layers, "most": MOST_LAYERS}
+            raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", context)
         self.attention.check_layers(self.layers)
         return self
 

@@ -15,7 +15,7 @@ from tspsim.steps import Step
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import Stack
-from .stated import Expected, Section, Stated
+from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -56,7 +56,7 @@ class VersionSpec(EngineSpec):
     )
 
 
-class StackSpec(Section):
+class StackSpec(StackSection):
     """A framework as its users run it; what is left out costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -141,12 +141,12 @@ class StackSpec(Section):
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
-        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
+        update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
-            found["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
+            update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
         host = ("kernel", "collective_per_rank", "spread")
-        found |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
-        return self.model_copy(update=found)
+        update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
         """Whether it runs such a step on a vendor's devices, as far as it says."""
@@ -222,7 +222,7 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 

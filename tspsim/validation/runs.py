@@ -27,6 +27,7 @@ from tspsim.step.costs import Costs
 from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of
 
 from ..base.memo import remembered
+from ..parallel import scheme_of
 from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
@@ -138,7 +139,7 @@ def memory_of(run: Run) -> Predicted:
         question = _asked(tried)
         plan = question.plans[0]
         job = question.job(plan)
-        peak, first = peak_bytes(job), stage_memory(job, job.scheme.residency, 0)
+        peak, first = peak_bytes(job), stage_memory(job, scheme_of(job.plan).residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
         step = Predicted(math.nan, math.nan, math.nan, peak, fits, _told(tried), state)

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ..choice import Option
 from ..draft import DRAFTS
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import DRAFT_REPLICAS
 from ..sought import SOUGHT, Sought
@@ -80,8 +80,8 @@ def part_of(job: Job, replicas: int, turn: int) -> Job:
         return own // parts + (turn < own % parts)
 
     rows = tuple((queries, context, shared(count)) for queries, context, count in job.rows)
-    found = job.of_rows(rows)
-    return knowing(found, batch=replace(found.batch, outputs=shared(job.batch.head_tokens)))
+    drafting = job.of_rows(rows)
+    return knowing(drafting, batch=replace(drafting.batch, outputs=shared(job.batch.head_tokens)))
 
 
 def partners(builder: ProgramBuilder, job: Job) -> list[int]:
@@ -89,7 +89,7 @@ def partners(builder: ProgramBuilder, job: Job) -> list[int]:
     own, first, count = builder.coordinates.get("dp", 0), verifying(job.plan), size(job.plan)
     if own < first:
         return [first + own % count - own]
-    return [each - own for each in range(first) if first + each % count == own]
+    return [index - own for index in range(first) if first + index % count == own]
 
 
 def message_bytes(job: Job, turn: int, stream: str) -> float:
@@ -147,10 +147,10 @@ def check(job: Job) -> Refusal:
     if first < 1 or first % count:
         return DRAFT_REPLICAS, f"{count} of {plan.dp} replicas cannot draft for the others evenly: {first} are left"
     sequences = [count_ * plan.dp for batch in job.passes for _, _, count_ in batch.rows]
-    uneven = next((each for each in sequences if each % first), None)
+    uneven = next((count for count in sequences if count % first), None)
     if uneven is not None:
         return DRAFT_REPLICAS, f"{first} replicas that verify do not divide {uneven} sequences"
-    if turns(plan) > 1 and any(each // first < turns(plan) for each in sequences):
+    if turns(plan) > 1 and any(count // first < turns(plan) for count in sequences):
         return TURNS, f"{turns(plan)} parts of one sequence a replica: use 1, or a larger batch"
     return None
 
@@ -160,8 +160,8 @@ def notes(job: Job) -> Iterator[str]:
     if size(job.plan) and job.drafter is not None:
         first, last = verifying(job.plan), job.plan.dp - 1
         who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
-        told = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
-        yield told + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
+        problem = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
+        yield problem + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
 
 
 for _key in (DRAFT_REPLICAS, TURNS):
