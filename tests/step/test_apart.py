@@ -76,9 +76,10 @@ def test_what_follows_the_last_layer_runs_apart_in_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tree that sums the norm of gradients has a place of its own for each of 32 ranks; layers before it do not."""
-    question = asked(tmp_path, {"sp": 32, "exchange": "ring", "zero": 1, "recomputation": "full"}, "training")
+    question = asked(tmp_path, {"sp": 32, "exchange": "ring", "zero": 1}, "training")
     question["cluster"]["nodes"], question["workload"]["global_batch"] = 4, 2
     monkeypatch.setattr(apart, "MOST_INSTRUCTIONS", 0)
+    monkeypatch.setattr(apart, "LAYERS", (1, 2))
     ran: list[list[int]] = []
     execute = apart.execute
 
