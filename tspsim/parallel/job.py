@@ -23,7 +23,7 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
-from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from .plan import DRAFT_REPLICAS, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .recomputed import KEPT
 from .registries import SCHEMES
 from .serving_engine import Captured
@@ -89,7 +89,13 @@ class Job:
     @property
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in self.forwards)
+        return sum(self.work.stack.engine.host_s(each) + self.between_s for each in self._hosted)
+
+    @property
+    def _hosted(self) -> list[int]:
+        """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
+        plan, drafting = self.plan, int(self.plan.options.get(DRAFT_REPLICAS, 0))
+        return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in self.forwards]
 
     @property
     def between_s(self) -> float:
@@ -104,7 +110,7 @@ class Job:
     @property
     def hidden_host_s(self) -> float:
         """Seconds of it that run beside the device: the step takes them at least."""
-        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in self.forwards)
+        return sum(map(self.work.stack.engine.hidden_s, self._hosted))
 
     @property
     def replica_axis(self) -> str:

@@ -298,9 +298,11 @@ def parted(program: Program) -> tuple[Program, Program | None]:
     singles = next((turn for turn, item in enumerate(reversed(program.items)) if isinstance(item, Repeat)), 0)
     for at in range(len(issued) - singles, len(issued)):
         if isinstance(issued[at].instruction, Collective) and waits_for_all(issued, at):
-            items = program.items[len(program.items) - (len(issued) - at) :]
-            behind = [item.at(item.layer, tuple([index - at for index in item.after if index >= at])) for item in items]
-            return Program(program.role, program.items[: -len(items)]), Program(program.role, tuple(behind))
+            behind = [
+                each.instruction.at(each.layer, tuple([index - at for index in each.after if index >= at]))
+                for each in issued[at:]
+            ]
+            return Program(program.role, program.items[: -len(behind)]), Program(program.role, tuple(behind))
     return program, None
 
 
