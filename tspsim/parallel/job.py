@@ -125,20 +125,36 @@ class Job:
     @property
     def expert_ranks(self) -> int:
         """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
-        both where ranks of ``tp`` serve.
+        both where ranks of ``tp`` alone serve.
 
         An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
         whatever a step's form, also where each multiplies a part of their columns.
         """
-        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
+        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens or self.sums_over_experts):
             return self.plan.ep
         return self.plan.tp
 
     @property
     def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
-        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
-        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves, and of
+        ``sp`` beside it where contexts alone are divided. Nothing is exchanged, and what each rank's experts add is
+        summed as tensor parallelism does."""
+        if not self.step.serves or self.plan.ep == 1:
+            return False
+        return self.whole_ranks % self.plan.ep == 0 or self.sums_over_experts
+
+    @property
+    def sums_over_experts(self) -> bool:
+        """Whether the sum behind experts is that of the whole group, ranks of ``sp`` among them: of a step that has all
+        tokens on these, experts that ``ep`` spreads over ``tp`` and them."""
+        ranks, ep = self.whole_ranks, self.plan.ep
+        return ep > ranks and ep % ranks == 0 and ranks * self.context_ranks % ep == 0
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks of ``sp`` that have the same tokens, and parts of their contexts: those of a serving step that does not
+        divide tokens."""
+        return self.plan.sp if self.step.serves and not self.step.shards_tokens and self.scheme.usual else 1
 
     @property
     def whole_ranks(self) -> int:
