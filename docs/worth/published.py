@@ -255,8 +255,8 @@ PUBLISHED = (
     ),
     Published(
         "Tutel's degree", "16 A100 of two nodes, an MoE layer", "one part", "1.43×", tutel, PARTLY,
-        "the layer is that of their repository's example (2,048 wide, two experts of 2,048 a GPU, top 2), in bf16; which "
-        "layer and tokens have 1.43 stands in pictures of the paper",
+        "the layer is that of their repository's example (2,048 wide, two experts of 2,048 a GPU, top 2), in bf16; "
+        "which layer and tokens have 1.43 stands in pictures of the paper",
     ),
     Published(
         "Host attention (APEX)", "T4 with Llama-2-7B, A10 with Llama-3.1-8B, 1Ki each", "vLLM", "1.84 to 1.96×, 1.11 "

@@ -137,7 +137,7 @@ SYSTEMS = (
         "parallel/test_sparse_contexts.py",
     ),
     System(
-        "The same beside experts where tokens are put out (vLLM, ATOM)",
+        "Prefill context parallelism beside experts, in steps that put out tokens (vLLM, ATOM)",
         WORKS,
         run(
             "tsp-decode-128k",

@@ -1,7 +1,8 @@
 """Sequence shards beside experts in steps that decode: what moves, what a rank holds, folding, bounds, services.
 
-vLLM's prefill context parallelism leaves everything outside attention to all ranks of it (RFC 25749), and ATOM's spreads
-experts over them (ROCm/ATOM 1553): every rank multiplies its experts of all tokens, and one sum over the group ends it.
+vLLM's prefill context parallelism leaves everything outside attention to all ranks of it (RFC 25749), and ATOM's
+spreads experts over them (ROCm/ATOM 1553): every rank multiplies its experts of all tokens, and one sum over the group
+ends it.
 """
 
 from __future__ import annotations

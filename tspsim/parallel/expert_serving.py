@@ -21,8 +21,8 @@ from .plan import EXPERT_NODE
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
     """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
 
-    Ranks of ``tp``, and of ``sp`` where contexts alone are divided, have the same tokens; each takes its part of them to
-    the experts, and gathers the whole afterwards.
+    Ranks of ``tp``, and of ``sp`` where contexts alone are divided, have the same tokens; each takes its part of them
+    to the experts, and gathers the whole afterwards.
     Exchanges and experts may be cut into pieces, as in :func:`tspsim.parallel.expert.forward`: every piece reads the
     experts that its own tokens chose.
     """
