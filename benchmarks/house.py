@@ -87,10 +87,10 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
 
 def readers(trees: dict[str, ast.Module]) -> list[str]:
     """Modules that follow the instructions of programs themselves: that unroll them, or tell what repeats from what
-    does not. Those that write programs are not among them."""
+    does not. Those that write programs, and the room where programs are defined, are not among them."""
     found: list[str] = []
     for name, tree in trees.items():
-        if name == "tspsim.program" or name.startswith("tspsim.parallel."):
+        if name.startswith(("tspsim.program", "tspsim.parallel.")):
             continue
         for node in ast.walk(tree):
             called = node.func if isinstance(node, ast.Call) else None

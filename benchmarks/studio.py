@@ -59,6 +59,8 @@ CHANGE = """([text]) => new Promise((done, failed) => {
     area.dispatchEvent(new Event('input', {bubbles: true}));
     setTimeout(() => failed(new Error('no new figure')), 120000); })"""
 FRESH = "() => document.querySelector('#answer').className === 'answer'"
+#: Milliseconds that a page rests before it is changed again: what it draws behind an answer is no part of the next one.
+REST_MS = 400
 
 
 def processes(studio: Any) -> list[int]:
@@ -90,6 +92,7 @@ def measure(page: Any, studio: Any, text: str, changes: int) -> dict[str, float]
         before = processor_s(studio)
         took = page.evaluate(CHANGE, [changed])
         page.wait_for_function(FRESH, timeout=120_000)
+        page.wait_for_timeout(REST_MS)
         if number >= 2:
             times.append(took / 1e3)
             server_s, workers_s = (

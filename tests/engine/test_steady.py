@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine import steady
-from tspsim.engine.assignment import Assignment, content
+from tspsim.engine.assignment import Assignment
 from tspsim.engine.core import DeadlockError, Interference, Submission
 from tspsim.network import Cluster
 from tspsim.parallel import build_mesh
 from tspsim.program import Compute, Instruction, Launch, Program, Repeat, Tokens
+from tspsim.program.instructions import content
 from tspsim.program.mesh import Mesh
 from tspsim.scenario import load
 from tspsim.step import simulation

@@ -10,7 +10,8 @@ from typing import Any
 
 #: What is shown is the answer of what stands in the form.
 FRESH = """() => { const answer = document.querySelector('#answer');
-    return answer && answer.className === 'answer' && !answer.hasAttribute('data-changing'); }"""
+    return answer && answer.className === 'answer' && !answer.hasAttribute('data-changing')
+        && document.querySelector('#form').getAttribute('aria-busy') !== 'true'; }"""
 PATIENCE_MS = 90_000
 QUESTION = """\
 name: small

@@ -16,6 +16,7 @@ import tspsim
 from tspsim.base.errors import InputError, UnknownNameError
 from tspsim.hardware import load_device
 from tspsim.model import load_model
+from tspsim.model.attention.base import NO_CONTEXT, attended, decoded, prefilled
 from tspsim.operators import FusedMoE, Gemm, MemoryBound
 from tspsim.parallel import Captured, ServingEngine, load_stack
 from tspsim.parallel.serving_engine import NONE, Prior, Saving
@@ -114,13 +115,30 @@ def test_padding_is_rows_of_sequences_like_those_that_are_there() -> None:
     assert engine("vllm").filled([(4, 4096, 9)]) == ((4, 4096, 9), (4, 1, 1))
     assert engine("vllm").filled([(1, 4096, 8)]) == ((1, 4096, 8),)
     assert ServingEngine().filled([(1, 4096, 5)]) == ((1, 4096, 5),)
-    assert engine("vllm").filled([(100, 0, 1), (1, 7, 1)]) == ((100, 0, 1), (1, 7, 1), (1, 1, 3))
 
 
-def test_prompts_in_pieces_are_padded_without_a_further_call_of_attention() -> None:
-    assert engine("vllm").filled([(17, 0, 1)]) == ((24, 0, 1),)
-    assert engine("vllm").filled([(33, 9, 2)]) == ((36, 9, 2),)
-    assert engine("vllm").filled([(7, 9, 1)], decoding=1) == ((7, 9, 1),)
+@pytest.mark.parametrize(
+    ("rows", "more"),
+    [
+        (((100, 0, 1), (1, 7, 1)), 3),
+        (((17, 0, 1),), 7),
+        (((33, 9, 2),), 6),
+        (((7, 9, 1),), 1),
+        (((1, 512, 1), (4, 3000, 8)), 7),
+        (((3, 512, 1), (4, 3000, 8)), 5),
+    ],
+    ids=str,
+)
+def test_passes_in_pieces_are_padded_whatever_their_rows_and_no_attention_takes_that(
+    rows: tuple[tuple[int, int, int], ...], more: int
+) -> None:
+    """vLLM, v1/worker/gpu_model_runner.py, execute_model: every pass runs with the tokens of its graph, and attention
+    is padded where that is a full one (``pad_attn``)."""
+    its, decoding = engine("vllm"), max((q for q, _, _ in rows if q <= 4), default=1)
+    filled = its.filled(rows, decoding)
+    assert filled == (*rows, (1, NO_CONTEXT, more)) and its.captured(filled, decoding) is Captured.PIECES
+    assert decoded(filled) == decoded(rows) and prefilled(filled) == prefilled(rows) and attended(filled) == rows
+    assert its.filled(filled, decoding) == filled
 
 
 def test_without_padding_only_captured_sizes_run_as_a_graph() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tspsim.model.attention import MOST_DECODED
+from tspsim.parallel import Captured
 from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.sampled import BAR
@@ -118,3 +119,17 @@ def test_a_piece_one_token_too_long_for_decode_kernels_is_not_faster(
     cost = cost_of(*path[:3])
     shorter, longer = (StepWork((PromptChunk(700, 0), PromptChunk(MOST_DECODED + more, 512))) for more in (0, 1))
     assert cost.seconds([longer]) >= cost.seconds([shorter]) * (1.0 - 2.0 * path[3])
+
+
+@pytest.mark.parametrize("path", PATHS[:3], ids=str)
+def test_a_short_piece_is_never_faster_for_a_token_more(
+    path: tuple[str, dict[str, Any], Speculation | None, float],
+) -> None:
+    """Every pass in pieces is padded to the graph that it runs as, whichever rows it has. A piece of as many tokens as
+    sequences verify is no other: vLLM replays the whole graph for it (``_is_uniform_decode``)."""
+    cost = cost_of(*path[:3])
+    for batch in (0, 8, 60):
+        works = [StepWork((PromptChunk(n, 512),), (3000,) * batch, cost.programs.queries) for n in range(1, 17)]
+        jobs = [cost.programs.together(work)[0] for work in works]
+        pieces = [cost.seconds([work]) for work, job in zip(works, jobs, strict=True) if job.capture is Captured.PIECES]
+        assert len(pieces) == 15 and pieces == sorted(pieces)

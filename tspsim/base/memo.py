@@ -5,7 +5,8 @@ way                 key                   bound
 =================== ===================== =================================================================
 :class:`once`       an object's attribute the object's own life
 :func:`remembered`  a function's inputs   so many inputs, those that were asked for last
-:class:`BoundedCache`       what the caller says  so many entries; the older half goes when there are more
+:class:`BoundedCache`       what the caller says  so many entries, and the older half goes when there are more; or so
+                                         much of what the caller counts, and those found first go
 =================== ===================== =================================================================
 
 A :class:`BoundedCache` whose values depend on the identity of parts has them under :class:`Itself`, which keeps each.
@@ -128,7 +129,7 @@ def remembered(most: int) -> Callable[[Callable[..., Made]], _lru_cache_wrapper[
 
 class BoundedCache(dict[Hashable, Any]):
     """What was found under keys that the caller chooses, at most ``most`` entries: when they are as many, the half that
-    was found first goes.
+    was found first goes. Where entries are of unlike ``size``, as much of that at most: those found first go.
 
     Parameters
     ----------
@@ -136,6 +137,8 @@ class BoundedCache(dict[Hashable, Any]):
         Entries that are kept.
     since
         What else all things made of parts depend on: when it answers another value, they are made anew.
+    size
+        Of an entry that is set; such a cache is set and asked, and nothing is taken out of it.
 
     Examples
     --------
@@ -147,20 +150,34 @@ class BoundedCache(dict[Hashable, Any]):
     ...     memo[n] = n
     >>> list(memo)
     [1, 2, 3]
+    >>> sized = BoundedCache(10, size=len)
+    >>> for word in ("four", "seven", "three"):
+    ...     sized[word] = word
+    >>> list(sized)
+    ['seven', 'three']
     """
 
-    def __init__(self, most: int, since: Callable[[], Hashable] = int) -> None:
+    def __init__(
+        self, most: int, since: Callable[[], Hashable] = int, size: Callable[[Any], int] | None = None
+    ) -> None:
         super().__init__()
-        self.most, self.since = most, since
+        self.most, self.since, self.size = most, since, size
+        self._total = 0
 
     def __setitem__(self, key: Hashable, found: Any) -> None:
+        if self.size is not None:
+            self._total += self.size(found) - (self.size(self[key]) if key in self else 0)
+            super().__setitem__(key, found)
+            while self._total > self.most:
+                self._total -= self.size(self.pop(next(iter(self))))
+            return
         if len(self) >= self.most and key not in self:
             for old in list(self)[: max(1, self.most // 2)]:
                 del self[old]
         super().__setitem__(key, found)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BoundedCache, (self.most, self.since), None, None, iter(self.items())
+        return BoundedCache, (self.most, self.since, self.size), None, None, iter(self.items())
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """What ``make`` makes, made when it is first asked for under this key."""

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from ..base.quick import quick
 from ..network import KINDS
 from ..operators import Operator
-from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Tokens
+from ..program import Program, Tokens
+from ..program.instructions import Content
 from ..program.mesh import Mesh
 from .timeline import Label
 
 #: What timelines call copies, by direction.
 COPY_KINDS = {"copy_out": "out", "copy_in": "in"}
-#: What an instruction does, whatever it waits for and in whatever layer.
-Content = tuple[object, ...]
 #: Seconds of one operator on the devices of the cluster.
 Cost = Callable[[Operator], float]
 
@@ -96,19 +95,3 @@ class Templates:
 
     def __iter__(self) -> Iterator[tuple[Template, int]]:
         return iter(self.numbers.items())
-
-
-def content(instruction: Instruction) -> Content:
-    """What an instruction does, as a key."""
-    common = (instruction.stream, instruction.name, instruction.part)
-    if isinstance(instruction, Compute):
-        return *common, instruction.operators
-    if isinstance(instruction, Collective):
-        how = instruction.root, instruction.algorithm, instruction.tokens, instruction.slices
-        return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
-    if isinstance(instruction, Launch):
-        return *common, instruction.host_s
-    if isinstance(instruction, Copy):
-        return *common, instruction.direction, instruction.size_bytes, instruction.seconds
-    ends = instruction.to, instruction.source
-    return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap

@@ -1,13 +1,11 @@
-"""Which ranks and which uses of links are alike: classes by colour refinement, and those found lately."""
+"""Which ranks and which uses of links are alike: classes by colour refinement."""
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,59 +24,28 @@ Classes = tuple[list[int], list[int], bool]
 
 @dataclass(frozen=True)
 class Alike:
-    """Classes of a partition, of what they were found (``members``, the ``kinds`` of ranks, these very
-    ``instances``), what they take of links, and the rates solved between their channels."""
+    """Classes of a partition, what instances take of links, and the rates solved between their channels."""
 
-    members: Sequence[tuple[int, int]]
-    kinds: bytes
-    instances: Sequence[Instance]
     classes: Classes
     users: Users
     solutions: Solutions = field(default_factory=Solutions)
 
-    def found_of(self, members: Sequence[tuple[int, int]], kinds: bytes, instances: Sequence[Instance]) -> bool:
-        """Whether it is that of the same."""
-        if self.kinds != kinds or self.members != members or len(self.instances) != len(instances):
-            return False
-        return all(map(operator.is_, self.instances, instances))
-
-
-@dataclass
-class Recent:
-    """What was found on a cluster lately: a plan's next question often has the same groups and classes."""
-
-    instances: dict[Hashable, list[Instance]] = field(default_factory=dict)
-    alike: list[Alike] = field(default_factory=list)
-    _links: int = 0
-
-    #: Links of instances that are kept, and beyond which those found first are let go.
-    MOST_LINKS: ClassVar[int] = 500_000
-    #: Partitions that are kept: those of the steps and the blocks of a few plans.
-    MOST_ALIKE: ClassVar[int] = 8
-
-    def keep(self, key: Hashable, found: list[Instance]) -> None:
-        """Remember instances that were not known."""
-        self.instances[key] = found
-        self._links += links_of(found)
-        while self._links > self.MOST_LINKS:
-            self._links -= links_of(self.instances.pop(next(iter(self.instances))))
-
-    def classes(
-        self, cluster: Cluster, members: Sequence[tuple[int, int]], kinds: NDArray[np.int64], instances: list[Instance]
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        members: Sequence[tuple[int, int]],
+        kinds: NDArray[np.int64],
+        instances: Sequence[Instance],
     ) -> Alike:
-        """What :func:`alike` says, found now or lately."""
-        as_bytes = kinds.tobytes()
-        for known in self.alike:
-            if known.found_of(members, as_bytes, instances):
-                return known
+        """What :func:`alike` says."""
         uses = used_links(instances)
         classes = alike(cluster, members, kinds, instances, uses)
-        found = Alike(members, as_bytes, instances, classes, users_of(uses, classes[1]))
-        self.alike = [*self.alike[-self.MOST_ALIKE + 1 :], found]
-        return found
+        return cls(classes, users_of(uses, classes[1]))
 
 
 def links_of(instances: Iterable[Instance]) -> int:
+    """How many links instances use, each by itself."""
     return sum([len(each.traffic.links) for each in instances])
 
 

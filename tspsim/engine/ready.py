@@ -16,8 +16,9 @@ from ..base.errors import TspsimError
 from ..base.memo import once
 from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
+from ..program.instructions import Content, Issued, content
 from ..program.mesh import Mesh
-from .assignment import Content, Cost, Template, Templates, content
+from .assignment import Cost, Template, Templates
 from .ranks import ReadyInstruction
 from .timeline import ON_HOST, Label, Labels
 
@@ -89,6 +90,10 @@ class ReadyProgram:
     def labels(self) -> Labels:
         """Of every instruction of the unrolled program."""
         return labels_of(self.program, self.known, self.distinct)
+
+    def rows(self) -> Iterator[Issued]:
+        """Every instruction of the unrolled program, as a timeline has them."""
+        return self.program.unrolled()
 
     def written_out(self, program: Program) -> ReadyProgram:
         """The same for a program of the same instructions, repeated more often; what runs stays."""

@@ -19,7 +19,7 @@ things at one time, are run as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,14 +27,14 @@ from numpy.typing import NDArray
 
 from ..base.quick import replace
 from ..network import Cluster
-from ..program import Instruction, Program, Repeat
-from .assignment import Assignment, Content, Cost, content
+from ..program import Program
+from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of, length_of
+from .assignment import Assignment, Cost
 from .core import Engine, Interference, Submission
 from .system import SimulatedRank, System
 
 Floats = NDArray[np.float64]
 Times = tuple[Floats, Floats]
-Item = Instruction | Repeat
 
 #: Iterations that are run of a repetition: one to get there, four to see it, one that ends it.
 SIMULATED_ITERATIONS = 6
@@ -81,7 +81,7 @@ def execute(
     issued = int(lengths[assignment.role_of[assignment.mesh.ranks]].sum() if every_rank else lengths.sum())
     refused: set[RepetitionCut] = set()
     for _ in range(0 if every_iteration or issued < LEAST_INSTRUCTIONS else ATTEMPTS):
-        excerpt = excerpt_of(assignment.programs, refused)
+        excerpt = excerpt_of(assignment.programs, refused, SIMULATED_ITERATIONS)
         if excerpt is None:
             break
         submission, tick_s = run(excerpt.programs)
@@ -106,121 +106,6 @@ def tick_of(system: System, assignment: Assignment) -> float:
 
 
 MARGIN = 64.0
-
-
-@dataclass(frozen=True)
-class RepetitionCut:
-    """A repetition run in part: from item ``first`` on ``total`` times ``items`` items, or one Repeat (0)."""
-
-    first: int
-    items: int
-    total: int
-
-
-@dataclass(frozen=True)
-class Excerpt:
-    """Shorter programs, and what was cut: first iterations of several items, then inside the Repeats that are left."""
-
-    programs: tuple[Program, ...]
-    outer: tuple[RepetitionCut, ...]
-    inner: tuple[RepetitionCut, ...]
-    between: tuple[Program, ...]
-
-
-def excerpt_of(programs: Sequence[Program], refused: Set[RepetitionCut]) -> Excerpt | None:
-    """Programs with fewer iterations of each repetition that is not ``refused``.
-
-    None where the programs differ in shape, or less than half is saved.
-    """
-    if len({tuple(shape(item) for item in program.items) for program in programs}) != 1:
-        return None
-    outer = tuple(cut for cut in micro_batches(programs) if cut not in refused)
-    between = tuple(programs)
-    for cut in outer:
-        between = tuple(without_items(program, cut) for program in between)
-    inner = tuple(
-        cut
-        for index, item in enumerate(between[0].items)
-        if isinstance(item, Repeat) and item.times > SIMULATED_ITERATIONS
-        if (cut := RepetitionCut(index, 0, item.times)) not in refused
-    )
-    short = between
-    for cut in reversed(inner):
-        short = tuple(without_iterations(program, cut) for program in short)
-    if 2 * sum(map(length_of, short[0].items)) > sum(map(length_of, programs[0].items)):
-        return None
-    return Excerpt(short, outer, inner, between)
-
-
-def shape(item: Item) -> int:
-    """Times of a Repeat; 0 for a single instruction."""
-    return item.times if isinstance(item, Repeat) else 0
-
-
-def length_of(item: Item) -> int:
-    """Instructions of an item, unrolled."""
-    return item.times * len(item.body) if isinstance(item, Repeat) else 1
-
-
-def micro_batches(programs: Sequence[Program]) -> tuple[RepetitionCut, ...]:
-    """The longest run of equal groups of items, the same in all programs, if more than are simulated."""
-    numbers: dict[object, int] = {}
-    rows = np.array([[numbers.setdefault(key, len(numbers)) for key in keys_of(program)] for program in programs])
-    items = rows.shape[1]
-    for period in range(1, items // (SIMULATED_ITERATIONS + 1) + 1):
-        same = np.concatenate([[False], (rows[:, period:] == rows[:, :-period]).all(axis=0), [False]])
-        borders = np.flatnonzero(np.diff(same.astype(np.int8)))
-        lengths = borders[1::2] - borders[::2]
-        if lengths.size and int(lengths.max()) >= SIMULATED_ITERATIONS * period:
-            longest = int(lengths.argmax())
-            return (RepetitionCut(int(borders[2 * longest]), period, int(lengths[longest]) // period + 1),)
-    return ()
-
-
-def keys_of(program: Program) -> Iterator[tuple[object, ...]]:
-    """What every item does, and what it waits for relative to where it stands."""
-    position = 0
-    known: dict[int, Content] = {}
-
-    def does(instruction: Instruction) -> Content:
-        return known.setdefault(id(instruction), content(instruction))
-
-    for item in program.items:
-        if isinstance(item, Repeat):
-            body = tuple([(does(each), each.layer, each.after) for each in item.body])
-            yield (item.times, item.layer_step, item.continues, body)
-        else:
-            yield (does(item), item.layer, tuple([position - index for index in item.after]))
-        position += length_of(item)
-
-
-def without_items(program: Program, cut: RepetitionCut) -> Program:
-    """The program with :data:`SIMULATED_ITERATIONS` of the iterations."""
-    begin = cut.first + (SIMULATED_ITERATIONS - 1) * cut.items
-    end = begin + (cut.total - SIMULATED_ITERATIONS) * cut.items
-    items = program.items
-    before, gone = (sum(map(length_of, part)) for part in (items[:begin], items[begin:end]))
-    return Program(program.role, (*items[:begin], *moved(items[end:], before, gone)))
-
-
-def without_iterations(program: Program, cut: RepetitionCut) -> Program:
-    """The program with :data:`SIMULATED_ITERATIONS` iterations of one Repeat."""
-    items = program.items
-    repeat = items[cut.first]
-    assert isinstance(repeat, Repeat)
-    before = sum(map(length_of, items[: cut.first])) + (SIMULATED_ITERATIONS - 1) * len(repeat.body)
-    gone = (cut.total - SIMULATED_ITERATIONS) * len(repeat.body)
-    shorter = replace(repeat, times=SIMULATED_ITERATIONS)
-    return Program(program.role, (*items[: cut.first], shorter, *moved(items[cut.first + 1 :], before, gone)))
-
-
-def moved(items: Sequence[Item], before: int, gone: int) -> Iterator[Item]:
-    """Items that stand ``gone`` instructions earlier, with what they wait for: the last ones are left."""
-    for item in items:
-        if isinstance(item, Repeat) or not item.after:
-            yield item
-        else:
-            yield item.at(item.layer, tuple([index if index < before else index - gone for index in item.after]))
 
 
 def write_out(
@@ -271,13 +156,7 @@ class Iterations:
 
     @classmethod
     def of(cls, program: Program, cut: RepetitionCut) -> Iterations:
-        first = sum(map(length_of, program.items[: cut.first]))
-        item = program.items[cut.first]
-        if isinstance(item, Repeat) and not cut.items:
-            names = [instruction.stream for instruction in item.body]
-        else:
-            iteration = Program("", tuple(program.items[cut.first : cut.first + cut.items]))
-            names = [issued.instruction.stream for issued in iteration.unrolled()]
+        first, names = iteration_of(program, cut)
         found: dict[str, list[int]] = {}
         for index, name in enumerate(names):
             found.setdefault(name, []).append(index)

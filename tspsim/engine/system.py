@@ -16,18 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import TspsimError
-from ..base.memo import once
+from ..base.memo import BoundedCache, once
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..network.sharing import Solutions
 from ..network.symmetry import owned
 from .assignment import Assignment, Cost, Templates
 from .channels import Floats, connect, sums, users_of
-from .classes import Alike, Recent
+from .classes import Alike, links_of
 from .folding import number
 from .instances import Instance, Integers, distinct_components, mesh_components, template_instances, used_links
 from .ranks import Rank, SimulatedDevice
 from .ready import ReadyProgram, make_ready
+
+#: Kept on a cluster: instances, by the links that they use; partitions, those of the steps and blocks of a few plans.
+MOST_LINKS, MOST_ALIKE = 500_000, 8
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,10 @@ class Partition:
         self._numbers = count()
         self._prepared: list[Prepared] = []
         self._instances: dict[Hashable, list[Instance]] = {}
-        self._recent: Recent = cluster.memo.setdefault("recent instances", Recent())
+        # A plan's next question often has the same groups and classes.
+        lately = cluster.memo.once
+        self._instances_lately = lately(("engine", "instances"), lambda: BoundedCache(MOST_LINKS, size=links_of))
+        self._alike_lately = lately(("engine", "classes"), lambda: BoundedCache(MOST_ALIKE))
         self._carried: list[tuple[Instance, Channel]] = []
         self.solutions = Solutions()
 
@@ -171,13 +177,16 @@ class Partition:
         TspsimError
             Ranks that stand for each other in something in flight have to part.
         """
-        members, instances = self._built()
-        everyone = list(range(len(members))), list(range(len(instances))), False
-        found = (
-            Alike(members, b"", instances, everyone, users_of(used_links(instances), everyone[1]))
-            if self.every_rank
-            else self._recent.classes(self.cluster, members, self._kinds, instances)
-        )
+        members, parts = self._built()
+        instances = list(chain.from_iterable(parts))
+        if self.every_rank:
+            everyone = list(range(len(members))), list(range(len(instances))), False
+            found = Alike(everyone, users_of(used_links(instances), everyone[1]))
+        else:
+            among = tuple(members), self._kinds.tobytes()
+            found = self._alike_lately.of_parts(
+                parts, among, lambda: Alike.of(self.cluster, members, self._kinds, instances)
+            )
         rank_class, instance_class, self._at_worst = found.classes
         self.solutions = found.solutions
         sizes: Counter[int] = Counter()
@@ -208,8 +217,8 @@ class Partition:
                 prepared.system = system_of(prepared, self.devices.values(), self._carried, at_worst=self._at_worst)
         self.stable = True
 
-    def _built(self) -> tuple[list[tuple[int, int]], list[Instance]]:
-        """Ranks, each with how many components have one like it, and the instances among them.
+    def _built(self) -> tuple[list[tuple[int, int]], list[list[Instance]]]:
+        """Ranks, each with how many components have one like it, and the instances among them, by template.
 
         Copies are left out where all that is prepared stands on one mesh; else all components are built.
         """
@@ -217,9 +226,7 @@ class Partition:
         if len(tables) > 1:
             ranks = np.unique(np.concatenate([templates.mesh.ranks.reshape(-1) for templates in tables]))
             return [(rank, 1) for rank in ranks.tolist()], [
-                instance
-                for templates in tables
-                for instance in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
+                found for templates in tables for found in self._among(templates.mesh.ranks.reshape(-1), templates, 1)
             ]
         (templates,) = tables
         mesh = templates.mesh
@@ -233,29 +240,29 @@ class Partition:
                 owned(cluster, components[index], instance.traffic.links)
                 for index, copies in distinct
                 if copies > 1 or len(distinct) > 1
-                for instance in self._among(components[index], templates, copies)
+                for instance in chain.from_iterable(self._among(components[index], templates, copies))
             ):
                 chosen = distinct
         return [(int(rank), copies) for index, copies in chosen for rank in components[index]], [
-            instance for index, copies in chosen for instance in self._among(components[index], templates, copies)
+            found for index, copies in chosen for found in self._among(components[index], templates, copies)
         ]
 
-    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> list[Instance]:
+    def _among(self, component: NDArray[np.int64], templates: Templates, copies: int) -> list[list[Instance]]:
         """Every template used by every group that lies in the component; each is looked for once."""
         mesh, place = templates.mesh, component.tobytes()
-        instances: list[Instance] = []
+        instances: list[list[Instance]] = []
         # Meshes that differ along other axes have the same groups along this one.
         axes = {template.axis for template, _ in templates if not template.is_copy}
         groups = {axis: mesh.groups(axis) for axis in axes}
         lines = {axis: (each.shape, each.tobytes()) for axis, each in groups.items()}
         for template, index in templates:
             key = lines.get(template.axis), template, index, place, copies
-            found = self._instances.get(key) or self._recent.instances.get(key)
+            found = self._instances.get(key) or self._instances_lately.get(key)
             if found is None:
                 found = list(template_instances(self.cluster, component, mesh, template, index, copies))
-                self._recent.keep(key, found)
+                self._instances_lately[key] = found
             self._instances[key] = found
-            instances += found
+            instances.append(found)
         return instances
 
 

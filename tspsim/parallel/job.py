@@ -308,15 +308,21 @@ class Job:
     @once
     def passes(self) -> tuple[Batch, ...]:
         """Forwards of a serving step, padded as its engine does, or halves of them that take turns; none of others."""
-        engine = self.work.stack.engine
-        passes = self.forwards
+        engine, load, whole = self.work.stack.engine, self.work.load, self.forwards
+        passes = whole
+        if load.pads_prompts:
+            passes = tuple(replace(each, rows=load.padded(each.rows), outputs=each.head_tokens) for each in whole)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
-        filled = [engine.filled(tuple(batch.rows), self.work.load.queries) for batch in passes]
+        filled = [engine.filled(tuple(batch.rows), load.queries) for batch in passes]
         return tuple(
             batch if rows == tuple(batch.rows) else replace(batch, rows=rows, outputs=batch.head_tokens)
             for batch, rows in zip(passes, filled, strict=True)
         )
+
+    def padding_prompts(self) -> Job:
+        """The job with short pieces of prompts padded for prefill kernels."""
+        return replace(self, work=replace(self.work, load=replace(self.work.load, pads_prompts=True)))
 
     @once
     def batch(self) -> Batch:

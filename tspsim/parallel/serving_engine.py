@@ -16,7 +16,7 @@ from math import ceil, lcm, log2
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..base.memo import remembered
-from ..model.attention import MOST_DECODED, decoded
+from ..model.attention import NO_CONTEXT, decoded
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
 from .paces import Pace
@@ -402,23 +402,17 @@ class ServingEngine:
     def filled(self, rows: Rows, decoding: int | None = None) -> tuple[tuple[int, int, int], ...]:
         """Rows with what a pass computes besides, so that it has a captured size; ``decoding`` as of :meth:`captured`.
 
-        Beside decodes these are sequences with one cached token. Pieces leave attention to its own rows: without
-        decodes they lengthen the longest prompts, and are left out of prompts so short that it is a few rows.
+        A whole graph has sequences with one cached token. Pieces leave attention to its own rows, and get tokens that
+        see nothing (vLLM's ``pad_attn`` is of full graphs alone).
         """
         kept = tuple(rows)
         tokens = sum(count * sequences for count, _, sequences in kept)
         captured = self.captured(kept, decoding)
         if captured is Captured.NOTHING:
             return kept
-        queries = kept[0][0] if captured is Captured.WHOLE else 1
+        queries, context = (kept[0][0], 1) if captured is Captured.WHOLE else (1, NO_CONTEXT)
         more = ((self._next(tokens, queries) or tokens) - tokens) // queries
-        if more and (captured is Captured.WHOLE or any(count == 1 for count, _, _ in kept)):
-            return *kept, (queries, 1, more)
-        longest = max(range(len(kept)), key=lambda index: kept[index])
-        count, context, sequences = kept[longest]
-        if count <= MOST_DECODED:
-            return kept
-        return *kept[:longest], (count + ceil(more / sequences), context, sequences), *kept[longest + 1 :]
+        return (*kept, (queries, context, more)) if more else kept
 
     def captured(self, rows: Rows, decoding: int | None = None) -> Captured:
         """How much of a pass over some rows runs as a graph: all of decodes alike in their queries, up to the largest

@@ -181,6 +181,24 @@ class Repeat:
 
 
 Instruction = Compute | Collective | SendReceive | Launch | Copy
+#: What an instruction does, whatever it waits for and in whatever layer.
+Content = tuple[object, ...]
+
+
+def content(instruction: Instruction) -> Content:
+    """What an instruction does, as a key."""
+    common = (instruction.stream, instruction.name, instruction.part)
+    if isinstance(instruction, Compute):
+        return *common, instruction.operators
+    if isinstance(instruction, Collective):
+        how = instruction.root, instruction.algorithm, instruction.tokens, instruction.slices
+        return *common, instruction.kind, instruction.axis, instruction.size_bytes, how
+    if isinstance(instruction, Launch):
+        return *common, instruction.host_s
+    if isinstance(instruction, Copy):
+        return *common, instruction.direction, instruction.size_bytes, instruction.seconds
+    ends = instruction.to, instruction.source
+    return *common, instruction.axis, instruction.size_bytes, ends, instruction.wrap
 
 
 class Issued(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..model.attention.base import Rows, decoded, prefilled
-from .flat import Thing
+from ..model.attention.base import Rows, attended, decoded, prefilled
+from ..program.layout import Thing
 
 Rows2 = tuple[tuple[int, int], ...]
 #: Kinds of rows of which decode kernels take each by itself: as many as have a kernel here.
@@ -52,7 +52,7 @@ def lengths_of(rows: Rows) -> tuple[Rows2]:
 
 
 def whole(rows: Rows) -> tuple[Rows]:
-    return (tuple(rows),)
+    return (attended(rows),)
 
 
 def unpacked(rows: Rows) -> tuple[int]:

@@ -1,6 +1,6 @@
 """Costs of an engine's steps from the product's own programs, tabulated where they are asked.
 
-A step is written as a program and walked, or run by the engine (:mod:`.programs`): exactly what a question about that
+A step is written as a program and added up, or run by the engine (:mod:`.programs`): exactly what a question about that
 step alone answers. A run asks for many thousand steps that hardly differ, so what decoding takes is tabulated
 (:class:`Decodes`), and straight lines between tabulated points stay within :data:`~tspsim.serving.tables.EPSILON`.
 
@@ -10,7 +10,6 @@ of the batch are under way as there are stages.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -35,7 +34,7 @@ from .sampled import Deviation, Seen
 from .tables import Floats, KnotCurve
 from .work import PromptChunk, StepWork
 
-#: Steps with prompts whose seconds are kept, and plans on one cluster whose tables are.
+#: Steps with prompts whose seconds, or ranges, are kept; and plans on one cluster whose tables are.
 MOST_KEPT, MOST_PLANS = 4096, 64
 Found = TypeVar("Found")
 
@@ -91,8 +90,7 @@ class ProgramCosts:
             self._verifier = costs_of(hiding_nothing(question), plan, speculation=undrafted(speculation))
         self._alone: dict[int, Cells] = {}
         self._seen = Seen()
-        self._ranges: dict[Hashable, tuple[float, float]] = {}
-        self._kept: OrderedDict[Hashable, float] = OrderedDict()
+        self._ranges, self._kept = BoundedCache(MOST_KEPT), BoundedCache(MOST_KEPT)
 
     # --- steps ------------------------------------------------------------------------------------------------
 
@@ -162,9 +160,8 @@ class ProgramCosts:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
             self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.queries), share)
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-        return self._kept[key]
+        found_s: float = self._kept[key]
+        return found_s
 
     def _piece(self, tokens: int, cached: int) -> float:
         """Of a piece whose tokens ranks divide, between tabulated lengths and contexts straight."""
@@ -204,9 +201,7 @@ class ProgramCosts:
         its range.
         """
         key = work.chunks, work.sequences, work.context_tokens
-        if key not in self._ranges:
-            self._ranges[key] = self.programs.range_of(self.programs.of(work)[-1])
-        return self._ranges[key]
+        return self._ranges.once(key, lambda: self.programs.range_of(self.programs.of(work)[-1]))
 
     def check(self, samples: int = 50, seed: int = 0) -> Deviation:
         """Steps that were asked about, drawn with ``seed``, against every kernel of their programs on the cluster."""

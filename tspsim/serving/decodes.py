@@ -220,7 +220,7 @@ class Decodes:
             job = self.programs.decoding((self._typical,) * batch)
             own, experts_s = self.padded(batch) * self.queries, self._experts_in(job.capture)
             found = None
-            if self.programs.walked(job) is None:
+            if self.programs.chain(job) is None:
                 # Of what streams hide experts are not all: the rest is what the engine finds.
                 found = Quarters(self._hidden_in(batch, own, experts_s), own)
             self._of_all[batch] = experts_s, own, found

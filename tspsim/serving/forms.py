@@ -22,8 +22,8 @@ from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
 from ..parallel.expert_serving import mean_tokens
 from ..parallel.step import axes_of
+from ..program.layout import InstructionLayout, Thing
 from .carriers import COUNTED, LISTED, RowConsumer, lists_rows, unpacked
-from .flat import InstructionLayout, Thing
 
 #: The different things in a program, and where they stand.
 LaidOut = tuple[list[Thing], InstructionLayout]
@@ -56,7 +56,7 @@ class Passes:
             decodes, prompts = decoded(rows), prefilled(rows)
             read, decoding = tokens_of(decodes), sum([count for *_, count in decodes])
             experts = mean_tokens(each)
-            counts += [each.tokens, each.head_tokens, read, each.tokens - read, decoding, experts, *unpacked(rows)]
+            counts += [each.tokens, each.head_tokens, read, tokens_of(prompts), decoding, experts, *unpacked(rows)]
             behind = any(context for _, context, _ in prompts)
             kinds += [each.capture, len({q for q, _, _ in decodes}), bool(prompts), behind, each.head_tokens > 0]
         #: Those of them that have an order.

@@ -28,16 +28,16 @@ from ..model.attention.base import MOST_DECODED, Rows
 from ..operators import Role
 from ..parallel import Job
 from ..parallel.serving_engine import Captured
+from ..program.layout import InstructionLayout, Thing
 from .carriers import RowConsumer, carrier_of
 from .compositions import BATCH, SECOND, CompositionChange, InstructionPart, StepComposition, compositions, part_by
-from .flat import InstructionLayout, Thing
 from .grid import TILE, Cells, KnotLine, TokenVectors
 from .programs import StepPrograms
 from .tables import EPSILON, Floats
 from .work import PromptChunk, StepWork
 
-#: Tokens of compositions that are compared, and to what their sums must meet the walk's.
-COMPARED, SURE = 2048, 1e-9
+#: Tokens of compositions that are compared.
+COMPARED = 2048
 #: Programs that are remembered beside the one asked about.
 LAST = 7
 #: Prompts of a step whose own kernels are remembered: lengths come again, sets of contexts do not.
@@ -126,7 +126,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         return None
     parts: list[InstructionPart] = []
     carriers: list[RowConsumer] = []
-    job, first = written[None]
+    _, first = written[None]
     for index, thing in enumerate(first):
         changed = {change for change, (_, its) in written.items() if its[index].does != thing.does and change}
         part = part_by(changed, {change for change in written if change})
@@ -140,13 +140,8 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         if part is None:
             return None
         parts.append(part)
-    taken_s = programs.taken_s(first, kind.captured)
-    if taken_s is None:
+    if programs.taken_s(first, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    if not mixed.serial:
-        priced = programs.walked(job)
-        if priced is None or not np.isclose(layout.makespan_s(taken_s), priced.makespan_s, rtol=SURE, atol=0.0):
-            return None
     return Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
 
 
@@ -271,16 +266,12 @@ class Shape:
     # --- a step -----------------------------------------------------------------------------------------------
 
     def seconds(self, work: StepWork, expert_tokens: int | None = None) -> float | None:
-        """Of a step of this shape; None where what it is padded with does not fit into a table."""
+        """Of a step of this shape; None where so many sequences do not fit into a table."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
         tokens = read + work.queries * batch
         if self._sizes:
-            # Padding is sequences of one token.
-            more = next(size for size in self._sizes if size >= tokens) - tokens
-            if more and not batch:
-                return None
-            tokens, batch, context_tokens = tokens + more, batch + more, context_tokens + more
+            tokens = next(size for size in self._sizes if size >= tokens)
             if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
                 return None
         total = self._constant + self._tokens(tokens)
@@ -299,7 +290,7 @@ class Shape:
         if self._prompted:
             total = total + self._read(work.chunks)
         if self._carriers:
-            rows = rows_of(work, batch - work.sequences, self.bends)
+            rows = rows_of(work, self.bends)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
                 carried = self._carriers[index].field.of(rows)
@@ -369,7 +360,7 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: StepWork, padding: int, bends: tuple[int, ...] = ()) -> Rows:
+def rows_of(work: StepWork, bends: tuple[int, ...] = ()) -> Rows:
     """Rows of a pass: of the sequences that decode the longest, and the others as equal as they come; each as it is
     where some have more tokens than one of ``bends`` and others have not."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
@@ -384,4 +375,4 @@ def rows_of(work: StepWork, padding: int, bends: tuple[int, ...] = ()) -> Rows:
     if others > 0:
         each, more = divmod(work.context_tokens - longest, others)
         rows += [(work.queries, each + add, count) for add, count in ((1, more), (0, others - more)) if count]
-    return (*rows, (1, 1, padding)) if padding else tuple(rows)
+    return tuple(rows)

@@ -7,22 +7,22 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import hypot
+from typing import NamedTuple
 
 from ..base.memo import knowing, once, remembered
 from ..hardware.pricers import price
-from ..model.attention.base import MOST_DECODED
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
 from ..parallel.serving_engine import Captured
-from ..program import Program
+from ..program import Collective, Program, SendReceive
+from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
 from ..program.mesh import Mesh
 from ..step import inference, metrics
 from ..step.costs import Costs
 from ..step.question import Question
 from ..step.simulation import run, scheduled
 from ..steps import DECODE_STEP, MIXED_STEP, PREFILL_STEP, VERIFY_STEP, Load, Piece, Speculation, Step
-from .chain import Chain, Exchanges, Walker
-from .flat import MOVES, InstructionLayout, Thing, flattened
+from .exchanges import Exchanges
 from .forms import LaidOut, ProgramTemplates
 from .work import PromptChunk, StepWork
 
@@ -46,12 +46,24 @@ class Priced:
     compute_s: dict[str, float]
     #: Seconds by what they are for: attention, experts, products, other kernels, collectives by kind, host, idle.
     parts_s: dict[str, float]
-    #: Found by a walk; otherwise the engine ran it.
+    #: Added up; otherwise the engine ran it.
     chained: bool
 
 
-def part_of(operator: Operator) -> str:
-    """What a kernel's time is told as."""
+class Chain(NamedTuple):
+    """A step whose kernels and transfers follow each other: what they are and take, and all of them."""
+
+    things: Sequence[Thing]
+    layout: InstructionLayout
+    taken_s: Sequence[float]
+    makespan_s: float
+    seconds: float
+
+
+def part_of(operator: Timed) -> str:
+    """What the time of a kernel, or of a transfer, is told as."""
+    if isinstance(operator, MOVES):
+        return operator.kind if isinstance(operator, Collective) else "send_recv"
     if operator.role is Role.ATTENTION:
         return "attention"
     if operator.role.routed:
@@ -62,12 +74,6 @@ def part_of(operator: Operator) -> str:
 def is_routed(thing: Thing) -> bool:
     """Whether it multiplies routed experts."""
     return isinstance(thing.what, Operator) and thing.what.role.routed
-
-
-def chained_s(job: Job, chain: Chain) -> float:
-    """Seconds of a step whose programs are a chain, with the host's behind them."""
-    period_s = inference.turn_s(job, chain.end_s, max(chain.work_s))
-    return chain.end_s + inference.host_s(job, period_s, chain.end_s)
 
 
 class StepPrograms:
@@ -88,8 +94,8 @@ class StepPrograms:
         self.costs = Costs(question.device)
         cluster = question.cluster
         self.mesh: Mesh = build_mesh(plan, cluster.gpus, cluster.gpus_per_node)
-        self._walker = Walker(Exchanges(cluster, self.mesh))
-        self._walks = not question.scenario.faults.slow_gpus
+        self._exchanges = Exchanges(cluster, self.mesh)
+        self._adds_up = not question.scenario.faults.slow_gpus
         self._plans: dict[str, Plan] = {}
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self._once_s: dict[Captured, Callable[[Operator], float]] = {}
@@ -164,16 +170,14 @@ class StepPrograms:
         """A pass of all there is, and where decode kernels take some of it the same with longer pieces."""
         if not work.chunks:
             return [self.decoding(work.contexts, expert_share)]
-        pieces = [Piece(*chunk) for chunk in work.chunks]
-        longer = [each._replace(query_tokens=max(each.query_tokens, MOST_DECODED + 1)) for each in pieces]
-        ways = [pieces] if longer == pieces else [pieces, longer]
-        return [self._mixed(work, way, expert_share) for way in ways]
+        job = self._mixed(work, expert_share)
+        return [job, job.padding_prompts()] if job.work.load.short_prompts else [job]
 
-    def _mixed(self, work: StepWork, pieces: Sequence[Piece], expert_share: float) -> Job:
+    def _mixed(self, work: StepWork, expert_share: float) -> Job:
         """A pass of pieces of prompts beside what decodes of some work."""
         load = Load(
-            prompts=len(pieces),
-            pieces=tuple(pieces),
+            prompts=len(work.chunks),
+            pieces=tuple([Piece(*chunk) for chunk in work.chunks]),
             batch=work.sequences,
             contexts=work.contexts,
             speculation=self.speculation,
@@ -245,8 +249,8 @@ class StepPrograms:
     def taken_s(self, things: Iterable[Thing], captured: Captured) -> list[float] | None:
         """Seconds of things in passes of which so much is captured; None where the engine alone knows some: of
         transfers whose groups share links unevenly."""
-        cost, exchanges = self._known(captured), self._walker.exchanges
-        taken = [exchanges.known_s(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in things]
+        cost, exchanges = self._known(captured), self._exchanges
+        taken = [exchanges.seconds(what, stage) if isinstance(what, MOVES) else cost(what) for what, stage in things]
         return None if None in taken else taken  # type: ignore[return-value]
 
     def once_s(self, kernel: Thing, captured: Captured) -> float:
@@ -294,45 +298,43 @@ class StepPrograms:
         return sum(map(self._job_s, jobs))
 
     def _job_s(self, job: Job) -> float:
-        found = self._chained_s(job) if self._walks else None
-        return self.price(job).seconds if found is None else found
+        chain = self.chain(job) if self._adds_up else None
+        return self.simulated(job).seconds if chain is None else chain.seconds
 
-    def _chained_s(self, job: Job) -> float | None:
-        """Of a chain of one stage and one pass; None of anything else."""
-        if job.plan.pp > 1 or job.micro_batches > 1 or set(axes_of(job)) != {"pp"}:
+    def price(self, job: Job) -> Priced:
+        """One step, added up if it is a chain."""
+        chain = self.chain(job) if self._adds_up else None
+        return self.simulated(job) if chain is None else self._told(job, chain)
+
+    def chain(self, job: Job) -> Chain | None:
+        """A step whose programs are a chain; None of any other."""
+        if set(axes_of(job)) != {"pp"}:
             return None
         things, layout = self.laid_out(job)
         taken_s = self.taken_s(things, job.capture) if layout.chained else None
         if taken_s is None:
             return None
         makespan_s = layout.makespan_s(taken_s)
-        return makespan_s + inference.host_s(job, makespan_s, makespan_s)
+        slowest_s = layout.slowest_s(taken_s) if job.plan.pp > 1 else 0.0
+        period_s = inference.turn_s(job, makespan_s, slowest_s)
+        return Chain(things, layout, taken_s, makespan_s, makespan_s + inference.host_s(job, period_s, makespan_s))
 
-    def price(self, job: Job) -> Priced:
-        """One step, walked if it is a chain."""
-        return (self.walked(job) if self._walks else None) or self.simulated(job)
-
-    def walked(self, job: Job) -> Priced | None:
-        """Without the engine; None where programs are no chain."""
-        if set(axes_of(job)) != {"pp"}:
-            return None
-        chain = self._walker.chain(self.written_of(job), self._known(job.capture))
-        return None if chain is None else self._told(job, chain, chained_s(job, chain))
-
-    def _told(self, job: Job, chain: Chain, seconds: float) -> Priced:
-        stages = len(chain.operators_s)
+    def _told(self, job: Job, chain: Chain) -> Priced:
+        stages, layout = len(chain.layout.starts), chain.layout
+        runs = layout.follows[list(layout.starts)].tolist()
         compute: defaultdict[str, float] = defaultdict(float)
         parts: defaultdict[str, float] = defaultdict(float)
-        for operators, transfers in zip(chain.operators_s, chain.transfers_s, strict=True):
-            for operator, taken in operators.items():
-                compute[operator.kind] += taken / stages
-                parts[part_of(operator)] += taken / stages
-            for kind, taken in transfers.items():
-                parts[kind] += taken / stages
+        for index, ((what, stage), each_s) in enumerate(zip(chain.things, chain.taken_s, strict=True)):
+            # A message takes the stage that gets it as long as the one that sends it.
+            taken_s = runs[stage][index] * each_s * (2 if isinstance(what, SendReceive) else 1) / stages
+            if isinstance(what, Operator):
+                compute[what.kind] += taken_s
+            if taken_s or isinstance(what, Operator):
+                parts[part_of(what)] += taken_s
         host = job.work.stack.step_s + job.host_s
         parts["host"] += host
-        parts["idle"] += max(0.0, seconds - sum(parts.values()))
-        return Priced(seconds, chain.end_s, dict(compute), dict(parts), chained=True)
+        parts["idle"] += max(0.0, chain.seconds - sum(parts.values()))
+        return Priced(chain.seconds, chain.makespan_s, dict(compute), dict(parts), chained=True)
 
     def range_of(self, job: Job) -> tuple[float, float]:
         """Low and high factor of a step's seconds, nine times of ten: as of a step asked about alone, and with the

@@ -32,7 +32,7 @@ from ..engine.assignment import Assignment, Cost
 from ..engine.core import Interference, Submission
 from ..engine.ranks import Rank, SimulatedDevice
 from ..engine.ready import IssuedItems, KnownInstructions, ReadyProgram
-from ..engine.steady import execute, length_of
+from ..engine.steady import execute
 from ..engine.system import SimulatedRank, System
 from ..engine.timeline import ON_HOST, Label, Labels
 from ..network import Cluster
@@ -41,6 +41,7 @@ from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Collective, Compute, Issued, Program, Repeat
+from ..program.excerpts import length_of
 from ..program.mesh import Mesh
 from ..steps import FORWARD
 from . import metrics

@@ -362,9 +362,9 @@ def cold_bytes(job: Job) -> float:
     axes = axes_of(job)
     for place in np.ndindex(*(job.plan.degree(axis) for axis in axes)):
         coordinates = dict(zip(axes, place, strict=True))
-        issued = write_program(scheme_of(job.plan), job, coordinates).unrolled()
-        computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
-        read = sum(operator.cold_bytes for compute in computes for operator in compute.operators)
+        program = write_program(scheme_of(job.plan), job, coordinates)
+        computes = [(each, times) for each, times in program.counted() if isinstance(each, Compute)]
+        read = sum(times * operator.cold_bytes for compute, times in computes for operator in compute.operators)
         positions.setdefault(coordinates.get("pp", 0), []).append(read)
     stages = [min(each) for each in positions.values()]
     return max(max(stages), sum(stages) / len(job.passes))

@@ -8,13 +8,12 @@ gradients, are wanted a layer later than K and V or a layer's own weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ..engine.timeline import Timeline
 from ..parallel import Job
-from ..program import Collective, Instruction, Program, Repeat, SendReceive
+from ..program import Collective, Instruction, Program, SendReceive
+from ..program.excerpts import waiting
 
 #: Streams of what replicas say to each other.
 OF_REPLICAS = frozenset({"parameters", "gradients"})
@@ -75,39 +74,7 @@ def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]
 
 def giving_way(program: Program) -> Program:
     """The program in which what replicas say waits for the exchange that was issued last before it."""
-    return Program(program.role, tuple(_items(program)))
-
-
-def _items(program: Program) -> Iterator[Instruction | Repeat]:
-    position, last = 0, -1
-    for item in program.items:
-        if isinstance(item, Repeat):
-            exchanges = [index for index, each in enumerate(item.body) if _exchanges(each)]
-            yield _repeated(item, exchanges) if exchanges else item
-            length = len(item.body)
-            if exchanges:
-                last = position + (item.times - 1) * length + exchanges[-1]
-            position += item.times * length
-            continue
-        if _of_replicas(item) and last >= 0:
-            yield item.at(item.layer, tuple(dict.fromkeys((*item.after, last))))
-        else:
-            yield item
-        if _exchanges(item):
-            last = position
-        position += 1
-
-
-def _repeated(item: Repeat, exchanges: list[int]) -> Repeat:
-    """A body whose first transfers of replicas wait for the last exchange of the turn before."""
-    body = []
-    for index, each in enumerate(item.body):
-        if _of_replicas(each):
-            earlier = [place for place in exchanges if place < index]
-            last = earlier[-1] if earlier else exchanges[-1] - len(item.body)
-            each = each.at(each.layer, tuple(dict.fromkeys((*each.after, last))))
-        body.append(each)
-    return Repeat(tuple(body), item.times, item.layer_step, item.continues)
+    return waiting(program, _of_replicas, _exchanges)
 
 
 def _of_replicas(instruction: Instruction) -> bool:

@@ -247,9 +247,18 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
 
 
 def scheduled(question: Question, plan: Plan) -> Job:
-    """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.step.tuning`)."""
+    """A plan's job with what its schedule leaves open chosen for the machine (:mod:`tspsim.step.tuning`), and short
+    prompts for the kernels that take less."""
     job = question.job(plan)
-    return replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
+    job = replace(job, plan=tuned(job, question.on(plan).cluster, question.device))
+    if not (job.step.serves and job.token_shards == 1 and job.work.load.short_prompts):
+        return job
+    try:
+        return min(
+            (job, job.padding_prompts()), key=lambda way: step_of(question, way, Costs(question.device)).makespan_s
+        )
+    except UnreachableError:  # dead links cut ranks off; the run itself will say so
+        return job
 
 
 def run(

@@ -268,9 +268,9 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for each in write_program(job.scheme, job, last | {"pp": stage}).unrolled():
-            if isinstance(each.instruction, Compute):
-                yield from (what for what in each.instruction.operators if isinstance(what, FusedMoE))
+        for each, _ in write_program(job.scheme, job, last | {"pp": stage}).counted():
+            if isinstance(each, Compute):
+                yield from (what for what in each.operators if isinstance(what, FusedMoE))
 
 
 def arriving_note(job: Job) -> str:
@@ -295,11 +295,9 @@ def cache_notes(job: Job) -> Iterator[str]:
     share, uses = job.scheme.context(job.plan), set(job.model.cache_uses(job.work.formats.cache))
     if share.ranks > 1:
         yield f"every rank keeps 1/{share.ranks} of the tokens of a context (`{share.axis}`)"
-    if share.ranks > 1 and job.token_shards == 1 and 1 < job.work.sequence <= MOST_DECODED:
-        yield (
-            f"prompts of up to {MOST_DECODED} tokens are attended as tokens that decode, on all ranks' parts of a "
-            "context; a longer one is attended whole, which may take less"
-        )
+    if job.work.load.pads_prompts:
+        most = MOST_DECODED
+        yield f"prompts of up to {most} tokens run padded to {most + 1}: prefill kernels take less for them"
     if share.sequences > 1:
         yield f"whole sequences are dealt to {share.sequences} ranks"
     heads = {use.heads for use in uses if use.token_bytes and 1 < use.heads < share.attended}

@@ -23,7 +23,10 @@ class Row(NamedTuple):
         return self.query_tokens * self.sequences
 
     def pairs_per_token(self, causal: bool) -> float:
-        """Tokens that a query attends, mean over the row: all of the context, and of the queries half when causal."""
+        """Tokens that a query attends, mean over the row: all of the context, and of the queries half when causal; none
+        where they pad a pass."""
+        if self.context_tokens < 0:
+            return 0.0
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
 
 

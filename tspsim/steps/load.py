@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
+
+Row3 = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ class Load:
     a ``batch`` of sequences that decode, spread evenly over ``contexts``: tokens that each has in the cache, of the
     longer ones one more where that does not come out even. ``pieces`` are those of prompts instead, where they are of
     several lengths, as a scheduler puts them together. ``expert_share``: tokens that a replica has in the mean of those
-    that share experts with this one, over its own."""
+    that share experts with this one, over its own. ``pads_prompts``: pieces that decode kernels would take are padded
+    to one token more than those do, because prefill kernels take less.
+    """
 
     prompts: int = 0
     prompt: int = 0
@@ -141,6 +146,7 @@ class Load:
     pieces: tuple[Piece, ...] = ()
     streams: Streams = Streams()
     expert_share: float = 1.0
+    pads_prompts: bool = False
 
     @property
     def in_words(self) -> str:
@@ -201,6 +207,19 @@ class Load:
         return (*own, *(Row(0, context + queries, count // once) for queries, context, count in shared))
 
     @property
+    def short_prompts(self) -> bool:
+        """Whether decode kernels take some piece of a prompt."""
+        return any(row.query_tokens <= MOST_DECODED for row, _ in self.chunks())
+
+    def padded(self, rows: Sequence[Row3]) -> tuple[Row3, ...]:
+        """Rows of a pass, those of prompts first, as :attr:`pads_prompts` has them."""
+        if not self.pads_prompts:
+            return tuple(rows)
+        prompts = len(rows) - len(self.decoding())
+        longer = [(max(queries, MOST_DECODED + 1), context, count) for queries, context, count in rows[:prompts]]
+        return *longer, *rows[prompts:]
+
+    @property
     def kept(self) -> tuple[Row, ...]:
         """Prompts as they are at the end of the step: tokens read, tokens before them, how many."""
         if self.pieces:
@@ -215,4 +234,4 @@ class Load:
             return replace(self, speculation=speculation)
         ended = tuple(Piece(1, queries + context - 1) for queries, context, ends in self.pieces if ends)
         prompts = len(ended) if self.pieces else self.prompts
-        return replace(self, speculation=speculation, pieces=ended, prompts=prompts)
+        return replace(self, speculation=speculation, pieces=ended, prompts=prompts, pads_prompts=False)

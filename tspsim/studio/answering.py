@@ -14,6 +14,7 @@ from ..api import mapping_of
 from ..base.errors import InputError, shorten
 from . import numbers, values
 from .answers import SORTS, loads
+from .answers.parts import about
 from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
@@ -46,6 +47,13 @@ class Answers(StudioPart):
             prevent_initial_call=True,
             running=one_by_one("tick"),
         )(self.answer)
+        app.callback(
+            Output("about", "children"),
+            Output("about-of", "data"),
+            Input("answered", "data"),  # figures do not wait for what they rest on
+            State("tab", "data"),
+            prevent_initial_call=True,
+        )(self.about)
         app.callback(
             Output("cancel", "n_clicks"), Input("cancel", "n_clicks"), State("tab", "data"), prevent_initial_call=True
         )(self.cancel)
@@ -113,6 +121,13 @@ class Answers(StudioPart):
             max(1, len(points) - 1),
             not value["offers"],
         )
+
+    def about(self, answered: Said | None, tab: str) -> tuple[Any, int]:
+        """What the figures that are shown rest on, and of which question."""
+        desk = self.desks.of(tab)
+        if not answered or answered["refused"] or desk.document is None or desk.value is None:
+            raise PreventUpdate
+        return about(desk.document, desk.value), answered["n"]
 
     def cancel(self, clicks: int | None, tab: str) -> Any:
         """End what answers."""

@@ -17,6 +17,12 @@ from . import answering, aside, catalogs, keeping, layout, pins, question, whati
 from .desks import Desks
 from .fields import Forms
 
+#: In the page itself: browsers ask anew for an icon of the server whenever the address changes.
+ICON = (
+    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%27http://www.w3.org/2000/svg%27 viewBox=%270 0 16 16%27%3E'
+    "%3Cpath d=%27M1 2h14v5H1z%27 fill=%27%232b6cb0%27/%3E%3Cpath d=%27M1 9h6v5H1z%27 fill=%27%23dd6b20%27/%3E"
+    '%3C/svg%3E">'
+)
 PARTS = (question.Turns, answering.Answers, catalogs.Choices, whatif.SliderCurves, aside.Aside, pins.Pins, keeping.Keep)
 
 
@@ -37,6 +43,7 @@ def made(desks: Desks, start: str | None) -> Dash:
         suppress_callback_exceptions=True,
         compress=False,
     )
+    app.index_string = app.index_string.replace("{%favicon%}", ICON)
     app.layout = layout.page
     forms = Forms()
     for part in PARTS:

@@ -23,7 +23,11 @@ def page() -> Any:
             dcc.Store(id="happened"),
             dcc.Store(id="turned"),
             dcc.Store(id="turned-seen"),
+            dcc.Store(id="form-asked"),
+            dcc.Store(id="form-drawn"),
+            dcc.Store(id="form-seen"),
             dcc.Store(id="answered"),
+            dcc.Store(id="about-of"),
             dcc.Store(id="slid"),
             dcc.Store(id="found"),
             dcc.Store(id="curve-of"),
@@ -186,6 +190,7 @@ def _answer() -> Any:
                 role="status",
             ),
             html.Div(id="answer", className="answer"),
+            html.Div(id="about", className="about"),
             html.Div(
                 [
                     html.H3("Load"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -59,14 +60,26 @@ class Turns(StudioPart):
         app.clientside_callback(
             ClientsideFunction("studio", "fresh"),
             Output("answer", "className"),
+            Output("about", "className"),
             Input("question", "data"),
             Input("answered", "data"),
+            Input("about-of", "data"),
         )
+        app.clientside_callback(
+            ClientsideFunction("studio", "drawn"), Output("form-seen", "data"), Input("form-drawn", "data")
+        )
+        app.callback(
+            Output("form", "children"),
+            Output("form-drawn", "data"),
+            Input("form-asked", "data"),  # the page asks once the answer is there, which does not wait for the form
+            State("question", "data"),
+            State("tab", "data"),
+            prevent_initial_call=True,
+        )(self.form)
         app.callback(
             Output("turned", "data"),
             Output("yaml", "value"),
             Output("yaml", "rows"),
-            Output("form", "children"),
             Output("link", "hash"),
             Output("question", "data"),
             Output("start", "value"),
@@ -113,7 +126,7 @@ class Turns(StudioPart):
         desk, turned = self.desks.of(tab), {"n": happened["n"]}
         if question is None:
             now = link.read(happened.get("hash")) or self._begun(desk, self.start)
-            begun = {"n": 0, "base": now.text, "start": self.start or ""}
+            begun = {"n": 0, "form": 0, "base": now.text, "start": self.start or ""}
             return ({**turned, "asks": True}, *self._shown(desk, now, begun, True, None))
         before = link.State(question["text"], question["file"], question["at"])
         try:
@@ -121,7 +134,7 @@ class Turns(StudioPart):
         except (InputError, LookupError, TypeError, ValueError):
             now, whole = before, False  # the form cannot follow a text that is told to be wrong
         if now == before:
-            return (turned, *(no_update,) * 9)
+            return (turned, *(no_update,) * 8)
         origin = question
         if happened["kind"] == "start":
             origin = {**question, "base": now.text, "start": happened["value"]}
@@ -179,34 +192,39 @@ class Turns(StudioPart):
             return link.State(f"# {printable(str(error))}\n{FIRST}", "first.yaml")
         return link.State(told["text"], told["file"])
 
+    def form(self, asked: int | None, question: Said | None, tab: str) -> tuple[Any, int]:
+        """The form of the question as it is now, and what asked for it."""
+        if asked is None or question is None:
+            raise PreventUpdate
+        try:
+            data = mapping_of(question["text"], Path(question["file"]))
+        except InputError:
+            return no_update, asked  # what is wrong is told with the answer
+        form = self.forms.of(data)
+        level = form.level(data, question["at"])
+        return formed.level(level, offered(self.desks.of(tab)), lambda path: form.level(data, path)), asked
+
     def _shown(
         self, desk: TabProcesses, now: link.State, question: Said, whole: bool, before: str | None
     ) -> tuple[Any, ...]:
-        """The page of a question: its text where it changed, its form where that may look otherwise. What answers it
-        has begun."""
-        children: Any = no_update
+        """The page of a question: its text where it changed, and whether its form is to be drawn anew (``whole``).
+        What answers it has begun."""
         if whole:
-            try:
-                data: Any = mapping_of(now.text, Path(now.file))
-            except InputError:
-                data = None  # what is wrong is told with the answer
-            if data is not None:
-                form = self.forms.of(data)
-                level = form.level(data, now.at)
-                children = formed.level(level, offered(desk), lambda path: form.level(data, path))
-                now = link.State(now.text, now.file, level.path)
+            with contextlib.suppress(InputError):  # what is wrong is told with the answer
+                data = mapping_of(now.text, Path(now.file))
+                now = link.State(now.text, now.file, self.forms.of(data).level(data, now.at).path)
         made = link.made(now)
         asks = (now.text, now.file) != (question.get("text"), question.get("file"))
-        told = {**question, "text": now.text, "file": now.file, "at": now.at, "n": question["n"] + asks, "hash": made}
+        numbers = {"n": question["n"] + asks, "form": question["form"] + whole}
+        told = {**question, "text": now.text, "file": now.file, "at": now.at, **numbers, "hash": made}
         if asks:
-            # The page asks for it once it has drawn the form; what gives way to it may take a moment.
+            # The page asks for it a moment later; what gives way to it may take that long.
             threading.Thread(target=desk.answer, args=(told["n"], now.text, now.file), daemon=True).start()
         same = now.text == before
         rows = min(MOST_ROWS, max(10, now.text.count("\n") + 2))
         return (
             no_update if same else now.text,
             rows,
-            children,
             made or no_update,
             told,
             "",

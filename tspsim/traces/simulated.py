@@ -265,7 +265,7 @@ class Simulated:
         starts, ends = columns["start_s"][rows].tolist(), columns["end_s"][rows].tolist()
         operations: list[Operation] = []
         steps: list[Step] = []
-        issued = simulated.role.program.unrolled()
+        issued = simulated.role.rows()
         for number, (entry, start, end) in enumerate(zip(issued, starts, ends, strict=True)):
             instruction = entry.instruction
             steps.append(Step(instruction.stream, tuple(entry.after), start, end - start))

@@ -133,9 +133,12 @@ def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int 
 
 def kernels_of(job: Job, without: str = "") -> Kernels:
     """What the first rank computes, but for one part of the program."""
-    issued = write_program(scheme_of(job.plan), job).unrolled()
-    computes = (each.instruction for each in issued if isinstance(each.instruction, Compute))
-    return Counter(operator for compute in computes if compute.part != without for operator in compute.operators)
+    kernels: Counter[Operator] = Counter()
+    for each, times in write_program(scheme_of(job.plan), job).counted():
+        if isinstance(each, Compute) and each.part != without:
+            for operator in each.operators:
+                kernels[operator] += times
+    return kernels
 
 
 def add(on: Device, kernels: Kernels) -> Estimate:

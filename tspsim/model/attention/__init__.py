@@ -10,7 +10,16 @@ csa   one latent for several tokens, and a window
 
 from __future__ import annotations
 
-from .base import ATTENTION_KINDS, MOST_DECODED, AttentionKind, CacheUse, cache_names, decoded, prefilled
+from .base import (
+    ATTENTION_KINDS,
+    MOST_DECODED,
+    NO_CONTEXT,
+    AttentionKind,
+    CacheUse,
+    cache_names,
+    decoded,
+    prefilled,
+)
 from .chosen import CHOSEN
 from .compressed import COMPRESSED
 from .grouped import GROUPED
@@ -26,6 +35,7 @@ __all__ = [
     "KIMI_DELTA",
     "LATENT",
     "MOST_DECODED",
+    "NO_CONTEXT",
     "AttentionKind",
     "CacheUse",
     "cache_names",

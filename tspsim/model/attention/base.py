@@ -2,7 +2,8 @@
 
 A serving step hands a layer rows ``(query tokens, tokens in the cache before them, sequences)``. A row of few queries
 runs the decode kernels, which read the cache once for all of them, whether anything was cached before or not (vLLM's
-latent backends: "process small prefills with decode pathway"); others run the prefill kernels.
+latent backends: "process small prefills with decode pathway"); others run the prefill kernels. Tokens that pad a pass
+to a captured size are a row behind :data:`NO_CONTEXT`: products compute them, and no attention kernel takes them.
 """
 
 from __future__ import annotations
@@ -29,16 +30,23 @@ if TYPE_CHECKING:
 Rows = tuple[tuple[int, int, int], ...]
 #: Most queries a sequence that decode kernels take at once (drafts and one; engines reorder batches by such a number).
 MOST_DECODED = 16
+#: Tokens before those that pad a pass: with their own one, they see none.
+NO_CONTEXT = -1
 
 
 def decoded(rows: Rows) -> Rows:
     """Rows that the decode kernels run."""
-    return tuple(row for row in rows if row[0] <= MOST_DECODED)
+    return tuple(row for row in rows if row[0] <= MOST_DECODED and row[1] >= 0)
 
 
 def prefilled(rows: Rows) -> Rows:
-    """The others."""
+    """Rows that the prefill kernels run."""
     return tuple(row for row in rows if row[0] > MOST_DECODED)
+
+
+def attended(rows: Rows) -> Rows:
+    """Rows that attention kernels take: all but padding."""
+    return tuple(row for row in rows if row[1] >= 0)
 
 
 def tokens_of(rows: Rows) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
 from ..parts import Block, Indexing
-from .base import ATTENTION_KINDS, CacheUse, Rows, product, tokens_of
+from .base import ATTENTION_KINDS, CacheUse, Rows, attended, product, tokens_of
 from .latent import LATENT, Latent
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ class Chosen(Latent):
         if not layer.kind.indexer:
             return ()
         indexing = indexing_of(layer.model)
-        size, shards = key_bytes(indexing), layer.index_shards
-        return (Indexer(rows, indexing.heads, indexing.head_dim, indexing.topk, key_bytes=size, shards=shards),)
+        shape = indexing.heads, indexing.head_dim, indexing.topk
+        return (Indexer(attended(rows), *shape, key_bytes=key_bytes(indexing), shards=layer.index_shards),)
 
     def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         latent, indexing = self.facts(layer.model), indexing_of(layer.model)
         attention = SparseAttention(
-            rows,
+            attended(rows),
             layer.heads,
             latent.cache_width,
             latent.kv_rank,

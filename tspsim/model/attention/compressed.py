@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
 from ..formats import WeightClass
 from ..parts import Block, CompressedAttention
-from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, product, tokens_of
+from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
 from .chosen import index_entry, indexing_of, key_bytes
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class Compressed(AttentionKind):
             return ()
         indexing = indexing_of(layer.model)
         shape = indexing.heads, indexing.head_dim, indexing.topk
-        return (Indexer(rows, *shape, layer.kind.compression, key_bytes(indexing), shards=layer.index_shards),)
+        stride = layer.kind.compression
+        return (Indexer(attended(rows), *shape, stride, key_bytes(indexing), shards=layer.index_shards),)
 
     def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
         model, block = layer.model, layer.kind
@@ -159,7 +160,13 @@ class Compressed(AttentionKind):
         widths = layer.heads, model.head_dim, model.head_dim
         entry, kept = self.entry_bytes(model, layer.formats.cache), self.element(layer)
         of_window = SparseAttention(
-            rows, *widths, facts.window, entry_bytes=entry, dtype=layer.wide, kv_dtype=kept, shards=layer.context_shards
+            attended(rows),
+            *widths,
+            facts.window,
+            entry_bytes=entry,
+            dtype=layer.wide,
+            kv_dtype=kept,
+            shards=layer.context_shards,
         )
         if not block.compression:
             return (of_window,)

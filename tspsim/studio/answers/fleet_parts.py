@@ -10,7 +10,7 @@ from dash import dcc, html
 from ...base.units import duration, percent
 from . import fleet_why
 from .fleet_figures import of_class
-from .parts import AXIS, LOOKS, about, explained, folded, heads, region
+from .parts import AXIS, LOOKS, explained, folded, heads, region
 
 
 def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
@@ -53,7 +53,6 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
         *([html.P(f"{' and '.join(spent)} for the time that is looked at.", className="sub")] if spent else []),
         region("Classes of jobs", heads(columns), rows),
         *(_drawn(*each) for each in told["drawn"]),
-        *about(document, told),
     ]
 
 

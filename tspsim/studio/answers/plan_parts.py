@@ -8,7 +8,7 @@ from typing import Any
 from dash import html
 
 from ...base.units import compact, digits, duration, gib, percent
-from .parts import about, capital, explained, heads, prose, region, sources
+from .parts import capital, explained, heads, prose, region, sources
 from .plan_figures import figures
 from .sort import Figure
 
@@ -36,7 +36,7 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
         shown += _headline(best, len(plans))
     if told["searched"]:
         shown.append(html.P(prose(told["searched"])))
-    return [*shown, table(document, best), *about(document, told)]
+    return [*shown, table(document, best)]
 
 
 def _headline(best: Plan, count: int) -> list[Any]:

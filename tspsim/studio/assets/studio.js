@@ -1,6 +1,6 @@
 /* Small glue: waits until typing rests, dims what is no longer the answer, copies, says when the tab closes. */
 (function () {
-  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500, RESTED_MS = 250;
+  const WAIT_MS = 20, PATIENCE_MS = 20000, FORGET_MS = 1500, RESTED_MS = 250, FORM_MS = 250;
   let waiting = null, number = 0, busy = 0, begun = false, turning = null, same = false, changed = 0, settled = 0;
   const none = () => window.dash_clientside.no_update;
   const answer = () => document.getElementById("answer");
@@ -63,20 +63,45 @@
         settle();
         return none();
       },
-      fresh: function (question, answered) {
+      fresh: function (question, answered, about) {
         same = Boolean(question && answered && question.n === answered.n);
         asked = question;
         settle();
+        draw(same ? 0 : FORM_MS);
         document.querySelectorAll(".row").forEach((row) => {
           const path = (answered && answered.n === question.n && answered.path) || "";
           const here = row.dataset.path;
           row.classList.toggle("wrong", Boolean(here && path && (path === here || path.startsWith(here + "/"))));
         });
-        return same && !answered.refused ? "answer" : "answer stale";
+        const of = same && !answered.refused;
+        return [of ? "answer" : "answer stale", of && about === question.n ? "about" : "about stale"];
+      },
+      drawn: function () {
+        drawing = 0;
+        draw(0);
+        return none();
       },
     },
   });
 
+  /* The form is drawn anew behind the answer, or before it where that takes long; and once more where the question
+     changed while it was drawn. */
+  let drawing = 0, form = null, missed = false, later = null;
+  function draw(wait) {
+    clearTimeout(later);
+    if (!asked) return;
+    const under_way = Date.now() - drawing < PATIENCE_MS;
+    if (under_way) missed = missed || asked.n !== form.n || asked.form !== form.form;
+    const needed = missed || !form || form.form !== asked.form;
+    document.getElementById("form").setAttribute("aria-busy", String(needed || under_way));
+    if (needed && !under_way)
+      later = setTimeout(() => {
+        drawing = Date.now();
+        missed = false;
+        form = asked;
+        window.dash_clientside.set_props("form-asked", { data: drawing });
+      }, wait);
+  }
   /* What somebody typed is in the answer once its turn is over and answered; or nothing came of it. */
   function settle() {
     const over = settled >= changed || Date.now() - changed > FORGET_MS;
@@ -85,6 +110,7 @@
   function typed(text, question) {
     clearTimeout(waiting);
     if (!question || text === question.text) return;
+    if (busy && !queue.length && turning && turning.kind === "typed" && turning.value === text) return;
     waiting = setTimeout(() => push({ kind: "typed", value: text }), WAIT_MS);
   }
 
@@ -100,8 +126,10 @@
   document.addEventListener("input", (event) => {
     const from = event.target.closest && event.target.closest(".ask, .editor");
     if (!from || event.target.id === "find" || !answer()) return;
-    if (event.target.id === "yaml") begin({ text: event.target.value });
-    else if (event.target.id.includes('"field"'))
+    if (event.target.id === "yaml") {
+      begin({ text: event.target.value });
+      typed(event.target.value, asked); // the page's own parts hear of it a tenth of a second later
+    } else if (event.target.id.includes('"field"'))
       begin({ values: { [JSON.parse(event.target.id).path]: event.target.value } });
     changed = Date.now();
     if (event.target.id.includes('"field"')) {

@@ -1,26 +1,29 @@
 """Programs laid out flat: kernels and transfers in the order in which they are written, and how often each runs.
 
-Where every kernel and transfer of a program follows the one before, and its host waits for none of them, the program is
-a *chain*, and takes
+Most steps that serve are *chains*: every kernel and transfer of a program follows the one before, and its host waits
+for none of them. No event is simulated then (`tests/serving` compares every kind of program to the engine): it takes
 
     max over i of ( H_i + Σ_{j ≥ i} d_j )
 
 where d_j is what instruction j takes and H_i when the host has issued instruction i. The sums are linear in d: programs
 that are alike but for sizes share one matrix (:attr:`InstructionLayout.follows`), and one product prices each of them.
+The stages of a pipeline are a chain each, one behind the other, and a message counts where it is sent.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..operators import Operator
-from ..program import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
-from .tables import Floats
+from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
 
+Floats = NDArray[np.float64]
 Timed = Operator | Collective | SendReceive
 #: Those that move something.
 MOVES = (Collective, SendReceive)
@@ -74,22 +77,40 @@ def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
     return tuple(form), every
 
 
-def is_chain(program: Program) -> bool:
-    """Whether everything follows what stands before it, and the host waits for nothing."""
+def chained(stages: Sequence[Program]) -> bool:
+    """Whether everything follows what stands before it, and the host waits for messages of the stage before alone."""
+    return all(_is_chain(program, stage > 0, stage + 1 < len(stages)) for stage, program in enumerate(stages))
+
+
+def _is_chain(program: Program, receives: bool, sends: bool) -> bool:
+    """Of one stage; instructions of no time end with what they follow."""
     hosts: set[str] = set()
-    streams: dict[str, int] = {}
-    last = -1
+    newest: dict[str, int] = {}
+    #: Instructions that end with the last that takes time.
+    last: set[int] = set()
+    arrived = -1
     for index, (instruction, _, after) in enumerate(program.unrolled()):
+        stream = instruction.stream
         if isinstance(instruction, Launch):
-            if after:
+            if after not in ((), (arrived,)):
                 return False
-            hosts.add(instruction.stream)
+            hosts.add(stream)
             continue
-        follows = last < 0 or last in after or streams.get(instruction.stream) == last
-        if not (follows and isinstance(instruction, Compute | Collective)):
+        if isinstance(instruction, SendReceive):
+            ends = instruction.to, instruction.source
+            goes, comes = sends and ends == (1, None), receives and ends == (None, -1) and not last
+            if instruction.axis != "pp" or instruction.wrap or not (goes or comes):
+                return False
+            arrived = index if comes else arrived
+        elif not isinstance(instruction, Compute | Collective):
             return False
-        streams[instruction.stream] = last = index
-    return len(hosts) <= 1 and hosts.isdisjoint(streams)
+        if last and not (newest.get(stream) in last or last.intersection(after)):
+            return False
+        if not last or timed(instruction):
+            last.clear()
+        last.add(index)
+        newest[stream] = index
+    return len(hosts) <= 1 and hosts.isdisjoint(newest)
 
 
 @dataclass(frozen=True)
@@ -112,6 +133,10 @@ class InstructionLayout:
     starts: tuple[int, ...]
     #: Whether that is all there is to its time.
     chained: bool
+    #: Of every stage what runs from its first kernel on, and behind its last one; places until each of them.
+    first_kernel: Floats
+    behind_kernels: Floats
+    until: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, stages: Sequence[Program], shorter: Sequence[Program]) -> InstructionLayout | None:
@@ -124,8 +149,11 @@ class InstructionLayout:
         follows: list[Floats] = []
         issued: list[float] = []
         starts: list[int] = []
+        spans: list[tuple[Floats, Floats]] = []
+        until: list[tuple[int, int]] = []
         for stage, program in enumerate(stages):
             runs: list[Floats] = []
+            kernels: list[int] = []
             places: list[tuple[float, int]] = []
             host_s = 0.0
             for key, body, times in _layers_of(stage, program):
@@ -136,6 +164,11 @@ class InstructionLayout:
                             # A host that waits for what a stage before sends begins anew when that is here.
                             host_s = 0.0 if instruction.after else host_s + instruction.host_s
                             continue
+                        if isinstance(instruction, SendReceive) and instruction.to is None:
+                            # What a stage waits for was issued long before.
+                            host_s = 0.0
+                        if isinstance(instruction, Compute):
+                            kernels.append(len(runs))
                         run = np.zeros(len(numbers))
                         for _ in timed(instruction):
                             run[numbers[key, position]] += 1.0
@@ -146,11 +179,17 @@ class InstructionLayout:
             if not host_s:
                 del places[1:]
             starts.append(len(issued))
-            follows.append(np.cumsum(runs[::-1], axis=0)[::-1][[row for _, row in places]])
+            rows = [row for _, row in places]
+            behind = np.concatenate([np.cumsum(runs[::-1], axis=0)[::-1], np.zeros((1, len(numbers)))])
+            first, last = (kernels[0], kernels[-1]) if kernels else (len(runs), len(runs) - 1)
+            spans.append((behind[first], behind[last + 1]))
+            until.append((bisect_right(rows, first), bisect_right(rows, last)))
+            follows.append(behind[rows])
             issued += [issued_s for issued_s, _ in places]
-        chained = len(stages) == 1 and is_chain(stages[0])
         where = tuple([place for place, _ in few.values()])
-        return cls(where, np.concatenate(follows), np.array(issued), tuple(starts), chained)
+        firsts, behinds = (np.array(part) for part in zip(*spans, strict=True))
+        whole_s = np.concatenate(follows), np.array(issued), tuple(starts)
+        return cls(where, *whole_s, chained(stages), firsts, behinds, tuple(until))
 
     def different(self, every: Sequence[Timed]) -> list[Thing]:
         """The different ones of what takes time in the shorter programs."""
@@ -159,6 +198,18 @@ class InstructionLayout:
     def makespan_s(self, taken_s: Sequence[float]) -> float:
         """Seconds of all stages one after the other, where different things take so much."""
         return self.ends_s(self.issued_s + self.follows @ np.array(taken_s))
+
+    def slowest_s(self, taken_s: Sequence[float]) -> float:
+        """Seconds of the stage that is at work longest, from its first kernel to its last."""
+        taken = np.array(taken_s)
+        from_places = self.issued_s + self.follows @ taken
+        ends = self.first_kernel @ taken, self.behind_kernels @ taken
+        worked = []
+        for start, (first, last), before, behind in zip(self.starts, self.until, *ends, strict=True):
+            if last:
+                begun_s = from_places[start : start + first].max() - before
+                worked.append(float(from_places[start : start + last].max() - behind - begun_s))
+        return max(worked, default=0.0)
 
     def ends_s(self, from_places: Floats) -> float:
         """The same from what each place takes with all that follows."""

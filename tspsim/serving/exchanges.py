@@ -1,0 +1,102 @@
+"""What transfers of a step take where nothing else is under way: all groups of a stage at once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from math import prod
+
+from ..network import Cluster, ExpertExchange, Traffic, collective, point_to_point
+from ..network.sharing import shares
+from ..program import Collective, SendReceive
+from ..program.mesh import Mesh
+
+#: Sums of the same floats in another order differ in the last digits.
+ROUNDING = 1e-12
+#: Groups that talk at once, beyond which the engine's folding is cheaper than to look at all of them.
+MOST_GROUPS = 16
+
+
+class Exchanges:
+    """Seconds of transfers on a mesh, all groups of a stage at once and nothing else under way."""
+
+    def __init__(self, cluster: Cluster, mesh: Mesh) -> None:
+        self.cluster, self.mesh = cluster, mesh
+        self._known: dict[Hashable, float | None] = {}
+        self._groups: dict[tuple[str, int], list[tuple[int, ...]]] = {}
+
+    def members(self, axis: str) -> int:
+        """Ranks of a group."""
+        return prod(self.mesh.sizes[part] for part in self.mesh.parts(axis))
+
+    def seconds(self, asked: Collective | SendReceive, stage: int) -> float | None:
+        """Of a collective of a stage, or its message to the next; None where groups get in each other's way."""
+        if isinstance(asked, SendReceive):
+            return self.message_s(asked.axis, asked.size_bytes, stage)
+        return self.collective_s(asked, stage) if self.members(asked.axis) > 1 else 0.0
+
+    def collective_s(self, asked: Collective, stage: int) -> float | None:
+        """Of one collective; None where its groups get in each other's way."""
+        how = asked.root, asked.algorithm, asked.tokens
+        key = asked.kind, asked.axis, asked.size_bytes, *how, stage
+        if key not in self._known:
+            exchange = ExpertExchange(**asked.tokens._asdict()) if asked.tokens else None
+            self._known[key] = self._together(
+                [
+                    collective(
+                        self.cluster,
+                        ranks,
+                        asked.kind,
+                        asked.size_bytes,
+                        root=asked.root,
+                        algorithm=asked.algorithm,
+                        exchange=exchange,
+                    )
+                    for ranks in self.groups(asked.axis, stage)
+                ]
+            )
+        return self._known[key]
+
+    def message_s(self, axis: str, size_bytes: int, stage: int) -> float | None:
+        """Of every rank's message to the next stage."""
+        key = "message", axis, size_bytes, stage
+        if key not in self._known:
+            pairs = [(int(group[stage]), int(group[stage + 1])) for group in self.mesh.groups(axis)]
+            found = None
+            if len(pairs) <= MOST_GROUPS:
+                found = self._together([point_to_point(self.cluster, *pair, size_bytes) for pair in pairs])
+            self._known[key] = found
+        return self._known[key]
+
+    def groups(self, axis: str, stage: int) -> list[tuple[int, ...]]:
+        """Ranks of the groups along an axis that a stage has; of nodes that are all alike those of the first. Empty
+        where they are too many to look at."""
+        key = axis, stage
+        if key not in self._groups:
+            stages = self.mesh.positions["pp"] if "pp" in self.mesh.axes else None
+            every = [tuple(group) for group in self.mesh.groups(axis).tolist()]
+            every = [group for group in every if stages is None or int(stages[group[0]]) == stage]
+            nodes = {rank // self.cluster.gpus_per_node for group in every for rank in group}
+            inside = all(len({rank // self.cluster.gpus_per_node for rank in group}) == 1 for group in every)
+            if inside and not self.cluster.factors and not self.cluster.layout.dead:
+                node = min(nodes)
+                every = [group for group in every if group[0] // self.cluster.gpus_per_node == node]
+            self._groups[key] = every if len(every) <= MOST_GROUPS else []
+        return self._groups[key]
+
+    def _together(self, moved: Sequence[Traffic]) -> float | None:
+        """Seconds of transfers that begin at once; None unless all take the same."""
+        if not moved or any((each.latency_s, each.fluid_s) != (moved[0].latency_s, moved[0].fluid_s) for each in moved):
+            return None
+        first = moved[0]
+        if len(moved) == 1 or first.fluid_s == 0.0:
+            return first.latency_s + first.fluid_s
+        bandwidth = self.cluster.links.bandwidth_bytes_per_s
+        usages: list[dict[Hashable, float]] = []
+        for each in moved:
+            busy = [size / float(bandwidth[link]) for link, size in zip(each.links, each.link_bytes, strict=True)]
+            longest = max(busy)
+            usages.append({link: share / longest for link, share in zip(each.links, busy, strict=True)})
+        speeds = shares(usages, [1.0] * len(moved))
+        if any(abs(speed - speeds[0]) > ROUNDING for speed in speeds):
+            return None
+        return first.latency_s + first.fluid_s / speeds[0]
