@@ -123,7 +123,8 @@ _PAGE = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>What the papers' schemes are worth · tspsim</title>
-<style>{{ style }}</style>
+<style>{{ style }}
+.words th, .words td { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7.5em; }</style>
 </head>
 <body>
 <header class="top"><span class="brand">tspsim</span></header>
@@ -145,7 +146,7 @@ without measured kernels for it. Published ratios are of their own machines and 
 {% for title, table in further.items() %}
 <section>
 <h2>{{ title }}</h2>
-<div class="scroll"><table>
+<div class="scroll"><table class="words">
 <thead><tr>{% for each in table.titles %}<th>{{ each }}</th>{% endfor %}</tr></thead>
 <tbody>
 {% for row in table.rows %}
