@@ -1,4 +1,4 @@
-"""Rewrite the pictures and tables of serving.md: what queues do, from the scenarios that stand on that page.
+"""Rewrite the tables of serving.md, and the pictures and tables of queues.md from the scenarios of that page.
 
     python docs/generate_serving.py [NAME ...]
 
@@ -31,14 +31,14 @@ from tspsim.serving.routers import ROUTERS
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS
 
 DOCS = Path(__file__).parent
-PAGE = DOCS / "serving.md"
+PAGE, QUEUES = DOCS / "serving.md", DOCS / "queues.md"
 SCENARIO = re.compile(r"^```yaml\n(name: ([\w-]+)\n.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @cache
 def scenarios() -> dict[str, str]:
     """Scenarios of the page by name, as text."""
-    return {name: text for text, name in SCENARIO.findall(PAGE.read_text(encoding="utf-8"))}
+    return {name: text for text, name in SCENARIO.findall(QUEUES.read_text(encoding="utf-8"))}
 
 
 @cache
@@ -108,7 +108,7 @@ def stated(default: Any) -> str:
 def summary(thing: Any) -> str:
     """The first sentence of its docstring, on one line."""
     text = " ".join((thing.__doc__ or "").split()).replace("``", "`")
-    return text.split(". ")[0].rstrip(".")
+    return re.split(r"(?<! al)\. ", text)[0].rstrip(".")
 
 
 def kinds() -> str:
@@ -353,6 +353,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "schedulers": schedulers,
     "routers": routers,
+}
+QUEUE_TABLES: dict[str, Callable[[], str]] = {
     "burst": burst,
     "head-of-line": head_of_line,
     "storm": storm,
@@ -372,11 +374,12 @@ PICTURES: dict[str, Callable[[], Picture]] = {
 
 def main(names: Sequence[str]) -> None:
     """Rewrite tables and pictures, all or those that are named."""
-    pages.rewrite(PAGE, {name: TABLES[name]() for name in names or TABLES})
+    for page, tables in ((PAGE, TABLES), (QUEUES, QUEUE_TABLES)):
+        pages.rewrite(page, {name: write() for name, write in tables.items() if name in names or not names})
     for name in names or PICTURES:
         if name in PICTURES:
             (DOCS / "images" / f"serving-{name}.svg").write_text(PICTURES[name]().svg(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(pages.asked(__doc__, TABLES))
+    main(pages.asked(__doc__, TABLES | QUEUE_TABLES))

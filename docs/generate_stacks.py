@@ -1,4 +1,4 @@
-"""Rewrite the tables of stacks.md that say what engines do by default, from the stacks and the lists of their options.
+"""Rewrite the tables of engine-defaults.md: what engines do by default, from the stacks and the lists of their options.
 
     python docs/generate_stacks.py [NAME ...]
 
@@ -22,7 +22,7 @@ from tspsim.base.units import GIB
 from tspsim.parallel import load_stack
 from tspsim.serving import POLICIES
 
-PAGE = Path(__file__).parent / "stacks.md"
+PAGE = Path(__file__).parent / "engine-defaults.md"
 #: Stacks whose engine has limits by memory, versions that state their own among them.
 STACKS = ("vllm", "vllm@0.19", "vllm@0.17", "sglang", "sglang@0.5.6", "trtllm", "atom")
 #: Schedulers whose engines' options are listed (``workloads/launch``).

@@ -1,4 +1,4 @@
-"""Rewrite the tables of tsp-inference.md: TSP in prefill and in decode, beside its rivals.
+"""Rewrite the tables of tsp-inference.md and tsp-prefill.md: TSP in prefill and in decode, beside its rivals.
 
     python docs/generate_tsp_inference.py [TABLE ...]
 
@@ -22,7 +22,7 @@ from tspsim.model import load_model
 from tspsim.model.spec import describe
 from tspsim.step.result import PlanResult
 
-PAGE = Path(__file__).parent / "tsp-inference.md"
+PAGE, PREFILL_PAGE = (Path(__file__).parent / f"{name}.md" for name in ("tsp-inference", "tsp-prefill"))
 KI, MI = 2**10, 2**20
 DEVICES = ("mi300x", "mi355x", "b200")
 MODELS = ("llama-3.1-8b", "llama-3.1-70b", "tsp-8b")
@@ -366,7 +366,6 @@ def derived() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "where": where,
-    **{f"prefill-{model}": lambda model=model: prefill(model) for model in MODELS},  # type: ignore[misc]
     "longest": longest,
     "hidden": hidden,
     "decode-dense": decode_dense,
@@ -375,12 +374,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "even": even,
     "derived": derived,
 }
+PREFILL_TABLES: dict[str, Callable[[], str]] = {
+    f"prefill-{model}": lambda model=model: prefill(model)  # type: ignore[misc]
+    for model in MODELS
+}
 
 
 def main(names: Sequence[str]) -> None:
     """Rewrite tables in place, all where none is named."""
-    pages.rewrite(PAGE, {name: TABLES[name]() for name in names or TABLES})
+    for page, tables in ((PAGE, TABLES), (PREFILL_PAGE, PREFILL_TABLES)):
+        pages.rewrite(page, {name: write() for name, write in tables.items() if name in names or not names})
 
 
 if __name__ == "__main__":
-    main(pages.asked(__doc__, TABLES))
+    main(pages.asked(__doc__, TABLES | PREFILL_TABLES))

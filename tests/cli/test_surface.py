@@ -216,6 +216,9 @@ def test_the_documentation_is_searched_where_it_ships(capsys: pytest.CaptureFixt
     assert "schedules.md#tokens" in capsys.readouterr().out
     assert main(["docs", "stacks.md#engines"]) == 0
     assert capsys.readouterr().out.startswith("## Engines")
+    assert main(["docs", "stacks.md#defaults"]) == 0, "a section that moved is found where its new place is named"
+    shown = capsys.readouterr().out
+    assert shown.startswith("## Engines") and "<a id" not in shown
     assert "did you mean 'zigzag'?" in refused(capsys, "docs", "zigzg")
 
 

@@ -38,10 +38,11 @@ def code(page: Path, language: str) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Anchors of a page's headings, as GitHub makes them."""
+    """Anchors of a page's headings, as GitHub makes them, and those left behind for sections that moved."""
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    moved = re.findall(r'<a id="([\w-]+)"></a>', text)
+    return {*moved, *(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -1,4 +1,4 @@
-"""docs/serving.md: its scenarios do what the page says, and its tables say what the package says now."""
+"""docs/serving.md and queues.md: scenarios do what the pages say, tables say what the package says now."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def script() -> ModuleType:
 
 
 def committed(script: ModuleType, name: str) -> str:
-    (text,) = script.pages.block(name).findall(script.PAGE.read_text(encoding="utf-8"))
+    page = script.PAGE if name in script.TABLES else script.QUEUES
+    (text,) = script.pages.block(name).findall(page.read_text(encoding="utf-8"))
     return str(text).rstrip("\n")
 
 
 def check(script: ModuleType, name: str) -> None:
     """The same words, and numbers within a tenth or two units of their last digit: queues magnify what steps take."""
-    stands, now = committed(script, name), script.TABLES[name]()
+    stands, now = committed(script, name), script.QUEUE_TABLES[name]()
     assert NUMBER.sub("#", stands) == NUMBER.sub("#", now), "python docs/generate_serving.py"
     for old, new in zip(NUMBER.findall(stands), NUMBER.findall(now), strict=True):
         was, is_ = float(old.replace(",", "")), float(new.replace(",", ""))
@@ -36,9 +37,10 @@ def check(script: ModuleType, name: str) -> None:
         assert abs(is_ - was) <= max(0.1 * was, 2 * digit) * (1 + 1e-9), f"python docs/generate_serving.py {name}"
 
 
-def test_the_page_has_every_table_and_picture(script: ModuleType) -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
-    assert set(re.findall(r"<!-- begin (\S+) -->", text)) == set(script.TABLES)
+def test_the_pages_have_every_table_and_picture(script: ModuleType) -> None:
+    for page, tables in ((script.PAGE, script.TABLES), (script.QUEUES, script.QUEUE_TABLES)):
+        assert set(re.findall(r"<!-- begin (\S+) -->", page.read_text(encoding="utf-8"))) == set(tables)
+    text = script.QUEUES.read_text(encoding="utf-8")
     assert set(re.findall(r"images/serving-(\S+)\.svg", text)) == set(script.PICTURES)
     assert all((DOCS / "images" / f"serving-{name}.svg").stat().st_size < 60_000 for name in script.PICTURES)
 

@@ -1,4 +1,4 @@
-"""docs/stacks.md: what engines do by default is what the stacks say, and what the engines' own packages say."""
+"""docs/engine-defaults.md: defaults of engines are what the stacks say, and what the engines' packages say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/tsp-inference.md: rows of its tables say what the package says now, and its prose what its tables say."""
+"""docs/tsp-inference.md and tsp-prefill.md: rows of tables say what the package says now, the prose what they say."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def script() -> ModuleType:
 
 def committed(script: ModuleType, name: str) -> list[list[str]]:
     """Cells of a table as it stands on the page, header first."""
-    (text,) = script.pages.block(name).findall(script.PAGE.read_text(encoding="utf-8"))
+    page = script.PAGE if name in script.TABLES else script.PREFILL_PAGE
+    (text,) = script.pages.block(name).findall(page.read_text(encoding="utf-8"))
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return [lines[0], *lines[2:]]
 
@@ -38,9 +39,10 @@ def check_row(found: list[str], rows: list[list[str]]) -> None:
             assert abs(now - was) <= max(0.02 * was, digit) * (1 + 1e-9), "python docs/generate_tsp_inference.py"
 
 
-def test_the_page_has_every_table(script: ModuleType) -> None:
-    assert set(re.findall(r"<!-- begin (\S+) -->", script.PAGE.read_text(encoding="utf-8"))) == set(script.TABLES)
-    assert all(len(committed(script, name)) > 2 for name in script.TABLES)
+def test_the_pages_have_every_table(script: ModuleType) -> None:
+    for page, tables in ((script.PAGE, script.TABLES), (script.PREFILL_PAGE, script.PREFILL_TABLES)):
+        assert set(re.findall(r"<!-- begin (\S+) -->", page.read_text(encoding="utf-8"))) == set(tables)
+        assert all(len(committed(script, name)) > 2 for name in tables)
 
 
 @pytest.mark.parametrize("name", ["where", "kimi"])

@@ -12,7 +12,7 @@ from tspsim.serving import Engine
 
 
 def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, whole):
-    """The rules of serving.md §1.1, word by word; a step's rows are given as a list."""
+    """The rules of vLLM's scheduler, word by word; a step's rows are given as a list."""
     free = float("inf") if kv_tokens is None else kv_tokens // block
     coming = deque(sorted(requests, key=lambda r: r.arrival_s))
     waiting, running, now = deque(), [], 0.0

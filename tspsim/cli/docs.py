@@ -18,6 +18,7 @@ OF_A_HEADING = 8
 _HEADING = re.compile(r"(?m)^(#{1,4}) +(.+?)\s*$")
 _FENCE = re.compile(r"(?ms)^```.*?^```\s*$")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+_MOVED = re.compile(r'<a id="[\w-]+"></a>')
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def search(words: list[str]) -> list[PageSectionText]:
 
 
 def section(place: str) -> str:
-    """A page, or one section of it (``stacks.md#engines``); raises InputError where there is none."""
+    """A page, or its section with an anchor (``stacks.md#engines``); raises InputError where there is none."""
     name, _, anchor = place.removeprefix("docs/").partition("#")
     every = pages()
     if name not in every:
@@ -100,14 +101,14 @@ def section(place: str) -> str:
     if not anchor:
         return every[name]
     for part in parts(name, every[name]):
-        if part.anchor == anchor:
+        if part.anchor == anchor or f'<a id="{anchor}"></a>' in part.text:
             return f"## {part.heading}\n\n{part.text}"
     raise InputError(f"has no section '{anchor}'", file=name)
 
 
 def plain(text: str) -> str:
-    """Markdown as a terminal shows it: links by their words."""
-    return _LINK.sub(r"\1", text)
+    """Markdown as a terminal shows it: links by their words, and no marks of sections that moved."""
+    return _MOVED.sub("", _LINK.sub(r"\1", text))
 
 
 def _contents() -> str:

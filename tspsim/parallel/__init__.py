@@ -2,7 +2,7 @@
 
 A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and answers whatever others ask about it. A
 *context method* is how sequence shards see each other's K and V. Each is one file with one object that registers itself
-(docs/architecture.md walks through one); :func:`write_program` joins a scheme's pieces.
+(docs/extending.md walks through one); :func:`write_program` joins a scheme's pieces.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An engine captures graphs of a decode pass for some batch sizes and pads a batch to the next; other passes are launched
 kernel by kernel, so that the host may be the slower one. It takes a share of a GPU's memory, and what its weights,
 activations and graphs leave of that holds caches, by blocks of tokens. Numbers come from `workloads/stacks`
-(docs/stacks.md says where each is from); the default engine captures nothing, pads nothing and costs nothing.
+(docs/engines.md says where each is from); the default engine captures nothing, pads nothing and costs nothing.
 """
 
 from __future__ import annotations
