@@ -82,14 +82,11 @@ def _serving_experts(job: Job) -> None:
     model, plan, experts = job.model, job.plan, job.model.experts
     assert experts is not None
     whole = job.whole_ranks
-    columns = whole // plan.ep if job.replicates_tokens else whole if plan.ep == 1 else 1
+    columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
         raise plan.refusal("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
     if experts.count % plan.ep:
         raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
-    if plan.ep > 1 and job.scheme.usual and plan.sp > 1 and not job.step.shards_tokens:
-        problem = f"spreads experts over tp and dp in a {job.step.title}, where all ranks of sp have the same tokens"
-        raise plan.refusal("ep", f"{problem}: leave sp at 1, or divide contexts over tp (tp and dcp)")
     if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
         key, ranks = plan.token_axis, plan.token_shards
         raise plan.refusal("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")

@@ -20,7 +20,7 @@ from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
 from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
-from .plan import Plan
+from .plan import DRAFT_REPLICAS, Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
@@ -80,7 +80,13 @@ class Job:
     @property
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in self.forwards)
+        return sum(self.work.stack.engine.host_s(sequences) + self.between_s for sequences in self._hosted)
+
+    @property
+    def _hosted(self) -> list[int]:
+        """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
+        plan, drafting = self.plan, int(self.plan.options.get(DRAFT_REPLICAS, 0))
+        return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in self.forwards]
 
     @property
     def between_s(self) -> float:
@@ -95,7 +101,7 @@ class Job:
     @property
     def hidden_host_s(self) -> float:
         """Seconds of it that run beside the device: the step takes them at least."""
-        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in self.forwards)
+        return sum(map(self.work.stack.engine.hidden_s, self._hosted))
 
     @property
     def copies(self) -> int:
@@ -104,9 +110,25 @@ class Job:
 
     @property
     def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
-        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
-        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves, and of
+        ``sp`` beside it where contexts alone are divided. Nothing is exchanged, and what each rank's experts add is
+        summed as tensor parallelism does."""
+        if not self.step.serves or self.plan.ep == 1:
+            return False
+        return self.whole_ranks % self.plan.ep == 0 or self.sums_over_experts
+
+    @property
+    def sums_over_experts(self) -> bool:
+        """Whether the sum behind experts is that of the whole group, ranks of ``sp`` among them: of a step that has all
+        tokens on these, experts that ``ep`` spreads over ``tp`` and them."""
+        ranks, ep = self.whole_ranks, self.plan.ep
+        return ep > ranks and ep % ranks == 0 and ranks * self.context_ranks % ep == 0
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks of ``sp`` that have the same tokens, and parts of their contexts: those of a serving step that does not
+        divide tokens."""
+        return self.plan.sp if self.step.serves and not self.step.shards_tokens and self.scheme.usual else 1
 
     @property
     def whole_ranks(self) -> int:

@@ -15,12 +15,12 @@ def replica_axis(job: Job) -> str:
 
 def expert_ranks(job: Job) -> int:
     """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and both
-    where ranks of ``tp`` serve.
+    where ranks of ``tp`` alone serve.
 
     An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group whatever a
     step's form, also where each multiplies a part of their columns.
     """
-    if job.plan.ep > 1 and (job.scheme.folds or not job.replicates_tokens):
+    if job.plan.ep > 1 and (job.scheme.folds or not job.replicates_tokens or job.sums_over_experts):
         return job.plan.ep
     return job.plan.tp
 

@@ -221,12 +221,12 @@ class Writer:
         what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
         the second is drafted meanwhile."""
         whole, drafter, builder = self.job, self.job.drafter, self.builder
-        count = draft_pool.turns(whole.plan)
+        count = draft_pool.turns_of(whole)
         if not draft_pool.drafts_here(builder, whole):
             for turn in range(count):
                 if turn:
                     draft_pool.await_tokens(builder, whole, turn, draft_pool.DRAFTED)
-                self.job = draft_pool.part_of(whole, draft_pool.verifying(whole.plan), turn)
+                self.job = draft_pool.part_of(whole, turn, count)
                 builder.capture = self.job.capture
                 self.forward(chunk, task)
                 draft_pool.send(builder, whole, turn, draft_pool.ACCEPTED)
@@ -241,15 +241,15 @@ class Writer:
                 if not turn:
                     draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
                 self.job = whole
-                self.draft_by_model(drafter, layer, task, turn)
+                self.draft_by_model(drafter, layer, task, turn, count)
                 draft_pool.send(builder, whole, turn, draft_pool.DRAFTED)
             for turn in range(1, count):
                 draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
         self.job, builder.capture = whole, whole.capture
 
-    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0) -> None:
+    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1) -> None:
         """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
-        else, those of a turn."""
+        else, those of one of its ``turns``."""
         whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
         mine = self.kinds, self.layer, self._written
         self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
@@ -259,7 +259,7 @@ class Writer:
             if number < whole.unlike_passes:
                 self.job = whole.drafting(number)
                 if alone:
-                    self.job = draft_pool.part_of(self.job, alone, turn)
+                    self.job = draft_pool.part_of(self.job, turn, turns, drafts=True)
             if not self.job.tokens:
                 break
             self.builder.capture, self.builder.part = self.job.capture, "draft"

@@ -298,9 +298,12 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
         residual = residual_of(plan)
         reduced = 0.5 * (entering + model.hidden) * residual.sums_attention
-        if layer.ffn or plan.ep == 1:
+        if (layer.ffn or plan.ep == 1) and not (thinnest.experts and job.sums_over_experts):
             reduced += model.hidden * residual.sums_mlp
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
+    if job.sums_over_experts and all(block.experts for block in model.blocks):
+        summed = job.tokens * model.hidden * job.activation_bytes
+        moved.append(Received("ep", 2.0 * (plan.ep - 1) / plan.ep * summed))
     shared = exchanged_bytes(job)
     if shared:
         moved.append(Received(context(plan).axis, shared))

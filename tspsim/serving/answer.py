@@ -130,7 +130,7 @@ def serve_plan(
     done: list[LoadedRun] = []
     programs = deployment.costs.programs
     notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
-    notes += idle_clients(points)
+    notes += [*deployment.costs.notes, *idle_clients(points)]
     for number, each in enumerate(points):
 
         def told(share: float, number: int = number) -> None:

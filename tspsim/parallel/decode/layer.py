@@ -183,6 +183,9 @@ def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after
         multiplied = builder.compute("MLP", *products, layer.add(tokens), after=after)
     else:
         multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=after)
+    if layer.kind.experts and job.sums_over_experts:
+        # What all ranks of sp add of shared experts alike counts once.
+        return multiplied, [summed(builder, job, "ep", multiplied, "sum experts")]
     return multiplied, [sum_rows(builder, job, axis, multiplied, "sum MLP", sums=residual.sums_mlp)]
 
 
@@ -204,5 +207,9 @@ def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str
     """Partial sums of all tokens' rows, everywhere; nothing where the residual stream has no sum here."""
     if job.scheme.whole_ranks(job) == 1 or not sums:
         return after
+    return summed(builder, job, axis, after, name)
+
+
+def summed(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) -> int:
     size = job.tokens * job.model.hidden * job.activation_bytes
     return builder.collective("all_reduce", axis, size, name, after=[after])
