@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: What a borrowed range adds to the lender's own for each way in which the two differ, as half widths in log time; the
 #: squares add. They are the least-squares fit to what 203 groups of rows need for 92 % of them to lie inside: of every
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
-#: (docs/kernel-models.md).
+#: (docs/borrowed-kernels.md).
 OTHER_DEVICE = 0.18
 #: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
 #: measured on the device anchors the lender's, less is left to differ.

@@ -69,6 +69,8 @@ _ROUTER_BIAS = {
 _CORRECTED = "noaux_tc"
 #: The router's bias belongs to its linear layer, before a softmax over what is chosen (``modeling_gpt_oss.py``).
 _BIAS_OF_SCORES = {"gpt_oss"}
+#: Every expert's products add a bias (``gate_up_proj_bias`` and ``down_proj_bias`` of ``modeling_gpt_oss.py``).
+_EXPERT_BIAS = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text", zaya.FAMILY),
@@ -251,6 +253,7 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         _size(data, "kept_groups", 1),
         family in _SHARED_GATE,
         "softmax" if family in _BIAS_OF_SCORES else "sigmoid",
+        family in _EXPERT_BIAS,
     )
 
 

@@ -75,6 +75,7 @@ class MoeSpec(_Section):
         "sigmoid", description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"
     )
     shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
+    expert_bias: StrictBool = Field(False, description="products of routed experts have biases")
     groups: PositiveCount = Field(1, description="groups of neighbouring experts")
     kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")

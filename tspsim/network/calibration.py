@@ -60,7 +60,7 @@ class TransferSpread(Strict):
         return TransferSpread(small=small, large=large, rows=0)
 
 
-#: What stands where nothing was measured: most anchors of docs/network.md lie within it.
+#: What stands where nothing was measured: most anchors of docs/network-anchors.md lie within it.
 UNMEASURED = TransferSpread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
 
 

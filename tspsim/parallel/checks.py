@@ -264,6 +264,8 @@ def _pipeline(job: Job) -> None:
     plan, chunks = job.plan, job.plan.pp * job.plan.vpp
     if job.training and job.order.waits:
         raise plan.refusal("schedule", f"{plan.schedule} is of passes without a backward; use 1f1b")
+    if plan.accumulation > 1 and not job.training:
+        raise plan.refusal("accumulation", f"turns accumulate gradients; a {job.step.title} has none")
     if not job.unequal and job.work.sequences % job.sequences:
         raise plan.refusal(
             "micro_batch", f"{job.sequences} does not divide the {job.work.sequences} sequences of a replica"

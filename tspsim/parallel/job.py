@@ -19,7 +19,7 @@ from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
-from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
+from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
 from .plan import Plan
 from .recomputed import KEPT
 from .registries import SCHEME_FACTS, SchemeFacts
@@ -373,8 +373,8 @@ class Job:
         """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
         order = self.plan.order
         if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
-            return order.of_micro_batches
-        return order
+            order = order.of_micro_batches
+        return in_turns(order, self.plan.accumulation) if self.training else order
 
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""

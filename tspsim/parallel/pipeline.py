@@ -272,6 +272,34 @@ ORDERS.register(
 )
 
 
+@remembered(256)
+def in_turns(order: PipelineOrder, turns: int) -> PipelineOrder:
+    """The order of a step whose micro-batches go through the pipeline in ``turns`` of gradient accumulation: it fills
+    and empties in each (torchtitan's and NeMo Automodel's local batch, a pipeline schedule's one ``step``)."""
+    if turns == 1:
+        return order
+
+    def tasks(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+        each = micro_batches // turns
+        once = order.tasks(stages, stage, each, chunks)
+        return [task._replace(micro_batch=task.micro_batch + turn * each) for turn in range(turns) for task in once]
+
+    def check(pipeline: Pipeline) -> Refusal:
+        if pipeline.stages == 1:
+            return "accumulation", "turns are of a pipeline; without one micro_batch says how sequences accumulate"
+        if order.both_ways:
+            return "accumulation", f"{order.name} has micro-batches from both ends, which runs in one turn"
+        count = pipeline.micro_batches
+        if count % turns:
+            return "accumulation", f"{turns} turns do not divide the {count} micro-batches of a replica"
+        return order.check(pipeline._replace(micro_batches=count // turns))
+
+    def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
+        return order.in_flight(stages, stage, micro_batches // turns, sizes)
+
+    return replace(order, tasks=tasks, check=check, kept=kept)
+
+
 @remembered(4096)
 def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: int) -> None:
     """Raises TspsimError unless every stage does every kind of task of every micro-batch once in each of its chunks; of

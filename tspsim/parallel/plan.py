@@ -88,6 +88,8 @@ class Plan:
         ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
+    accumulation
+        Turns of gradient accumulation in each of which a pipeline fills and empties.
     recomputed
         Which layers that is said of, where not of all; of the others nothing is made again.
     activation_store
@@ -155,6 +157,7 @@ class Plan:
     expert_pieces: int = 1
     expert_shards: int | None = None
     stage_layers: tuple[int, ...] = ()
+    accumulation: int = 1
     recomputed: Partly | None = None
     activation_store: str | None = None
     offload_layers: int = 0
@@ -334,7 +337,7 @@ class Plan:
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), accumulation=1, zero=0)
         alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0, offload_weights=0)
         return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 

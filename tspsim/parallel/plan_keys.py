@@ -136,6 +136,7 @@ SOUGHT.register(
     )
 )
 SOUGHT.register(Sought("vpp", of=lambda model, work: not serves(model, work)))
+SOUGHT.register(Sought("accumulation", why_not="a pipeline that empties more often is never faster"))
 SOUGHT.register(Sought("stage_layers", why_not="layers are spread as evenly as can be"))
 SOUGHT.register(
     Sought(

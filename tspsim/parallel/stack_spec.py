@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
@@ -103,6 +103,11 @@ class StackSpec(StackSection):
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
+        None,
+        description="an element of what products make, to add experts' biases by kernels of their own: of gate and up"
+        " in a forward and a backward, of down in both",
+    )
     clip_passes: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
         None, description="how often gradients are read or written once more to clip them by their norm"
     )
@@ -118,8 +123,17 @@ class StackSpec(StackSection):
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones lie"
     )
+    spread_on: Stated[tuple[str, ...]] | None = Field(
+        None, description="devices whose whole runs gave the spread: what kernels and transfers err is in it there"
+    )
     engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
     versions: dict[str, VersionSpec] = Field({}, description="what is otherwise in a version of the engine")
+
+    @model_validator(mode="after")
+    def _devices_have_a_spread(self) -> StackSpec:
+        if self.spread_on is not None and self.spread is None:
+            raise ValueError("spread_on names devices of a spread that is not stated: state spread too")
+        return self
 
     def version(self, name: str) -> StackSpec:
         """The stack as one of its versions; raises UnknownNameError where there is none of the name."""

@@ -144,6 +144,9 @@ class Spread(Section):
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
         (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
     )
+    accumulation: PositiveCount = Field(
+        1, description="turns of gradient accumulation in each of which a pipeline fills and empties"
+    )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
     secondary_shard: Degree | None = Field(

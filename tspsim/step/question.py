@@ -44,7 +44,7 @@ from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
 #: Keys of a plan beside its switches.
-OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers", "offload_weights")
+OTHERS = ("stage_layers", "accumulation", "expert_balance", "activation_store", "offload_layers", "offload_weights")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ class Run:
     pp: int = 1
     vpp: int = 1
     stage_layers: tuple[int, ...] = ()
+    accumulation: int = 1
     ep: int = 1
     expert_dispatch: str = "ranks"
     zero: int = 0
@@ -171,7 +172,7 @@ def _policies(run: Run) -> Iterator[Run]:
 
 def _asked(run: Run) -> Question:
     """A run with as many micro-batches as its memory depends on."""
-    return question_of(run, min(_micro_batches(run), 2 * run.pp))
+    return question_of(run, min(_micro_batches(run), 2 * run.pp) if run.accumulation == 1 else _micro_batches(run))
 
 
 def _told(run: Run) -> str:
@@ -183,7 +184,7 @@ def _told(run: Run) -> str:
 def _step(run: Run) -> Predicted:
     micro_batches = _micro_batches(run)
     few, more = run.pp, 2 * run.pp
-    if micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
+    if run.accumulation > 1 or micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
         return _simulated(run, micro_batches)
     first = _simulated(run, few)
     if not first.fits:
@@ -276,6 +277,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
+                **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
