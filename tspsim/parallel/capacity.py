@@ -20,7 +20,7 @@ from ..model.attention import CacheUse
 from ..steps import PREFILL_STEP, Load, Streams
 from ..steps.batch import dealt
 from . import served
-from .decode import ContextShare
+from .context_share import ContextShare
 from .job import Job
 from .ledger import peak
 from .memory import declared
