@@ -183,9 +183,7 @@ SYSTEMS = (
         ),
         "parallel/test_draft_pool.py",
     ),
-    System(
-        "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "step/test_streams_and_bits.py"
-    ),
+    System("Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "step/test_streams_and_bits.py"),
     System("ZAYA1 and its cluster", WORKS, run("zaya1-1024-mi300x"), "model/test_zaya.py"),
 )
 

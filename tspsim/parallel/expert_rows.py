@@ -106,5 +106,5 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     to read."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
-    each = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
-    return max(each) if position is None else each[position]
+    per_rank = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
+    return max(per_rank) if position is None else per_rank[position]

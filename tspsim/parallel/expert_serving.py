@@ -64,8 +64,8 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated
         back = expert_fused.serve(builder, operator, gated, fused, arrived, planned, size)
-    for each in arrived if not fused else []:
-        multiplied = [builder.compute("experts", operator, after=[*each, *planned])]
+    for piece in arrived if not fused else []:
+        multiplied = [builder.compute("experts", operator, after=[*piece, *planned])]
         if dispatch.gathers:
             back.append(
                 builder.collective("reduce_scatter", "ep", size, "sum experts", after=multiplied, stream=EXCHANGE)
@@ -103,8 +103,8 @@ def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[in
     if not loads.planned:
         return []
     size = job.plan.ep * routed_tokens(job) * experts.topk * CHOICE_BYTES
-    told = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
-    return [builder.host("plan of copies", loads.host_s, after=[told]) if loads.host_s else told]
+    choices = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
+    return [builder.host("plan of copies", loads.host_s, after=[choices]) if loads.host_s else choices]
 
 
 #: Of one choice of a token, as ranks tell each other.

@@ -318,7 +318,9 @@ class Writer:
             self.layers(module, layer, task, step=-1)
             products = [operator for operator in self.join() if isinstance(operator, Gemm)]
             builder.part = "head backward"
-            builder.compute("join backward", *(each for product in products for each in builder.gradients(product)))
+            builder.compute(
+                "join backward", *(gradient for product in products for gradient in builder.gradients(product))
+            )
         builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
             data.reduce_table(builder, job, self.share.head(chunk), "head", task, brought_home)
@@ -436,23 +438,23 @@ class Writer:
         resident = self.builder.further_token or task.kind == WEIGHTS
         away = 0 if resident or not job.training else plan.offload_layers
         fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
-        each = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
-        if each.count(each[0]) == len(each):
-            return [KeptActivations(*each[0])] * len(each)
-        return list(itertools.starmap(KeptActivations, each))
+        layers = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
+        if layers.count(layers[0]) == len(layers):
+            return [KeptActivations(*layers[0])] * len(layers)
+        return list(itertools.starmap(KeptActivations, layers))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
         builder = self.builder
-        known: dict[Block, tuple[WrittenLayer, list[int]]] = {}
+        layers_of: dict[Block, tuple[WrittenLayer, list[int]]] = {}
         start, ready, layer = 0, [0], first
         for block, same in itertools.groupby(blocks):
             count = len(list(same))
             builder.begin_layers(layer)
-            if block not in known:
+            if block not in layers_of:
                 done = write(self.kinds[block], KeptActivations(block, KEPT))
-                known[block] = builder.take_layer(), done
-            written, ready = known[block]
+                layers_of[block] = builder.take_layer(), done
+            written, ready = layers_of[block]
             start = builder.put_layers(written, layer, count)
             layer += count
         return start, ready

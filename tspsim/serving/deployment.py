@@ -9,7 +9,7 @@ from typing import Any
 from ..base.errors import InputError, UnknownNameError, describe
 from ..base.memo import once
 from ..base.units import compact
-from ..parallel import Job, Plan, capacity, scheme_axes, served
+from ..parallel import Job, Plan, capacity, scheme_axes, scheme_of, served
 from ..parallel.decode import draft_pool
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
@@ -28,7 +28,7 @@ from .pooled_drafts import costs_of
 from .replicas import Members, ReplicaPool
 from .routers import ROUTERS
 from .service import Dispatcher
-from .speculation import Speculation as Drafts
+from .speculation import AcceptanceModel as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
 from .work import Floats, StepwiseCost, StepWork
@@ -220,7 +220,7 @@ class Deployment:
         ranks = configured_.cluster.gpus // plan.dp
         context = engine.context_bytes.value or configured_.work.runtime_reserve_bytes
         parts = {
-            "weights": served.weight_bytes(job, job.scheme.residency.weight_shards(job), stages[fullest]),
+            "weights": served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), stages[fullest]),
             "activations": capacity.activation_bytes(job, visible, stages[fullest]),
             "graphs": engine.graph_bytes.value,
             "context": context + engine.peer_bytes.value * (ranks - 1),

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Literal
 from ...base.memo import knowing
 from ...base.units import PositiveCount
 from ...steps.batch import dealt
-from ..choice import Option
 from ..draft import DRAFTS
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import DRAFT_REPLICAS
 from ..sought import SOUGHT, Sought
@@ -106,7 +106,7 @@ def partners(builder: ProgramBuilder, job: Job) -> list[int]:
     own, first, count = builder.coordinates.get("dp", 0), verifying(job.plan), size(job.plan)
     if own < first:
         return [first + own % count - own]
-    return [each - own for each in range(first) if first + each % count == own]
+    return [index - own for index in range(first) if first + index % count == own]
 
 
 def message_bytes(tokens: int, sequences: int, drafts: int, stream: str) -> float:
@@ -174,8 +174,8 @@ def notes(job: Job) -> Iterator[str]:
     if size(job.plan) and job.drafter is not None:
         first, last = verifying(job.plan), job.plan.dp - 1
         who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
-        told = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
-        yield told + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
+        problem = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
+        yield problem + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
 
 
 for _key in (DRAFT_REPLICAS, TURNS):
