@@ -99,18 +99,19 @@ def measured_transfers(
     return MeasuredTransfers(nodes, fabrics, tuple(left_out))
 
 
-def calibrate_transfers(measured: MeasuredTransfers, source: str) -> CalibratedTransfers:
-    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when."""
+def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: bool = True) -> CalibratedTransfers:
+    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when. Without
+    ``held_out`` all rows are fitted, and crossed folds alone judge: steps have few sizes, each many times."""
     documents: dict[tuple[str, str], Mapping[str, Any]] = {}
     done = []
     for name, rows in sorted(measured.nodes.items()):
         was = rows[0].cluster.node.collectives
-        now, fits = fit_node(rows, source)
+        now, fits = fit_node(rows, source, held_out=held_out)
         done.append(fits)
         if now != was:
             documents["nodes", name] = _node_document(catalog.read_yaml(catalog.locate("nodes", name)), was, now)
     for name, rows in sorted(measured.fabrics.items()):
-        factors, fits = fit_fabric(rows, source)
+        factors, fits = fit_fabric(rows, source, held_out=held_out)
         done.append(fits)
         if factors is not None:
             document = catalog.read_yaml(catalog.locate("fabrics", name))

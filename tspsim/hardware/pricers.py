@@ -23,8 +23,8 @@ from .limits import Estimate
 if TYPE_CHECKING:
     from .specification import InSteps
 
-#: What a kernel takes as long as.
-Bound = Literal["bytes", "arithmetic"]
+#: What a product takes as long as: its arithmetic, the bytes of its weights, or those of its rows.
+Bound = Literal["bytes", "rows", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
 #: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
 Pricer = Callable[[Any, Priced], Estimate]
@@ -76,12 +76,15 @@ def in_steps(device: Any, operator: Operator) -> InSteps | None:
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:
-    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both."""
+    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both, and whose bytes:
+    a router's product streams rows through few tiles, one that decodes streams weights through many."""
     peaks = device.peak_flops_per_s
     # What a device widens before it multiplies runs on its units of 16 bits.
     peak = peaks.get(operator.dtype) or peaks.get("bf16")
     arithmetic = operator.flops / peak if peak else 0.0
-    return "bytes" if operator.hbm_bytes / device.hbm_bytes_per_s >= arithmetic else "arithmetic"
+    if operator.hbm_bytes / device.hbm_bytes_per_s < arithmetic:
+        return "arithmetic"
+    return "bytes" if 2.0 * operator.cold_bytes >= operator.hbm_bytes else "rows"
 
 
 @remembered(1)

@@ -32,7 +32,7 @@ from . import linear, sparse, step
 from .device import Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
-from .pricers import price, pricer
+from .pricers import bound_of, price, pricer
 
 NOTHING = Estimate(0.0, 0.0, 0.0)
 #: Wider types whose kernels can read a narrower type's operands, widening them on the way.
@@ -95,7 +95,14 @@ def _product_alone(device: Device, product: Gemm) -> Estimate:
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
-    return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    alone = step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    conflict = spec.channel_conflict
+    if conflict is None or bound_of(device, product) != "bytes":
+        return alone
+    row_bytes = product.k * element_bytes(product.weight_dtype or product.dtype)
+    if not conflict.spares(row_bytes):
+        return alone
+    return Estimate(*(each / conflict.value for each in alone))
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:

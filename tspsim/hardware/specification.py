@@ -173,8 +173,9 @@ class InSteps(Strict):
 
     #: :attr:`tspsim.operators.Operator.family`.
     operator: str
-    #: Of products alone: those that take as long as their bytes, or as their arithmetic. Without it, both.
-    bound: Literal["bytes", "arithmetic"] | None = None
+    #: Of products alone: those that take as long as the bytes of their weights, of their rows, or as their arithmetic.
+    #: Without it, all.
+    bound: Literal["bytes", "rows", "arithmetic"] | None = None
     start_us: float = Field(0.0, ge=0.0, le=1000.0)
     factor: float = Field(gt=0.0, le=100.0)
     low: float = Field(gt=0.0, le=1.0)
@@ -191,6 +192,19 @@ class MeasuredAt(Strict):
     compute_units: PositiveCount
     l2: PositiveBytes
     peak: dict[str, FlopsPerSecond]
+
+
+class ChannelConflict(Strict):
+    """Rows of weights that all begin in the same channels of memory: products that stream them take ``value`` times as
+    long as products whose rows are no multiple of ``stride`` bytes. Kernel tables have the former."""
+
+    stride: PositiveBytes
+    value: float = Field(ge=1.0, le=2.0)
+    source: str
+
+    def spares(self, row_bytes: float) -> bool:
+        """Whether rows of so many bytes spread over the channels."""
+        return row_bytes % self.stride != 0.0
 
 
 class DeviceSpec(Strict):
@@ -223,6 +237,7 @@ class DeviceSpec(Strict):
     power_limit: Sourced[Watts] | None = None
     all_in_power: Sourced[Watts] | None = None
     prices: GpuHourPrices | None = None
+    channel_conflict: ChannelConflict | None = None
     measured_at: MeasuredAt | None = None
     achieved: Achieved = Achieved()
     sustained: Sustained

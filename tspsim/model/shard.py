@@ -148,7 +148,8 @@ class Shard:
     def rope(self, tokens: int) -> MemoryBound:
         """Rotary embedding of Q and K in place; with norms on Q and K in the same kernel."""
         size = 2.0 * tokens * (self.query_width + self.kv_width) * self.activation_bytes
-        return MemoryBound("rope", size, tokens, name="rope", role=Role.ROPE)
+        op = "qk_norm_rope" if self.model.qk_norm and not self.model.qk_norm_wide else "rope"
+        return MemoryBound(op, size, tokens, name="rope", role=Role.ROPE)
 
     def attention(
         self,

@@ -159,7 +159,7 @@ class PaceSpec(Expected[Factor]):
     @field_validator("kernels")
     @classmethod
     def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
-        allowed = {*operators.DTYPES, *FAMILIES, ROUTED}
+        allowed = {*operators.DTYPES, *FAMILIES, *operators.MEMORY_BOUND_OPS, ROUTED}
         if wrong := sorted({word for kernel in kernels for word in kernel.split()} - allowed):
             raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
                                       {"wrong": wrong[0], "known": ", ".join(sorted(allowed))})  # fmt: skip

@@ -80,7 +80,7 @@ class Job:
     @property
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        return sum(self.work.stack.engine.host_s(each) + self.between_s for each in self._hosted)
+        return sum(self.work.stack.engine.host_s(sequences) + self.between_s for sequences in self._hosted)
 
     @property
     def _hosted(self) -> list[int]:

@@ -22,8 +22,8 @@ class Pace:
     devices
         Names of GPUs.
     kernels
-        Types, classes of operators, :data:`ROUTED`, or several of them in a text: operators that have all of one
-        text's. None: all operators.
+        Types, classes of operators, names of those that move bytes, :data:`ROUTED`, or several of them in a text:
+        operators that have all of one text's. None: all operators.
     least_s
         Seconds that none of them takes less than.
     """
@@ -37,7 +37,8 @@ class Pace:
         """Whether it is one of the kernels."""
         if not self.kernels:
             return True
-        words = {operator.dtype, type(operator).__name__, ROUTED if operator.role.routed else ""}
+        routed = ROUTED if operator.role.routed else ""
+        words = {operator.dtype, type(operator).__name__, getattr(operator, "op", ""), routed}
         return any(words.issuperset(kernel.split()) for kernel in self.kernels)
 
 

@@ -183,12 +183,18 @@ class Stack:
         priced = (lambda operator: best(finding(operator))) if fuses else best
         saves = captured is not Captured.NOTHING and engine.saves
         saving = Saving(engine, device).seconds if saves else None
-        # Operators that were calibrated on whole steps have their pace in what was fitted to those.
-        pace = paced(engine.paces, device.name, lambda operator: in_steps(device, operator) is not None)
+        measured = bool(device.spec.in_steps)
+
+        def fitted(operator: Operator) -> bool:
+            """Whether it was calibrated on whole steps, which have its pace, and what a graph saves, in them."""
+            return measured and in_steps(device, operator) is not None
+
+        pace = paced(engine.paces, device.name, fitted)
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)
-            best_s = self.seconds(operator, alone_s if saving is None else saving(operator, alone_s))
+            saved_s = alone_s if saving is None or fitted(operator) else saving(operator, alone_s)
+            best_s = self.seconds(operator, saved_s)
             return best_s if pace is None else pace(operator, best_s)
 
         return cost

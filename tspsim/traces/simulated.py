@@ -29,6 +29,7 @@ _BY_ROLE = {
     Role.ACTIVATION: "activation",
     Role.EXPERTS_ACTIVATION: "activation",
     Role.EXPERT_CHOICE: "router",
+    Role.EXPERT_CAST: "quantize",
     Role.EXPERT_ROWS: "permute",
     Role.EXPERT_SUM: "permute",
     Role.NORM: "norm",
@@ -76,6 +77,8 @@ class Operation:
     #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
     size_bytes: float = 0.0
     axis: str = ""
+    #: Of a collective what was asked.
+    collective: Collective | None = None
 
     @property
     def end_s(self) -> float:
@@ -290,6 +293,7 @@ class Simulated:
                     Operation(
                         number, kind, instruction.name, part, phase, layer, stream, start, end - start, True, None,
                         shape, instruction.size_bytes, instruction.axis,
+                        instruction if isinstance(instruction, Collective) else None,
                     )
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):

@@ -22,7 +22,7 @@ from ...parallel.recomputed import KEPT
 from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
 
 #: What rows of experts need beside products.
-OF_ROWS = (Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
+OF_ROWS = (Role.EXPERT_CAST, Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
 #: Chunks a stage of a pipeline, and its order.
 Shape = tuple[int, PipelineOrder]
 
