@@ -578,8 +578,14 @@ class Comparison(Pictured):
                 named += [plan for plan in look_up(question).plans if plan.name == search.plan]
         return in_words(named)
 
+    @property
+    def opening(self) -> str:
+        """What has to be said before all numbers: how far plans that were searched for may be off."""
+        every = zip(self.questions, self.searched, strict=False)
+        return " ".join(filter(None, (told.opening(question.name) for question, told in every if told is not None)))
+
     def __repr__(self) -> str:
-        lines = [f"<Comparison of {len(self.results)}"]
+        lines = [f"<Comparison of {len(self.results)}", *([f"  {self.opening}"] if self.opening else [])]
         for result in self.results:
             best = result.best
             told = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
@@ -608,7 +614,8 @@ class Comparison(Pictured):
                     rates = [compact(plan.tokens_per_s), f"{plan.tokens_per_s / first:.2f}×", *took]
                 name = str(result.scenario["name"])
                 rows.append([name, machine, plan.name, *rates, gib(plan.memory.peak_bytes)])
-        return html_table("Side by side", columns, rows, self._differing())
+        title = f"Side by side. {self.opening}" if self.opening else "Side by side"
+        return html_table(title, columns, rows, self._differing())
 
     def to_frame(self) -> pandas.DataFrame:
         """One row a plan: scenario, GPUs, device, then the columns of :meth:`tspsim.step.result.Result.to_frame`."""

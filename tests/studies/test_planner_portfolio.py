@@ -151,15 +151,19 @@ def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(
     assert json.dumps(first.to_json(), sort_keys=True) == json.dumps(again.to_json(), sort_keys=True)
     ((searched, told),) = with_best([tspsim.load(experts | {"plans": "best"})], jobs=1, budget_s=1.0)
     assert isinstance(told, Searched)
+    assert replace(told, gap=0.4).opening("x").startswith("Not searched enough: x: another plan may be up to 40.0 %")
+    assert not replace(told, gap=0.01).opening("x") and replace(told, gap=0.0, complete=False).opening("x")
     assert searched.plans[0].name == first.best[0].candidate.name
     assert told.gap == pytest.approx(first.gap)
     assert first.enough == (first.gap <= 0.02)
     page = tmp_path / "x.html"
-    from tspsim.report.plan import opening
     from tspsim.report.plan_page import write_page
 
     doubtful = replace_gap(first, 0.4)
-    assert opening(doubtful).startswith("Not searched enough: another plan may be up to 40.0 % faster")
+    told = "Not searched enough: another plan may be up to 40.0 % faster"
+    assert doubtful.opening.startswith(told) and doubtful.to_json()["plan"]["opening"] == doubtful.opening
+    assert repr(doubtful).splitlines()[1].strip().startswith(told)
+    assert doubtful._repr_html_().index(told) < doubtful._repr_html_().index("<table")
     write_page(doubtful, page)
     assert "Not searched enough" in page.read_text()
 

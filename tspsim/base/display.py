@@ -63,9 +63,15 @@ class ShownPlans(Pictured):
         """The plans under the names that they are shown by, the best first."""
         raise NotImplementedError
 
+    @property
+    def opening(self) -> str:
+        """What has to be said before the plans; empty where nothing has."""
+        return ""
+
     def __repr__(self) -> str:
+        first = [f"  {self.opening}"] if self.opening else []
         lines = [f"  {name}  {plan.in_a_line()}" for name, plan in self.shown_plans()]
-        return "\n".join([f"<{type(self).__name__} {self.shown_title()}", *lines]) + ">"
+        return "\n".join([f"<{type(self).__name__} {self.shown_title()}", *first, *lines]) + ">"
 
     def to_frame(self) -> pandas.DataFrame:
         """One row a plan, the best first, named as it is shown, with the columns of a result's."""
@@ -73,7 +79,8 @@ class ShownPlans(Pictured):
 
     def _repr_html_(self) -> str:
         rows = [(name, plan.in_a_line()) for name, plan in self.shown_plans()]
-        return html_table(self.shown_title(), ("plan", "what it does"), rows)
+        title = f"{self.shown_title()}: {self.opening}" if self.opening else self.shown_title()
+        return html_table(title, ("plan", "what it does"), rows)
 
 
 def html_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster, collective
-from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
 from ..network.specs import CollectivesSpec
 from ..program import COLLECTIVE_KINDS
 from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
@@ -249,7 +249,7 @@ def _stated_factors(factors: FabricFactors) -> dict[str, Any]:
 
 
 def _told(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
-    spread: Spread = entry.spread
+    spread: TransferSpread = entry.spread
     known = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
     return {"spread": known, "source": entry.source, "basis": entry.basis}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..api import Comparison
     from ..studies.purchase import Decision
-    from ..studies.purchase.row import Row
+    from ..studies.purchase.row import OfferRow
 
 #: What a budget is.
 BUDGET_HELP = "Work for each machine's `plans: best`, counted in seconds of a processor; none: as it takes."
@@ -134,10 +134,11 @@ def _written(compared: Comparison, path: Path) -> str:
 
 def _first(compared: Comparison) -> list[str]:
     """What has to be said before all numbers."""
-    return [compared.verdict.doubt, ""] if compared.verdict is not None and compared.verdict.doubt else []
+    doubt = compared.verdict.doubt if compared.verdict is not None else compared.opening
+    return [doubt, ""] if doubt else []
 
 
-def _offers(compared: Comparison) -> Sequence[Row]:
+def _offers(compared: Comparison) -> Sequence[OfferRow]:
     """Terms of every offer."""
     return compared.verdict.rows if compared.verdict is not None else ()
 

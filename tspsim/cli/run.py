@@ -133,8 +133,8 @@ def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: 
 
 
 def _print_answer(result: Result, searched: str) -> None:
-    """What was asked of which machine, the table, what limits the best plan, what a reader should know, what was
-    assumed."""
+    """What was searched and how sure that is, what was asked of which machine, the table, what limits the best plan,
+    what a reader should know, what was assumed."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -145,9 +145,9 @@ def _print_answer(result: Result, searched: str) -> None:
     view = View(result)
     serves = requests.serves([result])
     shown = requests.table([result], terminal_width()) if serves else table(result, terminal_width())
-    parts: list[RenderableType] = [Text(kicker(view), style="bold"), "", shown, ""]
+    first: list[RenderableType] = [Text(searched), ""] if searched else []
+    parts: list[RenderableType] = [*first, Text(kicker(view), style="bold"), "", shown, ""]
     parts += _of_the_best(result, view, serves)
-    parts += [Text(searched), ""] if searched else []
     notes = _notes_of(result)
     for title, sentences in (("Notes", notes), ("Assumed; each can be switched", result.defaults)):
         if sentences:

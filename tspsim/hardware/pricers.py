@@ -53,14 +53,14 @@ def price(device: Any, operator: Operator) -> Estimate:
         Nobody registered a pricer for its class.
     """
     load_entry_points()
-    found = PRICERS.get(type(operator))
-    if found is None:
+    pricer = PRICERS.get(type(operator))
+    if pricer is None:
         cls = type(operator)
         raise TspsimError(
             f"no pricer for operators of class {cls.__module__}.{cls.__qualname__}: register one with "
             f"tspsim.hardware.pricer, in a module named under the entry point group {ENTRY_POINTS}"
         )
-    estimate = found(device, operator)
+    estimate = pricer(device, operator)
     entry = in_steps(device, operator)
     if entry is None:
         return estimate
@@ -72,7 +72,7 @@ def in_steps(device: Any, operator: Operator) -> InSteps | None:
     """What steps that were measured whole on a device taught of an operator; None where nothing."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
     own = [entry for entry in measured if entry.operator == operator.family]
-    return next((each for each in own if each.bound is None or each.bound == bound_of(device, operator)), None)
+    return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:

@@ -74,7 +74,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
 
     def moved(size: float) -> Estimate:
         copied = device.memory_bound(rows * product.k * size, "copy", rows)
-        return Estimate(*(each + device.cast_start_s for each in copied))
+        return Estimate(*(seconds + device.cast_start_s for seconds in copied))
 
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
@@ -142,9 +142,9 @@ def _behind_caches(
     counts = [held[context] for context in lengths]
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
-    def of_the_longest(each: Iterable[float]) -> FloatArray:
+    def of_the_longest(values: Iterable[float]) -> FloatArray:
         """Sums over the one longest sequence, the two longest, and so on."""
-        return np.cumsum(np.repeat(np.array(list(each), dtype=float), counts))
+        return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))
 
     batches = np.arange(1.0, attention.batch + 1.0)
     times = device.shared_at_clock(
@@ -162,7 +162,7 @@ def _behind_caches(
 def part(device: Device, part: Part) -> Estimate:
     """A share of the whole call."""
     whole = price(device, part.whole)
-    return Estimate(*(each / part.of for each in whole))
+    return Estimate(*(seconds / part.of for seconds in whole))
 
 
 @pricer(Attention)

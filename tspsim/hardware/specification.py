@@ -46,7 +46,7 @@ class Sourced(Strict, Generic[Value]):
     source: str = Field(min_length=3)
 
 
-class Prices(Strict):
+class GpuHourPrices(Strict):
     """USD per GPU hour on three bases, at a date."""
 
     hyperscaler: UsdPerHour
@@ -89,8 +89,8 @@ class Sustained(Strict):
 
     def picks(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
-        found = self.tuned is not None and not engine and library.endswith(TUNED)
-        return self.tuned.value if found and self.tuned is not None else 1.0
+        best = self.tuned is not None and not engine and library.endswith(TUNED)
+        return self.tuned.value if best and self.tuned is not None else 1.0
 
     def includes(self, library: str) -> bool:
         """Whether a library's isolated kernels were measured at the clock of a long step."""
@@ -118,7 +118,7 @@ class HeldOutError(Strict):
     bias: float
 
 
-class Spread(Strict):
+class KernelSpread(Strict):
     """Where 90 % of measured over predicted lies, by predicted time: below, between and above two borders.
 
     ``domain_us`` spans the predictions of the rows used; outside it the range is wider.
@@ -139,7 +139,7 @@ class KernelFit(Strict):
     kv_dtype: str | None = None
     parameters: dict[str, float]
     switches: dict[str, int | float | str | bool] = Field({})
-    spread: Spread
+    spread: KernelSpread
     rows_used: int = Field(ge=0)
     held_out: HeldOutError | None = None
     date: str
@@ -236,7 +236,7 @@ class DeviceSpec(Strict):
     tdp: Sourced[Watts]
     power_limit: Sourced[Watts] | None = None
     all_in_power: Sourced[Watts] | None = None
-    prices: Prices | None = None
+    prices: GpuHourPrices | None = None
     channel_conflict: ChannelConflict | None = None
     measured_at: MeasuredAt | None = None
     achieved: Achieved = Achieved()

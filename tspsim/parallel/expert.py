@@ -109,9 +109,9 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[in
     if shared and beside:
         done = shared([chosen])
     piece, back = piece_of(job, routed), list[int]()
-    for each in arrived:
+    for arrival in arrived:
         operators = *_multiply(job, piece), *_gather_sums(job, piece, position)
-        multiplied = builder.compute("experts", *operators, after=[*each, *here])
+        multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
         back += exchange(builder, job, "combine", 1, [multiplied])
     expert_shards.used(builder, job, multiplied)
     if _combines(job):
@@ -144,7 +144,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
     # Beside another micro-batch the exchange is what everything waits for: weights' gradients follow it (DeepSeek's
     # published profile of DualPipe has dispatch(B), then mlp(W)). A framework's own backward computes both at once.
     behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
-    for each in arrived:
+    for arrival in arrived:
         multiplied.append(
             builder.compute(
                 "experts backward",
@@ -154,7 +154,7 @@ def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Share
                 piece.activation_backward(),
                 *(gate_up[:1] if behind else gate_up),
                 *_gather_sums(job, piece, position),
-                after=[*each, *here],
+                after=[*arrival, *here],
             )
         )
         back += exchange(builder, job, "combine gradients", 1, multiplied[-1:])

@@ -32,23 +32,13 @@ def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
     from rich.padding import Padding
     from rich.text import Text
 
-    first = [Text(opening(planned), style="bold yellow")] if opening(planned) else []
+    first = [Text(planned.opening, style="bold yellow")] if planned.opening else []
     parts: list[RenderableType] = [*first, Text(kicker(planned), style="bold"), "", best_table(planned, width), ""]
     for title, sentences in chapters(planned):
         if sentences:
             indented = (Padding(Text(sentence), (0, 0, 0, 2)) for sentence in sentences)
             parts += [Text(title, style="bold"), *indented, ""]
     return parts
-
-
-def opening(planned: Planned) -> str:
-    """What has to be said first: that the search was interrupted, or has not shown that its best plan is the best."""
-    told = ["Interrupted: the best plan so far."] if planned.interrupted else []
-    if not planned.enough:
-        far = f"another plan may be up to {percent(planned.gap)} faster" if planned.gap else "nothing is proven"
-        remedy = "" if planned.interrupted else "; give more with --budget"
-        told.append(f"Not searched enough: {far}{remedy}.")
-    return " ".join(told)
 
 
 def kicker(planned: Planned) -> str:

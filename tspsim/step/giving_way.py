@@ -1,12 +1,15 @@
-"""The same step with replicas' gathers and sums behind the exchanges of a layer, and not beside them.
+"""The same step with replicas' gathers and sums behind the exchanges of a layer, or ahead of them, and not beside them.
 
 Transfers that meet on a link share it, and the one on the critical path may lose: a better link then makes the step
 longer (Graham 1969, *Bounds on multiprocessing timing anomalies*; docs/network.md). What a plan could not choose shows
-where the step is shorter when what is not urgent gives way: weights of the next layer that replicas gather, and sums of
-gradients, are wanted a layer later than K and V or a layer's own weights.
+where the step is shorter when one of the two gives way. Weights of the next layer that replicas gather, and sums of
+gradients, are wanted a layer later than K and V or a layer's own weights; but where they take longer than the rest of a
+step it is they that are waited for.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -17,8 +20,8 @@ from ..program.excerpts import waiting
 
 #: Streams of what replicas say to each other.
 OF_REPLICAS = frozenset({"parameters", "gradients"})
-#: Of a step, how long both must be under way at once before the other order is tried, and how much it must save before
-#: a reader is told.
+#: Of a step, how long both must be under way at once before other orders are tried, and how much one must save before a
+#: reader is told.
 TOGETHER, SAVED = 0.02, 0.01
 
 
@@ -72,9 +75,21 @@ def _common_s(some: list[tuple[float, float]], others: list[tuple[float, float]]
     return total
 
 
-def giving_way(program: Program) -> Program:
+def replicas_give_way(program: Program) -> Program:
     """The program in which what replicas say waits for the exchange that was issued last before it."""
     return waiting(program, _of_replicas, _exchanges)
+
+
+def exchanges_give_way(program: Program) -> Program:
+    """The program in which a layer's own exchanges wait for what replicas said last before them."""
+    return waiting(program, _exchanges, _of_replicas)
+
+
+#: Orders that are tried in the place of none, and in words who goes first.
+ORDERS: Mapping[str, Callable[[Program], Program]] = {
+    "those exchanges first": replicas_give_way,
+    "replicas first": exchanges_give_way,
+}
 
 
 def _of_replicas(instruction: Instruction) -> bool:

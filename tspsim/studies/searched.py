@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..base.units import were
+from ..base.units import percent, were
 
-#: Gaps up to this share are as good as none.
-CLOSE = 0.01
+#: Gaps up to this share are as good as none; larger ones than the second are told before all else.
+CLOSE, TOLD_FIRST = 0.01, 0.02
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,13 @@ class Searched:
         """By what share the machine may be better than with the plan that was found; what is as good as nothing is
         none."""
         return self.gap if self.gap > CLOSE else 0.0
+
+    def opening(self, name: str) -> str:
+        """How far the plan of the machine called ``name`` may be off, where a reader has to know that first."""
+        if not self.plan or (self.gap <= TOLD_FIRST and (self.complete or self.gap > 0.0)):
+            return ""
+        far = f"another plan may be up to {percent(self.gap)} better" if self.gap else "nothing is proven"
+        return f"Not searched enough: {name}: {far}; give more with --budget."
 
     def in_words(self, name: str) -> str:
         """In a sentence, of the machine called ``name``."""

@@ -119,7 +119,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedInstruction:
     """An instruction with the times that it had."""
 
     stream: str
@@ -137,7 +137,7 @@ class RankTimeline:
 
     rank: int
     operations: tuple[Operation, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[SimulatedInstruction, ...]
     makespan_s: float
     between_s: float
     job: Job
@@ -154,7 +154,7 @@ class RankTimeline:
         kept = [index for index, step in enumerate(self.steps) if start_s <= step.start_s < end_s]
         number = {old: new for new, old in enumerate(kept)}
         steps = tuple(
-            Step(
+            SimulatedInstruction(
                 step.stream,
                 tuple(number[each] for each in step.after if each in number),
                 step.start_s - start_s,
@@ -267,11 +267,11 @@ class Simulated:
         simulated = next(each for each in submission.ranks if each.rank.number == rank)
         starts, ends = columns["start_s"][rows].tolist(), columns["end_s"][rows].tolist()
         operations: list[Operation] = []
-        steps: list[Step] = []
+        steps: list[SimulatedInstruction] = []
         issued = simulated.role.rows()
         for number, (entry, start, end) in enumerate(zip(issued, starts, ends, strict=True)):
             instruction = entry.instruction
-            steps.append(Step(instruction.stream, tuple(entry.after), start, end - start))
+            steps.append(SimulatedInstruction(instruction.stream, tuple(entry.after), start, end - start))
             part, stream, layer = instruction.part, instruction.stream, entry.layer
             if isinstance(instruction, Compute):
                 alone = [self._alone(operator) for operator in instruction.operators]

@@ -107,10 +107,10 @@ class StageBounds:
     def even_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """Layers with what their kernels surely wait for, spread evenly over the stages, without a bubble; of all
         pipelines that there may be around the schedule within a stage."""
+        every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
         if hides(job):
-            return self._hidden_s(job, mesh, any_pipeline=True)
-        every = list(self._layers_of_each_kind(job, mesh))
-        return self._evenly_s(job, every, self._said_s(job, divisions))
+            return max(self._hidden_s(job, every, any_pipeline=True), self._beside_s(job, every, said))
+        return self._evenly_s(job, every, said)
 
     def partly_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """Kernels of a plan of which some layers are made again, with what they lose, spread evenly over the stages."""
@@ -133,10 +133,10 @@ class StageBounds:
     def rough_s(self, job: Job, mesh: Mesh, divisions: Sequence[Division] = ()) -> float:
         """:meth:`even_s`, or the last stage: the first micro-batch comes through a chunk of every other stage first,
         and its gradients go back through them."""
-        if hides(job):
-            return self._hidden_s(job, mesh)
-        plan, layers = job.plan, job.model.layers
         every, said = list(self._layers_of_each_kind(job, mesh)), self._said_s(job, divisions)
+        if hides(job):
+            return max(self._hidden_s(job, every), self._beside_s(job, every, said))
+        plan, layers = job.plan, job.model.layers
         even_s = self._evenly_s(job, every, said)
         if plan.order.both_ways:
             return even_s
@@ -221,7 +221,18 @@ class StageBounds:
         lost_s = whole.least_s(self.slowdown, None if said is None else said / pp)
         return max((count * inside_s + outside_s) / pp, lost_s)
 
-    def _hidden_s(self, job: Job, mesh: Mesh, *, any_pipeline: bool = False) -> float:
+    def _beside_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], said: Floats | None) -> float:
+        """What moves beside kernels of other tasks, and what these lose to it, spread evenly over the stages."""
+        count, pp = job.micro_batches, job.plan.pp
+        works = [_work_of_turns(parts, count * times / pp) for times, parts in every]
+        whole = StageWork(
+            sum(work.kernels_s for work in works) + count * self.kernels.outside_s(job) / pp,
+            sum(work.gaps_s for work in works),
+            np.sum([work.moved_s for work in works], axis=0),
+        )
+        return whole.least_s(self.slowdown, None if said is None else said / pp)
+
+    def _hidden_s(self, job: Job, every: Sequence[tuple[int, list[TaskPart]]], *, any_pipeline: bool = False) -> float:
         """Kernels with the bubble and with what they wait for inside their pieces, and besides what they wait for where
         nothing runs: a micro-batch may hide all of that for another, but each stage has some that meet none. How many
         do the pipeline says: in one or another nearly all may meet, and with ``any_pipeline`` all of them do."""
@@ -229,7 +240,7 @@ class StageBounds:
         kernels = self.kernels
         both_s = forward_s = backward_s = 0.0
         fewest_s, least_s = [], []
-        for times, (forward, backward) in self._layers_of_each_kind(job, mesh):
+        for times, (forward, backward) in every:
             ends, between = (forward.busy.end_s, backward.busy.end_s), forward.apart_s + backward.apart_s
             both_s += times * between
             forward_s, backward_s = forward_s + times * ends[0], backward_s + times * ends[1]
@@ -274,7 +285,8 @@ class StageBounds:
         count = job.micro_batches // (2 if job.plan.order.both_ways else 1)
         message_s = self.parts.message_s(job, groups)
         if hides(job):
-            works, least_s = [_work_beside(stage, count) for stage in stages], self._hidden_s(job, mesh)
+            works = [_work_beside(stage, count) for stage in stages]
+            least_s = self._hidden_s(job, list(self._layers_of_each_kind(job, mesh)))
             if whole:
                 every = enumerate(zip(stages, groups, strict=True))
                 paired = [self.parts.paired(job, group, number, stage) for number, (stage, group) in every]
@@ -334,7 +346,11 @@ def _work_of_last(stage: Stage, count: int, lead_s: float, tail_s: float) -> Sta
 
 
 def _work_beside(stage: Stage, count: int) -> StageWork:
-    """The same where transfers may run beside kernels of another task, but for those that its own pieces wait for."""
-    parts = (*stage.forward, *stage.backward, *stage.weights)
-    gaps_s = count * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)
-    return replace(_work_of(parts, count), gaps_s=gaps_s)
+    """The same where micro-batches take turns."""
+    return _work_of_turns((*stage.forward, *stage.backward, *stage.weights), count)
+
+
+def _work_of_turns(parts: Sequence[TaskPart], times: float) -> StageWork:
+    """Some tasks where transfers may run beside kernels of another, but for those that a task's own pieces wait for."""
+    gaps_s = times * sum(max(0.0, part.apart_s - part.busy.compute_s) for part in parts)
+    return replace(_work_of(parts, times), gaps_s=gaps_s)

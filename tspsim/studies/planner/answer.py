@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...base.display import ShownPlans
+from ...base.units import percent
 from ...scenario import Scenario
 from ...step.description import describe_cluster, describe_model, provenance
 from ...step.question import Question
@@ -89,6 +90,16 @@ class Planned(ShownPlans):
         """Whether it is proven that no plan of those searched is better by more than :data:`PROVEN`."""
         return self.gap <= PROVEN and (self.complete or self.gap > 0.0)
 
+    @property
+    def opening(self) -> str:
+        """That the search was interrupted, or has not shown that its best plan is the best."""
+        told = ["Interrupted: the best plan so far."] if self.interrupted else []
+        if not self.enough:
+            far = f"another plan may be up to {percent(self.gap)} faster" if self.gap else "nothing is proven"
+            remedy = "" if self.interrupted else "; give more with --budget"
+            told.append(f"Not searched enough: {far}{remedy}.")
+        return " ".join(told)
+
     def shown_title(self) -> str:
         return self.scenario.name
 
@@ -149,6 +160,7 @@ def document(planned: Planned) -> dict[str, Any]:
         "scenario": planned.scenario.to_dict() | {"model": describe_model(question.model)},
         "cluster": describe_cluster(question.cluster, question.device),
         "plan": {
+            "opening": planned.opening,
             "objective": planned.objective,
             "kept_limits": [
                 *limit_texts(planned.kept.each),

@@ -69,7 +69,7 @@ class Frontier:
         self._heap: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         self._slow: list[tuple[float, int, Callable[[float], None] | Candidate]] = []
         for floor_s, spread in spreads:
-            self._push(floor_s, partial(self._families, spread))
+            self._push(floor_s, partial(self._ways, spread))
 
     @property
     def next_bound_s(self) -> float:
@@ -145,20 +145,28 @@ class Frontier:
         """Whether a plan's memory is within the limit."""
         return self._sets.memory_bytes(job) <= self._room_bytes
 
-    def _families(self, spread: Job, bound_s: float) -> None:
-        """What is made again, and the ways to experts."""
-        for family in filter(self._admit, self._sets.once(self._sets.families, spread)):
-            self._push(bound_s, partial(self._floor if family.plan.ep > 1 else self._kernels, family))
+    def _ways(self, spread: Job, bound_s: float) -> None:
+        """The ways to experts, whatever is made again."""
+        for way in self._sets.once(self._sets.ways, spread):
+            self._push(bound_s, partial(self._floor if way.plan.ep > 1 else self._kernels, way))
 
-    def _floor(self, family: Job, bound_s: float) -> None:
-        """A family with its own way to experts."""
-        self._push(max(bound_s, self._sets.floor_s(family)), partial(self._kernels, family))
+    def _floor(self, way: Job, bound_s: float) -> None:
+        """One of them with the kernels of its experts."""
+        self._push(max(bound_s, self._sets.once(self._sets.floor_s, way)), partial(self._kernels, way))
 
-    def _kernels(self, family: Job, bound_s: float) -> None:
-        """A family with its kernels, those that are run again left out: alike for all that it may make again."""
-        kept = family.making(KEPT)
-        closer_s = max(bound_s, self._sets.compute_s(kept, self._sets.space.pipelines(kept)))
-        self._push(closer_s, partial(self._roomy if kept is family else self._again, family))
+    def _kernels(self, way: Job, bound_s: float) -> None:
+        """One with all its kernels, those that are run again left out."""
+        self._push(max(bound_s, self._sets.once(self._sets.kernels_s, way)), partial(self._waits, way))
+
+    def _waits(self, way: Job, bound_s: float) -> None:
+        """One with what its kernels wait for and lose."""
+        self._push(max(bound_s, self._sets.once(self._sets.waits_s, way)), partial(self._families, way))
+
+    def _families(self, way: Job, bound_s: float) -> None:
+        """What is made again."""
+        for family in filter(self._admit, self._sets.once(self._sets.makings, way)):
+            kept = family.making(KEPT) is family
+            self._push(bound_s, partial(self._roomy if kept else self._again, family))
 
     def _again(self, family: Job, bound_s: float) -> None:
         """One that makes some again, with all its kernels."""

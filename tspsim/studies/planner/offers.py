@@ -45,6 +45,10 @@ class OffersPlanned(ShownPlans):
         return [(f"{offer}: {name}", plan) for offer, each in self.found for name, plan in each.shown_plans()]
 
     @property
+    def opening(self) -> str:
+        return " ".join(f"{name}: {planned.opening}" for name, planned in self.found if planned.opening)
+
+    @property
     def found(self) -> list[tuple[str, Planned]]:
         """Offers that have plans."""
         return [(each.name, each.planned) for each in self.offers if each.planned is not None]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from ...base.errors import UnreachableError
 from ...base.memo import BoundedCache, Itself
 from ...base.quick import replace
 from ...parallel import Job, scheme_axes
@@ -20,7 +21,7 @@ from ...parallel.recomputed import KEPT
 from ...step.paths import MEMORY_S, Division, LowerBound, Outline
 from .candidate import Candidate
 from .room import first_stage_bytes, layout_bytes, memory_bytes, state_bytes
-from .space import Space
+from .space import RECOMPUTATION, Space
 
 #: Number, chunks a stage and schedule of a family's pipeline.
 PipelineKey = tuple[int, int, str]
@@ -67,18 +68,42 @@ class Sets:
         plan = spread.plan
         alike = tuple(plan.degree(axis) for axis in scheme_axes()), plan.ep, plan.micro_batch, plan.exchange
         if spread.unequal or alike not in self._first:
-            self._first[alike] = next(self.space.families_of(spread), None)
+            self._first[alike] = next(self.space.ways(spread), None)
         like = self._first[alike]
         if like is None:
             return math.inf
         family = replace(spread, plan=replace(like.plan, degrees=plan.degrees))
         return self.bound.first_s(family, self.shapes(family, self.space.pipelines(family)))
 
+    def ways(self, spread: Job) -> list[Job]:
+        return list(self.space.ways(spread))
+
+    def makings(self, way: Job) -> list[Job]:
+        return list(self.space.makings(way))
+
     def families(self, spread: Job) -> list[Job]:
-        return list(self.space.families_of(spread))
+        """Those that make nothing again first."""
+        every = [family for way in self.once(self.ways, spread) for family in self.once(self.makings, way)]
+        return sorted(every, key=lambda family: RECOMPUTATION.index(family.plan.recomputation))
 
     def floor_s(self, family: Job) -> float:
         return self.bound.floor_s(family, self.shapes(family, self.space.pipelines(family)))
+
+    def kernels_s(self, way: Job) -> float:
+        """Of a way to experts with all its kernels, those that are run again left out."""
+        kept = way.making(KEPT)
+        return self.compute_s(kept, self.space.pipelines(kept))
+
+    def waits_s(self, way: Job) -> float:
+        """The same with what they wait for and lose, of the schedule within a stage that takes least; infinite where
+        dead links cut ranks off from each other in all of them."""
+        return min(map(self._reached_s, self.once(self.staged, way)), default=math.inf)
+
+    def _reached_s(self, staged: Candidate) -> float:
+        try:
+            return self.once(self.staged_s, staged)
+        except UnreachableError:
+            return math.inf
 
     def compute_s(self, family: Job, pipelines: Sequence[PipelineKey]) -> float:
         return self.bound.compute_s(family, self.shapes(family, pipelines))
@@ -132,15 +157,26 @@ class Sets:
         return list(self.space.layouts(staged))
 
     def staged_s(self, staged: Candidate) -> float:
-        """One of them with what its kernels wait for and lose."""
-        return self.bound.even_s(staged.job, staged.mesh)
+        """One of them with what its kernels wait for and lose, of the order of tasks that lets them wait least."""
+        return min(self.bound.even_s(job, staged.mesh) for job in self._in_orders(staged.job))
+
+    def _in_orders(self, job: Job) -> list[Job]:
+        """A job once for each kind of order that its pipeline may have: backwards whole, or weights put off."""
+        found: dict[bool, Job] = {}
+        for number, vpp, schedule in self.space.pipelines(job):
+            if (splits := order_of(schedule, vpp).splits_backward) not in found:
+                around = replace(job, plan=replace(job.plan, vpp=vpp, schedule=schedule))
+                if number == 0 or self.space.legal(around):
+                    found[splits] = around
+        return list(found.values())
 
     def beside_s(self, staged: Candidate, family: Job) -> float:
         """The same with what replicas say to each other."""
 
         def found() -> float:
             least_bytes = min(self.least_bytes(family, each) for each in self.space.pipelines(family))
-            return self.bound.even_s(staged.job, staged.mesh, self.divisions(staged, least_bytes))
+            divisions = self.divisions(staged, least_bytes)
+            return min(self.bound.even_s(job, staged.mesh, divisions) for job in self._in_orders(staged.job))
 
         return self._made.once(("beside_s", Itself(staged)), found)
 
