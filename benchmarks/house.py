@@ -1,7 +1,8 @@
 """How large the house is, in the figures that a newcomer pays for: ``python benchmarks/house.py [--json FILE]``.
 
 Read from the source: lines, classes, class names that stand for two or more things, ways of remembering, circles of
-imports (those for types included). Read from a run: files and functions that one decode step of an 8B model enters.
+imports (those for types included), variables that are no nouns. Read from a run: files and functions that one decode
+step of an 8B model enters.
 Nothing here has a bar of its own; the table of two commits side by side says whether a change made the house smaller.
 """
 
@@ -31,12 +32,12 @@ REMEMBERS = (
 
 def modules() -> dict[str, ast.Module]:
     """All modules of the package, by their dotted name."""
-    found: dict[str, ast.Module] = {}
+    trees: dict[str, ast.Module] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = ["tspsim", *path.relative_to(PACKAGE).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = ast.parse(path.read_text(encoding="utf-8"))
-    return found
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
 
 
 def imports(name: str, tree: ast.Module, names: set[str], is_package: bool) -> Iterator[str]:
@@ -88,7 +89,7 @@ def remembering(trees: dict[str, ast.Module]) -> Counter[str]:
 def readers(trees: dict[str, ast.Module]) -> list[str]:
     """Modules that follow the instructions of programs themselves: that unroll them, or tell what repeats from what
     does not. Those that write programs, and the room where programs are defined, are not among them."""
-    found: list[str] = []
+    reading: list[str] = []
     for name, tree in trees.items():
         if name.startswith(("tspsim.program", "tspsim.parallel.")):
             continue
@@ -96,11 +97,19 @@ def readers(trees: dict[str, ast.Module]) -> list[str]:
             called = node.func if isinstance(node, ast.Call) else None
             unrolls = isinstance(called, ast.Attribute) and called.attr == "unrolled"
             asks = isinstance(called, ast.Name) and called.id == "isinstance" and isinstance(node, ast.Call)
-            tells = asks and any(isinstance(each, ast.Name) and each.id == "Repeat" for each in ast.walk(node.args[1]))
+            tells = asks and any(isinstance(part, ast.Name) and part.id == "Repeat" for part in ast.walk(node.args[1]))
             if unrolls or tells:
-                found.append(name)
+                reading.append(name)
                 break
-    return found
+    return reading
+
+
+def no_nouns(trees: dict[str, ast.Module]) -> int:
+    """Variables and parameters whose names say that somebody found or was told a thing, and not what it is."""
+    words = {"each", "found", "told", "known", "asked", "made"}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    stored = (node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return sum(name in words for name in (*stored, *(node.arg for node in nodes if isinstance(node, ast.arg))))
 
 
 def decode_step() -> tuple[int, int]:
@@ -141,6 +150,7 @@ def main() -> None:
         "lines": sum(len(p.read_text(encoding="utf-8").splitlines()) for p in PACKAGE.rglob("*.py")),
         "classes": sum(classes.values()),
         "class_names_used_twice": sum(count > 1 for count in classes.values()),
+        "variables_that_are_no_nouns": no_nouns(trees),
         "functions": sum(isinstance(n, ast.FunctionDef) for tree in trees.values() for n in ast.walk(tree)),
         "modules_at_the_root": len(list(PACKAGE.glob("*.py"))),
         "ways_of_remembering": len(memos),

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import generate_kernels
 import pages
 
 import tspsim
@@ -248,17 +249,6 @@ def switches_kernels() -> str:
     return switches(kernel_rates)
 
 
-def worth() -> str:
-    """Milliseconds a step that each assumption is worth at even rates, against the defaults."""
-    tokens = headline().plans[0].tokens_per_step
-    before = even_rates()
-    rows = []
-    for what, keys in SWITCHES[1:]:
-        change = [1e3 * (tokens / now - tokens / old) for now, old in zip(even_rates(*keys), before, strict=True)]
-        rows.append([what, *(f"{round(ms):+d}".replace("-", "−").replace("+0", "0") for ms in change)])
-    return table(["switched", *(f"{name}, ms" for name in PLANS)], rows)
-
-
 def attention_rates() -> str:
     """What each plan's attention calls of the forward reach, rank by rank, against one large call."""
     question = look_up(tspsim.load(HEADLINE))
@@ -393,7 +383,7 @@ def keys_of(each: Any) -> tuple[str, ...]:
     return *getattr(each, "axes", ()), *(option.name for option in getattr(each, "options", ()))
 
 
-# --- network.md ---------------------------------------------------------------------------------------------
+# --- network-anchors.md -------------------------------------------------------------------------------------
 
 #: Cluster, GPUs, collective, bytes, measured bus bandwidth in GB/s, where it was measured.
 ANCHORS: tuple[tuple[str, int, str, int, float, str], ...] = (
@@ -475,7 +465,6 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "published-tsp.md": {
         "defaults": defaults,
         "switches-even": switches_even,
-        "worth": worth,
         "switches-kernels": switches_kernels,
         "attention-rates": attention_rates,
         "published-rates": published_rates,
@@ -485,8 +474,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "memory.md": {"points": memory_points, "parts": memory_parts},
     "schedules.md": {"volumes": volumes, "registered": registered},
-    "network.md": {"anchors": anchors, "efficiencies": efficiencies},
+    "network-anchors.md": {"anchors": anchors, "efficiencies": efficiencies},
     "models.md": {"catalog": catalog_of_models},
+    "kernel-models.md": {"clocks": generate_kernels.clocks},
+    "kernel-forms.md": {"parameters": generate_kernels.parameters},
+    "borrowed-kernels.md": {"widths": generate_kernels.borrowed_widths},
 }
 
 

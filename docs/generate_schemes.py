@@ -64,10 +64,20 @@ def main() -> None:
     show()
 
 
+def tables() -> tuple[str, dict[str, str]]:
+    """The table of what schemes are worth, and those that follow it, as they stand."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = {name: pages.block(name).findall(text)[0] for name in ("worth", "published", "systems")}
+    return found["worth"], {
+        "As published, on its hardware": found["published"],
+        "Every system: how far this package has it, what asks it, what holds it": found["systems"],
+    }
+
+
 def show() -> None:
     """The gallery's page from the table as it stands; ``python -m tspsim.report.gallery reports`` lists it."""
-    (table,) = pages.block("worth").findall(PAGE.read_text(encoding="utf-8"))
-    write(table, PAGE.parent.parent / "reports")
+    worth_, further = tables()
+    write(worth_, PAGE.parent.parent / "reports", further)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def head_of_line_picture() -> Picture:
 def head_of_line() -> str:
     rows = []
     for words, *overrides in (
-        ("as above", ),
+        ("as above",),
         ("no prompt above 500", "traffic.prompt.cap=500"),
         ("as above, half the cache free: fp8", "workload.precision={kv: fp8}"),
     ):

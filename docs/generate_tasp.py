@@ -1,4 +1,4 @@
-"""Rewrite the tables of schedules.md that set TASP's published speed-ups beside simulated ones.
+"""Rewrite the tables of tasp.md, which set TASP's published speed-ups beside simulated ones.
 
     python docs/generate_tasp.py
 
@@ -19,7 +19,7 @@ import yaml
 
 import tspsim
 
-PAGE = Path(__file__).parent / "schedules.md"
+PAGE = Path(__file__).parent / "tasp.md"
 RANKS, BATCH = 8, 48
 #: Heads and their width, of HamiltonAttention's test.
 SHAPES = ((20, 128), (4, 512), (12, 192))

@@ -137,6 +137,20 @@ SYSTEMS = (
         "parallel/test_sparse_contexts.py",
     ),
     System(
+        "Prefill context parallelism beside experts, in steps that put out tokens (vLLM, ATOM)",
+        WORKS,
+        run(
+            "tsp-decode-128k",
+            "workload.model=glm-5.1",
+            "workload.precision=fp8",
+            "cluster.device=b300",
+            "plans.TP8.tp=1",
+            "plans.TP8.sp=8",
+            "plans.TP8.ep=8",
+        ),
+        "parallel/test_shards_beside_experts.py",
+    ),
+    System(
         "Context parallelism of linear attention (FLA, SGLang)",
         WORKS,
         run("tsp-inference-128k", "workload.model=kimi-linear-48b", "plans.SP8.ep=8"),
@@ -155,7 +169,7 @@ SYSTEMS = (
         "parallel/test_drafters.py",
     ),
     System(
-        "Draft models on GPUs of their own (without drafting ahead, as AMUSD and PEARL do)",
+        "Draft models on GPUs of their own, under traffic too (without drafting ahead, as AMUSD and PEARL do)",
         WORKS,
         run(
             "tsp-decode-128k",
@@ -169,9 +183,7 @@ SYSTEMS = (
         ),
         "parallel/test_draft_pool.py",
     ),
-    System(
-        "Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "step/test_streams_and_bits.py"
-    ),
+    System("Tilus", WORKS, run("tsp-decode-128k", "workload.precision.weights=int4"), "step/test_streams_and_bits.py"),
     System("ZAYA1 and its cluster", WORKS, run("zaya1-1024-mi300x"), "model/test_zaya.py"),
 )
 

@@ -19,7 +19,7 @@ import tspsim
 from tspsim.base.units import compact
 from tspsim.cli import main
 from tspsim.serving.steady import figures, interval, tied
-from tspsim.studies.purchase.row import Row
+from tspsim.studies.purchase.row import OfferRow
 from tspsim.validation.devices import device_name
 
 
@@ -279,7 +279,7 @@ def test_a_deadline_says_what_is_large_enough_or_why_nothing_is(capsys: pytest.C
     assert "takes 3 nodes, and one is stated without a fabric" in offers_of(tspsim.load(asked, [late]))[0].too_small
 
 
-def offers_of(asked: Any) -> tuple[Row, ...]:
+def offers_of(asked: Any) -> tuple[OfferRow, ...]:
     """What a buyer is told of every offer, without curves."""
     verdict = tspsim.compare(asked).verdict
     assert verdict is not None

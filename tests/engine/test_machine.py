@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tspsim.base.errors import TspsimError
 from tspsim.engine.assignment import Assignment
-from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.engine.core import Interference, SimulationEngine, Submission
 from tspsim.network import Cluster, build_cluster, load_cluster, point_to_point
 from tspsim.network import collective as traffic_of
 from tspsim.operators import Operator
@@ -40,7 +40,7 @@ def together(
     at_s: Sequence[float] = (),
 ) -> list[Submission]:
     """All of them launched on one engine, and run."""
-    engine = Engine(cluster, seconds_of, interference=interference, every_rank=every_rank)
+    engine = SimulationEngine(cluster, seconds_of, interference=interference, every_rank=every_rank)
     prepared = [engine.prepare(each) for each in assignments]
     begin_s = at_s or [0.0] * len(prepared)
     found = [engine.launch(each, begin) for each, begin in zip(prepared, begin_s, strict=True)]
@@ -245,7 +245,7 @@ def test_a_mesh_knows_who_is_not_in_it() -> None:
 
 def test_a_process_waits_for_a_thousand_iterations_of_equal_length() -> None:
     cluster = load_cluster("hgx-h100-8")
-    engine = Engine(cluster, seconds_of)
+    engine = SimulationEngine(cluster, seconds_of)
     iteration = engine.prepare(over(range(8), kernel(0.25), collective("all_reduce", GIB, after=[0])))
     seconds: list[float] = []
 
@@ -271,7 +271,7 @@ def test_what_is_prepared_is_found_again_and_nothing_is_costed_twice() -> None:
         asked.append(operator)
         return seconds_of(operator)
 
-    engine = Engine(load_cluster("mi300x-8"), cost)
+    engine = SimulationEngine(load_cluster("mi300x-8"), cost)
     work: list[Instruction] = [kernel(1.0), kernel(2.0), collective("all_gather", MIB)]
     first = engine.prepare(over(range(8), *work))
     assert engine.prepare(first.assignment) is first and engine.prepare(over(range(8), *work)) is first
@@ -287,7 +287,7 @@ def test_what_is_prepared_is_found_again_and_nothing_is_costed_twice() -> None:
 
 
 def test_an_empty_program_ends_when_it_begins() -> None:
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     submission = engine.launch(engine.prepare(over(range(8))), at_s=3.0)
     engine.run()
     assert submission.done.processed and engine.env.now == 3.0 and submission.makespan_s == 0.0
@@ -295,7 +295,7 @@ def test_an_empty_program_ends_when_it_begins() -> None:
 
 def test_folding_is_for_all_that_is_prepared() -> None:
     """Alone eight ranks are alike; with a second mesh over half of them, and a third over one, they are not."""
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     whole = engine.prepare(over(range(8), kernel(1.0)))
     assert [each.size for each in engine.system(whole).ranks] == [8]
     engine.launch(whole)
@@ -309,7 +309,7 @@ def test_folding_is_for_all_that_is_prepared() -> None:
 
 
 def test_preparing_what_parts_ranks_in_flight_is_refused_and_says_what_to_do() -> None:
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     engine.launch(engine.prepare(over(range(8), kernel(1.0))))
     part = engine.prepare(over([5], kernel(1.0)))
     with pytest.raises(TspsimError, match="prepare it before that is launched, or run every rank"):
@@ -320,7 +320,7 @@ def test_preparing_what_parts_ranks_in_flight_is_refused_and_says_what_to_do() -
 
 def test_kernels_of_other_lengths_need_no_new_classes() -> None:
     """What a decode does from one token to the next: the same messages, kernels of another length."""
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     lengths = [1.0, 2.0, 3.0]
     found = [engine.prepare(over(range(8), kernel(each), collective("all_reduce", MIB, after=[0]))) for each in lengths]
     engine.launch(found[0])
@@ -334,7 +334,7 @@ def test_kernels_of_other_lengths_need_no_new_classes() -> None:
 
 
 def test_the_same_programs_on_new_ranks_get_devices_of_their_own() -> None:
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     for gpus in (range(4), range(4, 8), range(8)):
         submission = engine.launch(engine.prepare(over(gpus, kernel(1.0))))
         engine.run()
@@ -345,7 +345,7 @@ def test_preparing_what_parts_nobody_is_fine_at_any_time() -> None:
     """The second all-reduce is prepared while the first moves, and shares its links from then on."""
     cluster = load_cluster("hgx-h100-8")
     traffic = traffic_of(cluster, range(8), "all_reduce", GIB)
-    engine = Engine(cluster, seconds_of)
+    engine = SimulationEngine(cluster, seconds_of)
     submissions = [engine.launch(engine.prepare(over(range(8), collective("all_reduce", GIB))))]
 
     def later() -> Generator[simpy.Event, None, None]:
@@ -362,7 +362,7 @@ def test_preparing_what_parts_nobody_is_fine_at_any_time() -> None:
 
 @pytest.mark.parametrize("stream", ["compute", "moves"])
 def test_a_stream_of_both_kernels_and_communication_is_refused(stream: str) -> None:
-    engine = Engine(load_cluster("mi300x-8"), seconds_of)
+    engine = SimulationEngine(load_cluster("mi300x-8"), seconds_of)
     mixed: list[Compute | Collective | SendReceive] = [kernel(1.0), hop(MIB, stream="compute")]
     with pytest.raises(TspsimError, match="mixes kernels and communication"):
         engine.prepare(over(range(8), *(replace(each, stream=stream) for each in mixed)))

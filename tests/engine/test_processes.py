@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.engine.assignment import Assignment
-from tspsim.engine.core import Engine, Submission
+from tspsim.engine.core import SimulationEngine, Submission
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster
 from tspsim.network.fluid import Transfer
@@ -23,9 +23,9 @@ NODE = "hgx-h100-8"
 LAYER = program(kernel(1e-3), collective("all_reduce", 64 * MIB, after=[0]), kernel(1e-3))
 
 
-def launched(layer: Program = LAYER) -> tuple[Engine, Submission]:
+def launched(layer: Program = LAYER) -> tuple[SimulationEngine, Submission]:
     """A program on all ranks of a node, its processes registered and nothing run."""
-    engine = Engine(load_cluster(NODE), seconds_of, every_rank=True)
+    engine = SimulationEngine(load_cluster(NODE), seconds_of, every_rank=True)
     return engine, engine.launch(engine.prepare(Assignment.uniform(grid(8), layer)))
 
 

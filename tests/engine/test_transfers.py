@@ -10,7 +10,7 @@ from helpers.engine import collective, grid, hop, kernel, play, program, seconds
 
 from tspsim.base.errors import TspsimError
 from tspsim.engine.assignment import Assignment
-from tspsim.engine.core import DeadlockError, Engine, Interference, Submission
+from tspsim.engine.core import DeadlockError, Interference, SimulationEngine, Submission
 from tspsim.network import collective as traffic_of
 from tspsim.network import load_cluster, point_to_point
 from tspsim.network.fluid import Calendar, Instant
@@ -248,7 +248,7 @@ def test_a_submission_at_a_later_time_shifts_everything() -> None:
 
 def test_a_submission_may_be_made_while_the_clock_runs() -> None:
     cluster = load_cluster(MESH)
-    engine = Engine(cluster, seconds_of)
+    engine = SimulationEngine(cluster, seconds_of)
     first = engine.launch(engine.prepare(Assignment.uniform(grid(8), program(kernel(1.0)))))
     later: list[Submission] = []
 
@@ -265,7 +265,7 @@ def test_the_clock_holds_plain_numbers() -> None:
     """A numpy number in one rate would spread over all that follows, and cost half the speed."""
     cluster = load_cluster(SWITCH)
     both = program(hop(GIB, stream="one"), collective("all_gather", GIB, stream="two"))
-    engine = Engine(cluster, seconds_of, every_rank=True)
+    engine = SimulationEngine(cluster, seconds_of, every_rank=True)
     submission = engine.launch(engine.prepare(Assignment.uniform(grid(8), both)))
     engine.run()
     assert type(engine.env.now) is float

@@ -261,7 +261,7 @@ RANKS_OF_MODELS = (
     (2048, 768, 128, 8), (4096, 384, 128, 8), (2880, 2880, 128, 4), (7168, 2048, 32, 8), (4096, 7168, 8, 2),
 )  # fmt: skip
 #: Weights that are widened as they are read, and take longer than bf16's in the mean of steps that decode:
-#: TensorRT-LLM's kernels on Blackwell, vLLM's of Kimi-K3 there, SGLang's of gpt-oss on the H100 (kernel-models.md).
+#: TensorRT-LLM's kernels on Blackwell, vLLM's of Kimi-K3 there, SGLang's of gpt-oss on the H100 (docs/kernel-forms.md).
 SLOWER_THAN_BF16 = {
     *((name, "trtllm", "mxfp4") for name in ("b200", "b300", "gb200", "gb300")),
     ("gb200", "vllm", "mxfp4"), ("h100", "sglang", "mxfp4"),

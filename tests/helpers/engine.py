@@ -13,12 +13,13 @@ import yaml
 
 from tspsim.base.registry import Registry
 from tspsim.engine.assignment import Assignment
-from tspsim.engine.core import Engine, Interference, Submission
+from tspsim.engine.core import Interference, SimulationEngine, Submission
 from tspsim.model import Architecture, Experts, LatentAttention
 from tspsim.model.spec import describe
 from tspsim.network import Cluster
 from tspsim.operators import MemoryBound, Operator
 from tspsim.parallel import Adapters, ExpertRouting, Job, Optimizer, Plan, Work, mesh_axes, scheme_of, write_program
+from tspsim.parallel.checks import check
 from tspsim.parallel.routing import BALANCED
 from tspsim.program import Collective, Compute, Instruction, Program, SendReceive
 from tspsim.program.mesh import Mesh
@@ -111,7 +112,7 @@ def job_of(
         host_bytes_per_s=host,
     )  # fmt: skip
     job = Job(model, Plan("test", degrees, **switches), work)
-    job.check()
+    check(job)
     return job
 
 
@@ -199,7 +200,7 @@ def play(
     cost: Callable[[Operator], float] = seconds_of,
 ) -> Submission:
     """Run one program on every rank, or several in turn along the axis ``by``."""
-    engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+    engine = SimulationEngine(cluster, cost, interference=interference, every_rank=every_rank)
     if isinstance(programs, Program):
         programs = (programs,)
     role_of = mesh.positions[by] % len(programs)

@@ -212,7 +212,7 @@ def test_the_schema_for_editors_is_up_to_date(kind: str) -> None:
 
 
 def test_the_schema_of_a_scenario_says_what_a_plan_may_hold() -> None:
-    plan = schema("scenario")["$defs"]["Plan"]
+    plan = schema("scenario")["$defs"]["PlanSpec"]
     assert plan["additionalProperties"] is False
     assert plan["properties"]["exchange"]["enum"] == ["all_gather", "ring", "token_ring", "ulysses"]
     workload = schema("scenario")["$defs"]["Workload"]

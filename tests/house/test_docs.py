@@ -18,7 +18,7 @@ from tspsim import cli
 from tspsim.base.catalog import parse_yaml
 from tspsim.model import load_model
 from tspsim.network import load_cluster
-from tspsim.scenario import ClusterInline, OptimizerSpec, Placement, Plan, Prices, Scenario, Workload
+from tspsim.scenario import ClusterInline, OptimizerSpec, PlanSpec, Prices, RankPlacement, Scenario, Workload
 from tspsim.step.result import PlanResult
 
 ROOT = Path(__file__).parents[2]
@@ -135,7 +135,7 @@ def test_python_in_the_text_runs(page: Path, tmp_path: Path, monkeypatch: pytest
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("section", [Scenario, ClusterInline, Workload, OptimizerSpec, Plan, Placement, Prices])
+@pytest.mark.parametrize("section", [Scenario, ClusterInline, Workload, OptimizerSpec, PlanSpec, RankPlacement, Prices])
 def test_every_key_of_a_scenario_is_described(section: type[BaseModel]) -> None:
     text = (DOCS / "scenarios.md").read_text(encoding="utf-8")
     for name, field in section.model_fields.items():

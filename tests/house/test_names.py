@@ -78,3 +78,33 @@ def test_what_an_object_found_is_written_in_one_place() -> None:
         str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if written.search(path.read_text("utf-8"))
     }
     assert found == {"base/memo.py"}
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    """A name that two classes have makes its reader look up which one is meant."""
+    defined: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
+
+
+#: Rooms whose variables all say what they are.
+NOUNS = ("loop", "model", "network", "operators")
+
+
+@pytest.mark.parametrize("room", NOUNS)
+def test_variables_are_nouns(room: str) -> None:
+    """Not who found or was told a thing, but what it is; a field of a file keeps its key."""
+    words, verbs = {"each", "found", "told", "known", "asked", "made"}, []
+    for path in (PACKAGE / room).rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        keys = {part.target for node in classes for part in node.body if isinstance(part, ast.AnnAssign)}
+        for node in ast.walk(tree):
+            name = node.id if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else ""
+            name = node.arg if isinstance(node, ast.arg) else name
+            if name in words and node not in keys:
+                verbs.append(f"{path.name}:{node.lineno} {name}")
+    assert not verbs

@@ -95,7 +95,7 @@ def test_their_keys_are_read_told_and_checked(model: str) -> None:
     first, second, third = tspsim.simulate(asked).plans
     assert first.settings["exchange"] == "announce" and first.settings["announced_parts"] == 2
     assert second.degrees["wp"] == 2 and third.degrees["sp"] == 4
-    entry = schema.schema("scenario")["$defs"]["Plan"]["properties"]
+    entry = schema.schema("scenario")["$defs"]["PlanSpec"]["properties"]
     assert "announce" in entry["exchange"]["enum"] and {"wp", "announced_parts", "cp"} <= entry.keys()
     for keys, said in (
         ({"exchange": "anounce"}, "did you mean 'announce'"),

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from helpers import documents
+from markupsafe import escape
 
 from tspsim.cli import main
 
@@ -33,8 +34,8 @@ def rows(script: ModuleType) -> dict[str, list[str]]:
 def test_the_gallery_shows_the_table_as_it_stands(script: ModuleType, tmp_path: Path) -> None:
     from tspsim.report import gallery, worth
 
-    (table,) = script.pages.block("worth").findall(script.PAGE.read_text(encoding="utf-8"))
-    found = worth.write(table, tmp_path)
+    table, further = script.tables()
+    found = worth.write(table, tmp_path, further)
     assert [row[0] for row in found.rows] == [entry.name for entry in script.ENTRIES]
     assert all(worth.plain(cell) in row for row, cells in zip(found.rows, rows(script).values(), strict=True)
                for cell in cells)  # fmt: skip
@@ -47,6 +48,9 @@ def test_the_gallery_shows_the_table_as_it_stands(script: ModuleType, tmp_path: 
             assert (committed / part).read_text() == (tmp_path / part).read_text(), "python docs/generate_schemes.py"
         assert 'href="pages/schemes-worth.html"' in (committed / "index.html").read_text(encoding="utf-8")
     assert gallery.schemes(tmp_path / "empty") == []
+    page = (tmp_path / "pages" / "schemes-worth.html").read_text()
+    assert all(f'<th scope="row">{escape(each.name)}</th>' in page for each in script.systems.SYSTEMS)
+    assert page.count("tspsim run") + page.count("tspsim compare") >= len(script.systems.SYSTEMS) - 1
 
 
 def test_every_scheme_has_its_row(script: ModuleType) -> None:
@@ -74,7 +78,9 @@ def test_a_cell_of_every_kind_says_what_the_package_says(script: ModuleType, nam
 @pytest.mark.parametrize(
     "name",
     [
-        "TokenRing", "Three levels (Frontier)", pytest.param("Host attention (APEX)", marks=pytest.mark.slow),
+        "TokenRing",
+        "Three levels (Frontier)",
+        pytest.param("Host attention (APEX)", marks=pytest.mark.slow),
         pytest.param("Pipette", marks=pytest.mark.slow),
     ],
 )

@@ -1,4 +1,4 @@
-"""docs/schedules.md: TASP's published speed-ups, and the simulated ones that stand beside them."""
+"""docs/tasp.md: TASP's published speed-ups, and the simulated ones that stand beside them."""
 
 from __future__ import annotations
 

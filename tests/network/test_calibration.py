@@ -18,7 +18,7 @@ from tspsim.network import (
     load_cluster,
     places_reached,
 )
-from tspsim.network.calibration import Spread
+from tspsim.network.calibration import TransferSpread
 from tspsim.network.collectives.schedule import power_sum
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -98,7 +98,9 @@ def test_a_larger_group_of_a_rack_takes_longer_and_is_less_sure_beyond_what_was_
     known = collective(rack, range(8), kind, size)
     far = collective(rack, range(40), kind, size)
     assert known.alone_s <= far.alone_s
-    assert Spread(small=(0.5, 2.0), large=(0.8, 1.25), rows=9).wider().small == pytest.approx((0.5**1.5, 2.0**1.5))
+    assert TransferSpread(small=(0.5, 2.0), large=(0.8, 1.25), rows=9).wider().small == pytest.approx(
+        (0.5**1.5, 2.0**1.5)
+    )
     assert far.low < 0.98 < 1.02 < far.high
 
 
@@ -189,7 +191,7 @@ def test_a_fabric_that_nobody_measured_has_the_wider_range() -> None:
 
 
 def test_a_range_moves_from_small_to_large_with_the_fluid_share() -> None:
-    spread = Spread(small=(0.5, 2.0), large=(0.9, 1.1), rows=20)
+    spread = TransferSpread(small=(0.5, 2.0), large=(0.9, 1.1), rows=20)
     assert spread.factors(1.0, 0.0) == (0.5, 2.0)
     assert spread.factors(0.0, 1.0) == pytest.approx((0.9, 1.1))
     assert spread.factors(1.0, 1.0) == pytest.approx((0.7, 1.55))

@@ -14,6 +14,7 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, scheme_of, write_program
 from tspsim.parallel.memory import stage_memory
+from tspsim.parallel.rank_groups import ranks_along
 from tspsim.parallel.stack import Stack
 from tspsim.program import Collective
 
@@ -161,7 +162,7 @@ def test_experts_are_divided_as_far_as_a_shard_group_holds_their_copies(
     sizes: Counter[tuple[int, str]] = Counter()
     for (stream, kind, axis), size in moved(job).items():
         if stream == "gradients":
-            sizes[job.ranks_along(axis), kind] += size
+            sizes[ranks_along(job, axis), kind] += size
     expected: Counter[tuple[int, str]] = Counter()
     groups = job.copies
     for held, of, divided in ((others, groups, plan["shard_group"]), (routed, copies, shards)):

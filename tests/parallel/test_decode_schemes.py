@@ -19,6 +19,7 @@ from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mes
 from tspsim.parallel.cache import sequence_bytes
 from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.decode import DecodeExchange
+from tspsim.parallel.rank_groups import expert_ranks
 from tspsim.parallel.served import dealt, layer_weight_bytes
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
@@ -240,7 +241,7 @@ def test_folded_ranks_hold_the_same_experts_in_every_step(ep: int, tmp_path: Pat
     jobs.append(asked.job(asked.plans[0]))
     (held,) = {layer_weight_bytes(each, 8, model.blocks[0]) for each in jobs}
     experts = dict(model.class_parameters(model.blocks[0]))[WeightClass.EXPERTS]
-    assert {each.expert_ranks for each in jobs} == {ep}
+    assert {expert_ranks(each) for each in jobs} == {ep}
     assert held > 2.0 * experts / ep
 
 
@@ -426,7 +427,7 @@ def test_an_exchange_from_outside_is_run_told_and_remembered(tmp_path: Path) -> 
         assert answer.settings["decode_exchange"] == "shout"
         assert answer.memory.parts["partial_attention"] == 8 * 8 * 16 * 64 * 2
         assert sum(each.bytes for each in told) == answer.communication_bytes_per_layer["total"]
-        assert "shout" in str(schema.schema("scenario")["$defs"]["Plan"]["properties"]["decode_exchange"])
+        assert "shout" in str(schema.schema("scenario")["$defs"]["PlanSpec"]["properties"]["decode_exchange"])
     finally:
         DECODE_EXCHANGES.remove(SHOUT.name)
 

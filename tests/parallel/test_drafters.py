@@ -11,7 +11,7 @@ from helpers.engine import architecture, model_file, question
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, build_mesh
-from tspsim.serving.speculation import Speculation
+from tspsim.serving.speculation import AcceptanceModel
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
@@ -85,7 +85,7 @@ def test_acceptance_of_a_tree_is_stated_by_depth(files: tuple[str, str]) -> None
     usual = job(large, {"tokens": 12, "draft": "eagle", "tree": [4, 4, 4]})
     chain = job(large, {"tokens": 3, "draft": "eagle"})
     assert usual.work.load.advance == chain.work.load.advance
-    served = Speculation(tuple(shares), sampled=True, verified=12)
+    served = AcceptanceModel(tuple(shares), sampled=True, verified=12)
     assert (served.drafts, served.queries) == (12, 13)
     assert served.tokens_a_step == pytest.approx(stated.work.load.advance)
 

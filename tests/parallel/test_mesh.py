@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, Plan, build_mesh, mesh_axes
+from tspsim.parallel.rank_groups import ranks_along
 from tspsim.program.mesh import Mesh
 
 AXES = mesh_axes()
@@ -203,8 +204,8 @@ def test_copies_of_experts_divide_state_in_their_shard_group_and_sum_across(case
     job = Job(architecture(512), plan, WORK)
     for whole, inside, across in (("dp+sp", "shard", "replicate"), ("edp", "expert shard", "expert replicate")):
         sizes = [prod(mesh.sizes[part] for part in mesh.parts(axis)) for axis in (whole, inside, across)]
-        assert sizes[0] == sizes[1] * sizes[2] == job.ranks_along(whole)
-        assert sizes[1:] == [job.ranks_along(inside), job.ranks_along(across)]
+        assert sizes[0] == sizes[1] * sizes[2] == ranks_along(job, whole)
+        assert sizes[1:] == [ranks_along(job, inside), ranks_along(job, across)]
         for rank in range(0, mesh.ranks.size, 7):
             near, far = set(group_of(mesh, inside, rank)), set(group_of(mesh, across, rank))
             assert near & far == {rank}

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.model import load_model
-from tspsim.model.layer import TILE, LayerShard
+from tspsim.model.layer import LayerShard
 from tspsim.model.parts import Block
+from tspsim.model.shard import TILE
 from tspsim.operators import Attention
 from tspsim.parallel.partition import Segments, block_segments, local_segments
 from tspsim.parallel.windows import block_in_window

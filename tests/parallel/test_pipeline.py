@@ -229,3 +229,47 @@ def test_interleaved_chunks_may_be_two_more_than_layers(tmp_path: Path) -> None:
 def test_no_other_stage_may_be_empty(tmp_path: Path, layers: list[int]) -> None:
     with pytest.raises(InputError, match="only the embedding's chunk and the head's"):
         uneven(tmp_path, layers)
+
+
+@pytest.mark.parametrize(("vpp", "turns"), [(1, 2), (1, 4), (2, 2)])
+def test_a_pipeline_empties_in_every_turn_of_gradient_accumulation(vpp: int, turns: int) -> None:
+    """The bubble (p − 1)/v of a micro-batch's work comes once a turn: from the closed form of one turn."""
+
+    def seconds(sequences: int, **more: int) -> float:
+        question: dict[str, Any] = {
+            "name": "turns",
+            "cluster": {"device": "h100", "nodes": 1},
+            "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": 4096},
+            "plans": [{"name": "P", "pp": 4, "dp": 2, "vpp": vpp, "recomputation": "full", **more}],
+        }
+        question["workload"]["sequences_per_replica"] = sequences
+        plan = tspsim.simulate(question).plan("P")
+        assert plan.ran, plan.error
+        return plan.step_time_s
+
+    one, two = seconds(8), seconds(16)
+    at_once, in_turns = seconds(8 * turns), seconds(8 * turns, accumulation=turns)
+    steady = (two - one) / 8
+    bubble = one - 8 * steady
+    assert bubble > 2.0 / vpp * steady
+    assert at_once == pytest.approx(8 * turns * steady + bubble, rel=0.01)
+    assert in_turns == pytest.approx(at_once + (turns - 1) * bubble, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"pp": 4, "accumulation": 3}, "3 turns do not divide the 8 micro-batches"),
+        ({"accumulation": 2}, "turns are of a pipeline"),
+        ({"pp": 4, "vpp": 2, "accumulation": 4}, "groups of pp = 4, not 2"),
+    ],
+)
+def test_turns_that_cannot_be_are_refused(plan: dict[str, Any], said: str) -> None:
+    question = {
+        "name": "turns",
+        "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "training", "sequence": 4096, "sequences_per_replica": 8},
+        "plans": [{"name": "P", "dp": 8 // plan.get("pp", 1), "recomputation": "full", **plan}],
+    }
+    with pytest.raises(InputError, match=said):
+        tspsim.simulate(question)

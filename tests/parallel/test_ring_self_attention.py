@@ -13,6 +13,7 @@ from helpers.engine import architecture, model_file, question
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, Optimizer, Plan, Stack, Work, mesh_axes, peak_memory, scheme_of
+from tspsim.parallel.checks import check
 from tspsim.step.result import PlanResult
 
 #: BERT base, in which tensor parallelism ends at twelve heads.
@@ -29,7 +30,7 @@ def memory(sequence: int, batch: int, flash: bool = False, **degrees: int) -> di
     ring = {"exchange": "ring", "overlap": False, "partition": "contiguous", "micro_batch": batch}
     plan = Plan("P", dict.fromkeys(mesh_axes(), 1) | degrees, recomputation="none", **ring)  # type: ignore[arg-type]
     job = Job(BERT, plan, work)
-    job.check()
+    check(job)
     return dict(peak_memory(job, scheme_of(plan).residency))
 
 

@@ -185,6 +185,20 @@ def test_what_published_runs_of_a_stack_differ_by_goes_into_the_range(tmp_path: 
     assert (1 - rate / unsure.range.high) ** 2 == pytest.approx((1 - rate / sure.range.high) ** 2 + 0.5**2)
 
 
+def test_a_spread_of_whole_runs_has_what_kernels_err_on_the_devices_of_those_runs(tmp_path: Path) -> None:
+    """There it is the range; elsewhere kernels and transfers stand beside it."""
+    keys: dict[str, Any] = {"spread": [0.9, 1.2], "spread_on": ["h200", "b200"]}
+    there = trained({"stack": stack_file(tmp_path, **keys)}, zero=1)
+    assert there.range is not None and "whole runs under the stack mine" in there.range.basis
+    rate = there.tokens_per_s
+    assert (rate / there.range.high, rate / there.range.low) == pytest.approx((0.9, 1.2))
+    elsewhere = trained({"stack": stack_file(tmp_path, **keys | {"spread_on": ["h200"]})}, zero=1)
+    assert elsewhere.range is not None and elsewhere.tokens_per_s == rate
+    assert elsewhere.range.low < there.range.low and elsewhere.range.high > there.range.high
+    with pytest.raises(InputError, match="state spread too"):
+        trained({"stack": stack_file(tmp_path, spread_on=["b200"])})
+
+
 def test_written_scores_cost_their_square() -> None:
     attention = LayerShard(load_model("megatron-22b"), 8).attention(((2048, 2048),) * 4)
     products = [each for each in attention.without_flash() if isinstance(each, Gemm)]

@@ -12,6 +12,7 @@ import tspsim
 from tspsim.base.errors import InputError
 from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import peak_memory, scheme_of
+from tspsim.parallel.checks import check
 from tspsim.parallel.job import Job
 from tspsim.parallel.weight_offload import BUFFERS
 from tspsim.step.bound import bounds
@@ -140,4 +141,4 @@ def test_what_cannot_be_is_refused_by_its_key(pass_: str, plan: dict[str, Any], 
 def test_a_job_whose_host_link_is_not_known_is_refused() -> None:
     job = job_of(MODEL, host_bytes_per_s=LINK, offload_weights=2)
     with pytest.raises(InputError, match="link to its host"):
-        replace(job, work=replace(job.work, host_bytes_per_s=0.0)).check()
+        check(replace(job, work=replace(job.work, host_bytes_per_s=0.0)))

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 import tspsim
+from tspsim.model.layer import gradients
+from tspsim.operators import Gemm
+from tspsim.operators.base import Computes, Role
+from tspsim.operators.products import GroupedGemm
 from tspsim.parallel import load_stack
+from tspsim.parallel.lowering import lowering_of
 from tspsim.parallel.memory import peak_bytes, stage_memory
 from tspsim.scenario import load
 from tspsim.step.question import Question
@@ -105,3 +110,35 @@ def test_a_version_of_a_trainer_changes_what_its_host_takes_alone() -> None:
         "spread": since.spread,
     }
     assert before.spread != since.spread and replace(before, **own) == since
+
+
+@pytest.mark.parametrize(("sequences", "adds"), [(1, False), (2, True)])
+def test_gradients_are_added_to_kept_ones_only_where_several_micro_batches_are(sequences: int, adds: bool) -> None:
+    """Ten bytes a weight of a micro-batch, experts' with them: FSDP2's sum of a single one goes into the reduction."""
+    cluster = {"device": "h100", "nodes": 1}
+    workload = {"model": "qwen3-30b-a3b", "stack": "automodel", "sequences_per_replica": sequences}
+    question = asked(workload, cluster, ep=8, micro_batch=1)
+    job = question.job(question.plans[0])
+    products = (
+        Gemm(2048, 4096, 4096, "bf16", computes=Computes.WEIGHT_GRADIENT),
+        GroupedGemm(2048, 768, 4096, "bf16", 16, computes=Computes.WEIGHT_GRADIENT),
+    )
+    added = [each for each in lowering_of(job)(products) if each.name == "add to gradient"]
+    assert [each.hbm_bytes for each in added] == ([10.0 * 2048 * 4096, 10.0 * 16 * 2048 * 768] if adds else [])
+
+
+def test_biases_of_experts_are_added_by_kernels_of_their_own_where_a_stack_says_so() -> None:
+    """gpt-oss under Automodel, rows times columns times the bytes of its kernels; of models without biases none."""
+    cluster = {"device": "h100", "nodes": 1}
+
+    def added(model: str, stack: str) -> list[float]:
+        question = asked({"model": model, "stack": stack}, cluster, ep=8)
+        job = question.job(question.plans[0])
+        up = GroupedGemm(8192, 5760, 2880, "bf16", 4, role=Role.EXPERTS_GATE_UP)
+        down = GroupedGemm(8192, 2880, 2880, "bf16", 4, role=Role.EXPERTS_DOWN)
+        products = (up, down, *gradients(up), *gradients(down))
+        return [each.hbm_bytes for each in lowering_of(job)(products) if each.name == "biases of experts"]
+
+    elements = 4 * 8192 * 2880
+    assert added("gpt-oss-20b", "automodel") == [16 * elements, 28 * elements, 12 * elements, 40 * elements]
+    assert added("gpt-oss-20b", "fsdp2") == added("qwen3-30b-a3b", "automodel") == []

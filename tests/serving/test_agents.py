@@ -11,7 +11,7 @@ import simpy
 
 import tspsim
 from tspsim.base import catalog
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks
 from tspsim.serving.traffic import Book, Clients
@@ -20,7 +20,7 @@ from tspsim.step.result import PlanResult
 
 def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
     """Every request is answered after the same time."""
-    traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, Traffic)
+    traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
     env, clients = simpy.Environment(), Clients(traffic.draw())
 
     def take(request: Request) -> None:
@@ -71,7 +71,7 @@ def test_a_task_is_its_answers_its_calls_and_its_waits(kind: str, workers: int |
 def test_drawn_calls_have_the_mean_that_is_stated() -> None:
     for kind in ("exponential", "lognormal"):
         stated = asked(None, tool_kind=kind) | {"requests": 30_000}
-        traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, Traffic)
+        traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
         assert np.mean(traffic.draw().think_s) == pytest.approx(2.0, rel=0.05)
 
 

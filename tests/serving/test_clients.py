@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.base import catalog
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.metrics import Waits
 from tspsim.serving.requests import Request
 from tspsim.serving.traffic import Book, Clients
@@ -45,7 +45,7 @@ class Delay:
 
 
 def served(stated: dict[str, Any], seconds: float = 1.0, front_end_s: float = 0.0) -> tuple[Waits, Delay]:
-    traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, Traffic)
+    traffic = catalog.validate({"prompt": 100, "output": 10, **stated}, TrafficSpec)
     delay = Delay(Clients(traffic.draw(), front_end_s), seconds)
     return Waits.of(delay.run()), delay
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.base import catalog
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving import metrics
 from tspsim.serving import shelf as shelves
 from tspsim.serving import waits as all_waits
@@ -92,7 +92,7 @@ def run(requests: int) -> tuple[Clients, Outcome]:
         "output": {"kind": "uniform", "of": 6, "from": 0.1},
         "requests": requests,
     }
-    clients = Clients(catalog.validate(stated, Traffic).draw(), 1e-3)
+    clients = Clients(catalog.validate(stated, TrafficSpec).draw(), 1e-3)
     pool = ReplicaPool([Members(Engine("vllm", kv_tokens=16 * 512), AffineCost(1e-3, 1e-6, 1e-8), 2)], "least_load")
     return clients, Service(clients, pool).run()
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tspsim.base.catalog import validate
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.blocks import PrefixPool, Trail
 from tspsim.serving.log import StepKind
@@ -203,7 +203,7 @@ def test_the_next_turn_of_a_conversation_finds_what_was_answered(scheduler, foun
     """100 asked and 300 answered, all but the last of which have keys and values, in whole blocks."""
     arrivals = {"kind": "closed", "concurrency": 1}
     asked = {"arrivals": arrivals, "prompt": 100, "output": 300, "prefix": {"turns": 2}, "requests": 2}
-    clients = Clients(validate(asked, Traffic).draw())
+    clients = Clients(validate(asked, TrafficSpec).draw())
     Service(clients, ReplicaPool([Members(Engine(scheduler), AffineCost(1.0))])).run()
     assert clients.book.cached_tokens.tolist() == [0, found]
 

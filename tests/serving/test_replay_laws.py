@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tspsim.serving import POLICIES, AffineCost, CalledCost, Engine, Replica, Request, replay
 from tspsim.serving.replay import ON_TIME
 from tspsim.serving.replica import Moment
-from tspsim.serving.speculation import Speculation
+from tspsim.serving.speculation import AcceptanceModel
 
 #: Small limits, so that few requests meet all of them; each scheduler's options vary.
 OPTIONS = {
@@ -63,7 +63,7 @@ OPTIONS = {
     ),
 }
 
-SPECULATIONS = st.sampled_from([None, None, Speculation((0.8, 0.5)), Speculation((0.7,), sampled=True, seed=3)])
+SPECULATIONS = st.sampled_from([None, None, AcceptanceModel((0.8, 0.5)), AcceptanceModel((0.7,), sampled=True, seed=3)])
 
 
 @st.composite

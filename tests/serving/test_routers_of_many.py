@@ -15,7 +15,7 @@ from tspsim.serving.routers import ROUTERS
 from tspsim.serving.routers.prefix_aware import PREFIX_AWARE, Sent
 from tspsim.serving.routers.ranking import load
 from tspsim.serving.service import Service
-from tspsim.serving.speculation import Speculation
+from tspsim.serving.speculation import AcceptanceModel
 
 
 def looked_at_all(replicas):
@@ -94,8 +94,8 @@ ENGINES = [
     Engine("vllm"),
     Engine("vllm", kv_tokens=900, max_num_seqs=8),
     Engine("sglang", scheduler_recv_interval=5),
-    Engine("trtllm", speculation=Speculation((0.8, 0.5))),
-    Engine("atom", speculation=Speculation((0.7,), sampled=True, seed=1)),
+    Engine("trtllm", speculation=AcceptanceModel((0.8, 0.5))),
+    Engine("atom", speculation=AcceptanceModel((0.7,), sampled=True, seed=1)),
     Engine("static", max_batch_size=3, batch_timeout_s=0.1),
 ]
 

@@ -18,7 +18,7 @@ from helpers import documents, serving_newcomers
 
 from tspsim.base.catalog import validate
 from tspsim.base.units import WITH_UNITS
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving import POLICIES
 from tspsim.serving.routers import ROUTERS
 from tspsim.serving.tiers import TierSpec
@@ -92,12 +92,12 @@ def strangers() -> Iterator[None]:
         registry.remove(thing.name)
 
 
-def traffic(**keys: Any) -> Traffic:
+def traffic(**keys: Any) -> TrafficSpec:
     stated = {"prompt": 300, "output": {"kind": "uniform", "of": 40, "from": 0.1}, "requests": REQUESTS, "seed": 3}
-    return validate({"arrivals": {"kind": "poisson", "rate": 20}, **stated, **keys}, Traffic)
+    return validate({"arrivals": {"kind": "poisson", "rate": 20}, **stated, **keys}, TrafficSpec)
 
 
-def example(key: str, kind: str) -> Traffic:
+def example(key: str, kind: str) -> TrafficSpec:
     """Requests of one kind; what it needs beside it is there."""
     given: dict[str, Any] = {key: {"kind": kind, **EXAMPLES[key][kind]}}
     if key == "protocol":
@@ -114,7 +114,7 @@ TIERS = [
 
 
 def keeps_the_laws(
-    asked: Traffic,
+    asked: TrafficSpec,
     scheduler: str = "vllm",
     router: str = "least_load",
     tiers: Sequence[TierSpec] = (),
@@ -178,7 +178,7 @@ def test_everything_registered_says_what_it_is() -> None:
 @pytest.mark.parametrize(("key", "kind"), every_kind())
 def test_every_kind_is_read_back_as_it_is_written(key: str, kind: str) -> None:
     asked = example(key, kind)
-    again = validate(asked.model_dump(mode="json", by_alias=True, context={WITH_UNITS: True}), Traffic)
+    again = validate(asked.model_dump(mode="json", by_alias=True, context={WITH_UNITS: True}), TrafficSpec)
     assert np.array_equal(again.draw().prompt_tokens, asked.draw().prompt_tokens)
     assert again == asked
 

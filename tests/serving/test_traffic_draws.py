@@ -13,7 +13,7 @@ import pytest
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
 from tspsim.model import load_model
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.traffic import ARRIVALS, LENGTHS, PREFIXES, PROTOCOLS, Arrivals, locate_trace, read_trace
 from tspsim.traffic.kind import OneKind
 
@@ -21,9 +21,9 @@ MANY = 20_000
 AZURE = "azure-2023-conv-1000"
 
 
-def traffic(arrivals: Mapping[str, Any] | None = None, **more: Any) -> Traffic:
+def traffic(arrivals: Mapping[str, Any] | None = None, **more: Any) -> TrafficSpec:
     stated = {"arrivals": arrivals or {"kind": "closed", "concurrency": 4}, "prompt": 100, "output": 10, **more}
-    return catalog.validate({key: value for key, value in stated.items() if value is not None}, Traffic)
+    return catalog.validate({key: value for key, value in stated.items() if value is not None}, TrafficSpec)
 
 
 def gaps(arrivals: Mapping[str, Any]) -> np.ndarray[Any, Any]:

@@ -13,7 +13,7 @@ import yaml
 import tspsim
 from tspsim.base import catalog
 from tspsim.base.errors import InputError
-from tspsim.scenario.traffic import Traffic
+from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving.requests import Request
 from tspsim.serving.tasks import tasks
 from tspsim.serving.traffic import Book, Clients
@@ -34,7 +34,7 @@ def asked(prefix: dict[str, Any], tasks_: int = 2, clients: int = 1) -> dict[str
 
 def run(stated: dict[str, Any], answer_s: float = 1.0) -> Book:
     """Every request is answered after the same time, how many there may be."""
-    traffic = catalog.validate(stated, Traffic)
+    traffic = catalog.validate(stated, TrafficSpec)
     env, clients = simpy.Environment(), Clients(traffic.draw())
 
     def take(request: Request) -> None:
@@ -66,7 +66,7 @@ def test_tools_wait_for_workers_and_calls_without_one_do_not() -> None:
 
 
 def test_calls_that_go_on_with_a_text_begin_with_its_blocks_and_all_with_the_tasks() -> None:
-    traffic = catalog.validate(asked({"kind": "calls", "calls": FAN, "task": 64}, tasks_=10), Traffic).draw()
+    traffic = catalog.validate(asked({"kind": "calls", "calls": FAN, "task": 64}, tasks_=10), TrafficSpec).draw()
     shared = traffic.shared
     plan, search, other, report = (shared.blocks(number) for number in (0, 1, 2, 4))
     assert len(plan) == (164 + 10) // 16 and report[: len(plan)] == plan and search[:4] == plan[:4] == other[:4]
@@ -162,7 +162,7 @@ def test_drawn_trees_wait_for_the_slowest_and_are_the_same_again(kind: dict[str,
 
 @pytest.mark.parametrize("kind", DRAWN, ids=lambda kind: kind["kind"])
 def test_the_shapes_of_longer_runs_begin_as_those_of_shorter_ones(kind: dict[str, Any]) -> None:
-    short, long_ = (catalog.validate(asked(kind, tasks_=count), Traffic).draw() for count in (50, 150))
+    short, long_ = (catalog.validate(asked(kind, tasks_=count), TrafficSpec).draw() for count in (50, 150))
     assert long_.begins[: len(short.begins)].tolist() == short.begins.tolist()
     assert list(long_.follows[: len(short.follows)]) == list(short.follows)
 
@@ -208,7 +208,7 @@ def test_one_search_below_each_is_a_conversation_and_deeper_or_broader_is_never_
 )
 def test_draws_that_are_not_allowed_are_told(prefix: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        catalog.validate(asked(prefix), Traffic).draw()
+        catalog.validate(asked(prefix), TrafficSpec).draw()
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_draws_that_are_not_allowed_are_told(prefix: dict[str, Any], told: str) 
 )
 def test_wrong_calls_are_told(prefix: dict[str, Any], told: str) -> None:
     with pytest.raises(InputError, match=told):
-        catalog.validate(asked(prefix), Traffic)
+        catalog.validate(asked(prefix), TrafficSpec)
 
 
 def test_clients_who_send_nothing_are_told() -> None:

@@ -72,10 +72,40 @@ def test_put_together_is_the_whole_run(
     assert joined.memory == whole.memory and apart.TOLD in joined.notes and apart.TOLD not in whole.notes
 
 
+def test_what_follows_the_last_layer_runs_apart_in_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree that sums the norm of gradients has a place of its own for each of 32 ranks; layers before it do not."""
+    question = asked(tmp_path, {"sp": 32, "exchange": "ring", "zero": 1}, "training")
+    question["cluster"]["nodes"], question["workload"]["global_batch"] = 4, 2
+    monkeypatch.setattr(apart, "MOST_INSTRUCTIONS", 0)
+    monkeypatch.setattr(apart, "LAYERS", (1, 2))
+    ran: list[list[int]] = []
+    execute = apart.execute
+
+    def counted(*given: Any, **named: Any) -> Any:
+        submission = execute(*given, **named)
+        ran[-1].append(len(submission.ranks))
+        return submission
+
+    monkeypatch.setattr(apart, "execute", counted)
+    answers = []
+    for divide in (apart.parted, lambda program: (program, None)):
+        ran.append([])
+        monkeypatch.setattr(apart, "parted", divide)
+        answers += tspsim.simulate(question).plans
+    divided, whole = answers
+    assert divided.step_time_s == pytest.approx(whole.step_time_s, rel=1e-12)
+    assert divided.breakdown_s["compute"] == pytest.approx(whole.breakdown_s["compute"], rel=1e-12)
+    assert max(ran[0]) == 8 and max(ran[1]) == 32
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "sequences", "sp"), [(32, 256, "auto"), (32, 256, 256), (128, 1024, "auto")])
+@pytest.mark.parametrize(
+    ("nodes", "sequences", "sp"), [(32, 256, "auto"), (32, 256, 256), (128, 1024, "auto"), (128, 1024, 256)]
+)
 def test_two_million_tokens_on_hundreds_of_gpus_take_seconds(nodes: int, sequences: int, sp: object) -> None:
-    """ByteScale's scale: it was 210 s to a MemoryError at 12 GB. Half a minute of a processor, below 2 GB."""
+    """ByteScale's scale: it was 210 s to a MemoryError at 12 GB. A third of a minute of a processor, below 1 GB."""
     began_s = time.process_time()
     (plan,) = tspsim.simulate(
         {
@@ -91,5 +121,5 @@ def test_two_million_tokens_on_hundreds_of_gpus_take_seconds(nodes: int, sequenc
         }
     ).plans  # fmt: skip
     assert plan.error is None and 0.0 < plan.mfu < 1.0
-    assert time.process_time() - began_s < 30.0
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 1024**2
+    assert time.process_time() - began_s < 20.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1024**2

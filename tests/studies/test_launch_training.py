@@ -186,6 +186,22 @@ def test_order_of_ranks_is_told_or_named():
 
 
 @pytest.mark.parametrize(
+    ("plan", "stack", "reshards", "differs"),
+    [
+        ({}, "torchtitan", "always", False),
+        ({"pp": 4}, "torchtitan", "never", False),
+        ({"pp": 4}, "fsdp2", "never", False),
+        ({"pp": 4}, "ideal", "always", True),
+        ({"pp": 4, "zero": 2}, "ideal", "never", False),
+    ],
+)
+def test_weights_stay_gathered_in_a_pipeline_as_its_stack_keeps_them(plan, stack, reshards, differs):
+    found = text("torchtitan", {"zero": 3, **plan}, stack=stack)
+    assert toml_of(found)["parallelism"]["fsdp_reshard_after_forward"] == reshards
+    assert ("cannot be said here: zero 3 that gathers" in found) == differs
+
+
+@pytest.mark.parametrize(
     ("framework", "plan", "work", "named"),
     [
         ("megatron", {"tsp": 8}, {}, "tsp 8: those ranks would be replicas"),

@@ -20,7 +20,7 @@ from tspsim.cli import main
 from tspsim.parallel import Job, peak_memory, scheme_of
 from tspsim.parallel.recomputed import KEPT
 from tspsim.report.plan import yaml_of
-from tspsim.scenario import Plan as PlanKeys
+from tspsim.scenario import PlanSpec as PlanKeys
 from tspsim.step.costs import Costs
 from tspsim.step.paths import tasks as longest
 from tspsim.step.paths.lower_bound import LowerBound

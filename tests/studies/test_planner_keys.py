@@ -13,7 +13,7 @@ from tspsim.parallel.dispatch import DISPATCHES
 from tspsim.parallel.pipeline import ORDERS
 from tspsim.parallel.sought import AS_STATED
 from tspsim.report.plan import searched
-from tspsim.scenario.plan import Plan
+from tspsim.scenario.plan import PlanSpec
 from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound
 from tspsim.step.question import Question, look_up
@@ -36,7 +36,12 @@ def space_of(question: Question, batch: int = 8) -> Space:
 
 
 def test_every_key_of_a_plan_is_searched_or_says_why_not() -> None:
-    keys = {*Plan.model_fields, *(option.name for option in Plan.further())} - {*mesh_axes(), "ep", "name", "search"}
+    keys = {*PlanSpec.model_fields, *(option.name for option in PlanSpec.further())} - {
+        *mesh_axes(),
+        "ep",
+        "name",
+        "search",
+    }
     assert not keys - {*SOUGHT}, "declare in SOUGHT what a search tries of them, or why it does not"
 
 

@@ -12,7 +12,7 @@ import pytest
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import build_mesh
-from tspsim.scenario import Plan, Scenario
+from tspsim.scenario import PlanSpec, Scenario
 from tspsim.step.question import Question, look_up
 from tspsim.step.simulation import admitted, run_plan, scheduled
 from tspsim.studies.planner import Planner
@@ -58,7 +58,7 @@ def published_plans() -> dict[tuple[Any, ...], dict[str, Any]]:
     return plans
 
 
-def at_batch(asked: Scenario, plan: Plan, batch: int) -> Question:
+def at_batch(asked: Scenario, plan: PlanSpec, batch: int) -> Question:
     """The same step by one plan: its replicas share the batch."""
     sequences = batch // plan.degrees(GPUS)["dp"]
     return look_up(asked.model_copy(update={"plans": (plan,), "workload": asked.workload.with_sequences(sequences)}))
@@ -74,7 +74,7 @@ def test_the_best_for_70b_at_8ki_is_at_least_as_fast_as_every_published_plan() -
     assert planned.batch == 2 * GPUS
     assert planned.complete
     best_s, bound = planned.best[0].step_s, planner.search_at(GPUS // 8).bound
-    found = [Plan.model_validate(keys) for keys in published_plans().values()]
+    found = [PlanSpec.model_validate(keys) for keys in published_plans().values()]
     assert len(found) >= 6
     slower, run = [], []
     for keys in found:

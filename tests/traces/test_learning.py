@@ -12,9 +12,10 @@ from helpers.profiles import kineto, of_lane, written
 import tspsim
 from tspsim.calibration.traces import TracedOperator, calibrate_traces, fitted
 from tspsim.cli import main
-from tspsim.hardware import load_device
-from tspsim.hardware.pricers import bound_of, in_steps
+from tspsim.hardware import Device, load_device
+from tspsim.hardware.pricers import bound_of, in_steps, price
 from tspsim.operators import Gemm, MemoryBound
+from tspsim.parallel import Captured, load_stack
 from tspsim.step.question import look_up
 from tspsim.traces.simulated import Simulated
 
@@ -90,6 +91,35 @@ def test_products_of_bytes_teach_nothing_of_products_of_arithmetic() -> None:
         "hbm_bytes_per_s": device.hbm_bytes_per_s,
     })()  # fmt: skip
     assert in_steps(taught, narrow[0]) is fits[0] and in_steps(taught, wide) is None
+
+
+def test_one_product_of_a_kind_teaches_nothing_of_another() -> None:
+    """A mixed step of gpt-oss: its router streams rows, its head weights, its projections compute."""
+    device = load_device("mi300x")
+    router, head = Gemm(8191, 32, 2880), Gemm(46, 201088, 2880)
+    wide = Gemm(8191, 2880, 4096), Gemm(8191, 5120, 2880)
+    bounds = [bound_of(device, gemm) for gemm in (router, head, *wide)]
+    assert bounds == ["rows", "bytes", "arithmetic", "arithmetic"]
+    points = [
+        seen(gemm, model, measured, bound)
+        for gemm, model, measured, bound in zip(
+            (router, head, *wide), (10.6, 257.0, 302.0, 382.0), (24.8, 347.0, 315.0, 382.0), bounds, strict=True
+        )
+    ]
+    fits = {fit.bound: fit for fit in fitted(points, "a test")}
+    # The four together would say that every product starts with 14 us.
+    assert {bound: (fit.start_us, round(fit.factor, 2)) for bound, fit in fits.items()} == {
+        "arithmetic": (0.0, 1.02), "bytes": (0.0, 1.35), "rows": (0.0, 2.34),
+    }  # fmt: skip
+    assert (fits["bytes"].high, fits["rows"].high) == (1.6, 1.6)
+
+
+def test_what_was_fitted_to_steps_has_what_a_graph_saves_in_it() -> None:
+    device = load_device("mi300x")
+    product, fit = Gemm(32, 4096, 4096), fitted([seen(Gemm(32, 4096, 4096), 12.0, 18.0, "bytes")], "a test")
+    taught = Device(device.spec.model_copy(update={"in_steps": fit}))
+    cost = load_stack("sglang").stack().cost(lambda operator: price(taught, operator).seconds, taught, Captured.WHOLE)
+    assert cost(product) == pytest.approx(1.5 * price(device, product).seconds, rel=1e-6)
 
 
 def test_the_command_writes_a_device_that_steps_are_priced_by(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import gzip
 import json
 import os
@@ -20,8 +21,9 @@ from hypothesis import strategies as st
 from tspsim import traces
 from tspsim.base.errors import InputError, TspsimError
 from tspsim.cli import main
-from tspsim.traces import kineto as kineto_module
+from tspsim.traces import pieces
 from tspsim.traces.names import KERNEL_NAMES, KernelNames, kind_of, waits
+from tspsim.traces.profile import Event
 from tspsim.traces.reader import unknown_share
 from tspsim.traces.steps import batch_of, repetitions
 from tspsim.traces.table import COLUMNS, TracedDevice, busy_s
@@ -54,11 +56,48 @@ def test_a_profile_is_read_into_one_table(trace: Path, tmp_path: Path) -> None:
     pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "t.parquet"), found.frame())
 
 
-def test_it_is_the_same_without_the_fast_reader(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_same_event_by_event(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = traces.read([trace]).frame()
-    monkeypatch.setitem(__import__("sys").modules, "msgspec", None)
-    assert kineto_module._parser()(b"[]") == []
+
+    def refused(text: bytes) -> list[Event]:
+        raise ValueError("nothing at once")
+
+    monkeypatch.setattr("tspsim.traces.kineto.parse", refused)
     assert traces.read([trace]).frame().equals(fast)
+
+
+def test_a_long_event_is_looked_at_a_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = kineto([("ProfilerStep#0", decode_step(6))])
+    whole = traces.read([written(tmp_path / "a.json", step)]).frame()
+    step["traceEvents"].insert(3, {"ph": "X", "cat": "python_function", "name": "x" * (4 << 20), "ts": 0.0, "dur": 1.0})
+    looks = 0
+
+    def counted(*values: Any, **more: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return whole_events(*values, **more)
+
+    whole_events = pieces._whole_events
+    monkeypatch.setattr(pieces, "_whole_events", counted)
+    monkeypatch.setattr(pieces, "PIECE", 4 << 10)
+    assert traces.read([written(tmp_path / "b.json", step)]).frame().equals(whole)
+    # Its 1,024 pieces are looked at when they are twice as many as before.
+    assert looks < 100
+
+
+def test_a_kernel_enters_few_functions_of_python(tmp_path: Path) -> None:
+    calls, kernels = [], []
+    for layers in (50, 400):
+        path = written(tmp_path / f"{layers}.json", kineto([("ProfilerStep#0", decode_step(layers))]))
+        traces.read([path])  # rules of names are compiled once
+        profiler = cProfile.Profile(builtins=False)
+        profiler.enable()
+        found = traces.read([path])
+        profiler.disable()
+        calls.append(sum(entry.callcount for entry in profiler.getstats()))
+        kernels.append(len(found))
+    # Of a kernel, its operator and its launch together: event by event it were 59.
+    assert calls[1] - calls[0] < 10 * (kernels[1] - kernels[0])
 
 
 def test_pieces_do_not_show(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tspsim.scenario import load
 from tspsim.step.simulation import simulate
 from tspsim.validation import validate
 from tspsim.validation.conventions import convention_of, step_flops
-from tspsim.validation.published import metric_of, published_run
+from tspsim.validation.published import metric_of, published_run, stated_run
 from tspsim.validation.runs import Predicted, Run, machine, memory_of, nearest_gating, scenario, simulate_run
 from tspsim.validation.training import layers_by_cost
 
@@ -151,13 +152,53 @@ def test_what_automodels_rows_leave_to_its_recipes_is_read_there() -> None:
 def test_metrics_follow_from_the_step_by_the_sources_convention() -> None:
     run = replace(RUN, model=load_model("llama-3.1-8b"), tp=1, pp=1, sequence=8192)
     step = Predicted(2.0, 1.9, 2.1, 0.0, True, "none")
-    address = "https://github.com/NVIDIA/dgxc-benchmarking"
+    row = {"source_url": "https://github.com/NVIDIA/dgxc-benchmarking", "model": "Llama 3.1 8B"}
     tokens = run.tokens / 2.0 / 8
-    assert metric_of("step_time_s", address, run, step)(2.0) == 2.0
-    assert metric_of("tokens/s/gpu", address, run, step)(2.0) == tokens
+
+    def told(metric: str) -> float:
+        return metric_of({**row, "metric": metric}, run, step)(2.0)
+
+    assert told("step_time_s") == 2.0
+    assert told("tokens/s/gpu") == tokens
     flops = 3 * run.model.forward_flops_per_token(8192, causal=False) * tokens
-    assert metric_of("TFLOP/s/gpu", address, run, step)(2.0) == pytest.approx(flops / 1e12)
-    assert metric_of("MFU", address, run, step)(2.0) == pytest.approx(flops / 989e12)
+    assert told("TFLOP/s/gpu") == pytest.approx(flops / 1e12)
+    assert told("MFU") == pytest.approx(flops / 989e12)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "notes", "model", "sequence", "options", "published"),
+    [
+        ("InternLM/InternEvo", "InternLM-7B", "", "internlm", 2048, {"recomputed": True}, 193e12 / 3314),
+        ("Automodel", "DeepSeek V3 671B", "", "deepseek-v3", 4096, {}, 250e12 / 1002),
+        ("Automodel", "Qwen3 MoE 30B", "", "qwen3-30b-a3b", 4096, {}, 277e12 / 12040),
+        ("Megatron-Bridge", "GPT OSS 120B", "NeMo 26.04 container", "gpt-oss-120b", 4096, {}, 27.2e9),
+        ("Megatron-Bridge", "GPT OSS 120B", "NeMo 25.11 container", "gpt-oss-120b", 8192, {}, 30.8e9),
+        ("Megatron-Bridge", "GPT OSS 120B", "NeMo 26.06 container", "gpt-oss-120b", 4096, {}, 32.6e9),
+        ("Megatron-Bridge", "DeepSeekV3", "NeMo 26.06", "deepseek-v3", 4096, {"multi_token": True}, 259.8e9),
+        ("Megatron-Bridge", "DeepSeekV3 (w/o MTP)", "NeMo 25.11", "deepseek-v3", 4096, {}, 249.1e9),
+        ("dgxc-benchmarking", "DeepSeek-V3 671B", "", "deepseek-v3", 4096, {"multi_token": True}, 174.02e12 / 669.45),
+        ("NVIDIA/NeMo", "LLAMA2-7B [LoRA]", "", "llama-2-7b", 4096, {"passes": 2.0}, 26.71e9),
+    ],
+)
+def test_a_sources_flops_a_token_are_those_of_its_own_pairs(
+    address: str, name: str, notes: str, model: str, sequence: int, options: dict[str, Any], published: float
+) -> None:
+    """TFLOP/s over tokens/s, as a page prints both of one run."""
+    internlm = replace(load_model("llama-2-7b"), vocab=103168)
+    shape = internlm if model == "internlm" else load_model(model)
+    found = step_flops(shape, sequence, 1.0, convention_of(address, name, notes), **options)
+    assert found == pytest.approx(published, rel=0.02)
+
+
+def test_what_a_row_says_of_its_machine_and_its_recipe_is_asked() -> None:
+    notes = "4x100Gb RoCE per node; micro_num 4"
+    assert stated_run({**ROW, "notes": notes}).fabric == "roce-50g" and stated_run(ROW).fabric == ""
+    source = "https://github.com/NVIDIA-NeMo/Megatron-Bridge"
+    plan = {"ep": "8", "pp": "8", "n_gpus": "256", "tp": "1"}
+    expert = {"model": "DeepSeekV3", "moe": "256 routed", "source_url": source, **plan}
+    run = stated_run({**ROW, **expert})
+    assert run.multi_token and run.stage_layers == (8, 8, 8, 8, 8, 8, 8, 5)
+    assert not stated_run({**ROW, **expert, "model": "DeepSeekV3 (w/o MTP)"}).multi_token
 
 
 def test_sources_differ_in_what_they_count() -> None:

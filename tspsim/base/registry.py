@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin
 
 from .errors import InputError, TspsimError, UnknownNameError, shorten
 from .memo import remembered
@@ -59,6 +59,7 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+U = TypeVar("U", bound=Named)
 
 _changes = 0
 
@@ -132,6 +133,11 @@ class Registry(Generic[T]):
         self.what, self.group, self.of = what, group, of
         self._objects: dict[str, T] = {}
         self._loaded = False
+
+    def holding(self, of: type[U]) -> Registry[U]:
+        """The same registry, of whose objects this module is where their class is defined."""
+        self.of = of
+        return cast("Registry[U]", self)
 
     def register(self, thing: T) -> T:
         """Enter ``thing`` under its name.

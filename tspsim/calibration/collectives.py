@@ -37,7 +37,9 @@ class TransferFits:
     kept: tuple[str, ...]
 
 
-def fit_node(rows: Sequence[MeasuredTransfer], source: str) -> tuple[CollectivesSpec, TransferFits]:
+def fit_node(
+    rows: Sequence[MeasuredTransfer], source: str, *, held_out: bool = True
+) -> tuple[CollectivesSpec, TransferFits]:
     """TransferFit the curves, engines and expert exchanges of one node's file.
 
     Parameters
@@ -46,6 +48,8 @@ def fit_node(rows: Sequence[MeasuredTransfer], source: str) -> tuple[Collectives
         Collectives inside such a node, and expert exchanges inside or across several.
     source
         Where they are from, and when: written beside every number that moves.
+    held_out
+        Some shapes are kept back to judge by; else all are fitted, and judged in crossed folds alone.
 
     Returns
     -------
@@ -53,7 +57,7 @@ def fit_node(rows: Sequence[MeasuredTransfer], source: str) -> tuple[Collectives
         The version with most rows is the default library.
     """
     file = rows[0].cluster.node.collectives
-    used = used_rows(row.shape for row in rows)
+    used = _used(rows, held_out)
     before = _Predicted.of(rows, _on_node(file))
     start = file.model_copy(update={"curves": (*file.curves, *_new_curves(rows, before, used))})
     ways = before if len(start.curves) == len(file.curves) else _Predicted.of(rows, _on_node(start))
@@ -72,14 +76,16 @@ def fit_node(rows: Sequence[MeasuredTransfer], source: str) -> tuple[Collectives
     return now.model_copy(update={"default_library": default}), TransferFits(fits, tuple(left_out), kept)
 
 
-def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFactors | None, TransferFits]:
+def fit_fabric(
+    rows: Sequence[MeasuredTransfer], source: str, *, held_out: bool = True
+) -> tuple[FabricFactors | None, TransferFits]:
     """TransferFit the factors of one fabric to collectives of two nodes and more.
 
     Parameters as of :func:`fit_node`; the factors are None where the fabric's own stay.
     """
     fabric = rows[0].cluster.fabric
     assert fabric is not None
-    used = used_rows(row.shape for row in rows)
+    used = _used(rows, held_out)
     before = _Predicted.of(rows, lambda cluster: cluster)
     where = [i for i, ways in enumerate(before.choices) if all(isinstance(way.cost, Across) for way in ways)]
     left_out = []
@@ -92,6 +98,10 @@ def fit_fabric(rows: Sequence[MeasuredTransfer], source: str) -> tuple[FabricFac
     form = fabric_form(fabric.name, entry, [rows[i] for i in where], [before.choices[i] for i in where])
     entries, fits, kept = _fitted([(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source)
     return entries.get(id(entry)), TransferFits(fits, tuple(left_out), kept)
+
+
+def _used(rows: Sequence[MeasuredTransfer], held_out: bool) -> NDArray[np.bool_]:
+    return used_rows(row.shape for row in rows) if held_out else np.ones(len(rows), dtype=bool)
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.memo import once
-from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, LibraryFactors, Shot
-from ..network.calibration import Spread as TransferSpread
+from ..network.calibration import (
+    Curve,
+    CustomAllReduce,
+    ExpertCurve,
+    FabricFactors,
+    LibraryFactors,
+    Shot,
+    TransferSpread,
+)
 from ..network.collectives.between import across
 from ..network.collectives.choices import AlgorithmCandidate, CollectiveCost
-from ..network.collectives.curves import Measured
+from ..network.collectives.curves import MeasuredCurve
 from ..network.collectives.custom_all_reduce import Custom
 from ..network.collectives.experts import ExchangeCost
 from .least_squares import POOR_PRIOR, PRIOR, ParameterBounds, minimise
@@ -272,7 +279,7 @@ def name_of(entry: Entry) -> str:
 
 def entry_of(cost: CollectiveCost) -> Entry | None:
     """What of the node's file a cost rests on; None for its library's own latencies."""
-    if isinstance(cost, Measured):
+    if isinstance(cost, MeasuredCurve):
         return cost.curve
     if isinstance(cost, ExchangeCost):
         return cost.curve

@@ -11,7 +11,7 @@ from typing import Any
 from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster, collective
-from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, Spread
+from ..network.calibration import Curve, CustomAllReduce, ExpertCurve, FabricFactors, TransferSpread
 from ..network.specs import CollectivesSpec
 from ..program import COLLECTIVE_KINDS
 from ..validation.collectives import cluster_of, custom_library, fabric_of, node_of
@@ -99,18 +99,19 @@ def measured_transfers(
     return MeasuredTransfers(nodes, fabrics, tuple(left_out))
 
 
-def calibrate_transfers(measured: MeasuredTransfers, source: str) -> CalibratedTransfers:
-    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when."""
+def calibrate_transfers(measured: MeasuredTransfers, source: str, *, held_out: bool = True) -> CalibratedTransfers:
+    """TransferFit the nodes and fabrics that rows are of; ``source`` says where the rows are from, and when. Without
+    ``held_out`` all rows are fitted, and crossed folds alone judge: steps have few sizes, each many times."""
     documents: dict[tuple[str, str], Mapping[str, Any]] = {}
     done = []
     for name, rows in sorted(measured.nodes.items()):
         was = rows[0].cluster.node.collectives
-        now, fits = fit_node(rows, source)
+        now, fits = fit_node(rows, source, held_out=held_out)
         done.append(fits)
         if now != was:
             documents["nodes", name] = _node_document(catalog.read_yaml(catalog.locate("nodes", name)), was, now)
     for name, rows in sorted(measured.fabrics.items()):
-        factors, fits = fit_fabric(rows, source)
+        factors, fits = fit_fabric(rows, source, held_out=held_out)
         done.append(fits)
         if factors is not None:
             document = catalog.read_yaml(catalog.locate("fabrics", name))
@@ -248,7 +249,7 @@ def _stated_factors(factors: FabricFactors) -> dict[str, Any]:
 
 
 def _told(entry: Curve | CustomAllReduce | ExpertCurve | FabricFactors) -> dict[str, Any]:
-    spread: Spread = entry.spread
+    spread: TransferSpread = entry.spread
     known = {"small": list(spread.small), "large": list(spread.large), "rows": spread.rows}
     return {"spread": known, "source": entry.source, "basis": entry.basis}
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..hardware.specification import HeldOutError
-from ..hardware.specification import Spread as KernelSpread
-from ..network.calibration import Spread as TransferSpread
+from ..hardware.specification import HeldOutError, KernelSpread
+from ..network.calibration import TransferSpread
 
 Floats = NDArray[np.float64]
 #: Fewer rows than this have no quantiles; two standard deviations stand in, of at least so much in log time: a dozen

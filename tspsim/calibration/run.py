@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Starting points of a fit.
 STARTS = 2
+#: Where the catalog's kinds of files lie.
+_FOLDERS: Mapping[str, str] = dict(catalog.FOLDERS.items())
 #: A file of the catalog: its kind and name.
 Entry = tuple[str, str]
 
@@ -70,8 +72,9 @@ class Calibration:
 def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
     """Where the files go.
 
-    In ``topologies`` of the current folder, or, with ``out``, there: one file by that name; of several the device's,
-    and the others beside it, or, where it lies in a folder ``devices``, in the folders of their kinds beside that.
+    In the catalog's folders within the current one, or, with ``out``, there: one file by that name; of several the
+    device's, and the others beside it, or, where it lies in a folder ``devices``, in the folders of their kinds beside
+    that.
 
     Raises
     ------
@@ -79,7 +82,7 @@ def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
         Without ``out`` a file exists already; with it two files would be one.
     """
     if out is None:
-        found = {entry: Path("topologies") / entry[0] / f"{entry[1]}.yaml" for entry in entries}
+        found = {(kind, name): Path(_FOLDERS[kind]) / f"{name}.yaml" for kind, name in entries}
         for path in found.values():
             if path.exists():
                 raise InputError("exists already; name it with --out to replace it", file=str(path))
@@ -87,9 +90,15 @@ def places(entries: Sequence[Entry], out: Path | None) -> dict[Entry, Path]:
     if len(entries) == 1:
         return {entries[0]: out}
     ordered = out.parent.name == "devices"
-    found = {
-        (kind, name): (out.parent.parent / kind if ordered else out.parent) / f"{name}.yaml" for kind, name in entries
-    }
+    # Where it lies in topologies/devices, what lies in workloads goes there too.
+    root = out.parent.parent.parent if out.parent.parts[-2:] == Path(_FOLDERS["devices"]).parts else None
+
+    def folder(kind: str) -> Path:
+        if root is not None:
+            return root / _FOLDERS[kind]
+        return out.parent.parent / kind if ordered else out.parent
+
+    found = {(kind, name): folder(kind) / f"{name}.yaml" for kind, name in entries}
     found |= {entry: out for entry in entries if entry[0] == "devices"}
     if len(set(found.values())) < len(found):
         raise InputError("is the place of another file too; name the device's", file=str(out))

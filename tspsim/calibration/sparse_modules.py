@@ -19,7 +19,7 @@ from ..hardware.families import FAMILIES
 from ..hardware.kernels import limits_of
 from ..hardware.limits import Parameter
 from ..hardware.sparse import attention_call, indexer_call
-from ..hardware.specification import DeviceSpec, KernelFit, Spread
+from ..hardware.specification import DeviceSpec, KernelFit, KernelSpread
 from ..operators import Indexer, Operator, SparseAttention
 from ..validation.sparse_modules import Module, captured, engine, total
 from .least_squares import minimise, used_rows
@@ -180,7 +180,7 @@ def _fit(
                 kv_dtype=part.second,
                 library=library,
                 parameters=part.own(found),
-                spread=Spread(borders_us=low.borders_us, low=low.low, high=high.high, domain_us=low.domain_us),
+                spread=KernelSpread(borders_us=low.borders_us, low=low.low, high=high.high, domain_us=low.domain_us),
                 rows_used=int((part.where & may).sum()),
                 held_out=kernel_error(off[judged]) if judged.any() else None,
                 date=date,

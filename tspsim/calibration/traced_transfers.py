@@ -1,7 +1,8 @@
 """Transfers of measured steps as rows that move a node's or a fabric's numbers, as a table of nccl-tests would.
 
 Only transfers that ran alone tell what a library takes: beside kernels both give way. What of a transfer was waiting
-for the last rank is left out where several ranks' profiles tell it.
+for the last rank is left out where several ranks' profiles tell it. All-reduces of an engine's own kernels and
+exchanges with experts are rows of the node's file like those of a library.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from ..base import catalog
 from ..base.errors import InputError
 from ..network import Cluster
+from ..network.collectives.algorithm import ALGORITHMS
+from ..network.collectives.exchange import ExpertExchange
+from ..network.collectives.experts import ExpertPhase
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
 from ..program.mesh import Mesh
@@ -25,7 +29,7 @@ from ..traces.lay import Laid
 from ..traces.learned import kernels_found
 from ..traces.simulated import Operation
 from ..validation.collectives import cluster_of
-from .measurements import MeasuredCollective, MeasuredTransfer
+from .measurements import MeasuredCollective, MeasuredExchange, MeasuredTransfer
 from .network_files import MeasuredTransfers
 
 #: Names of NCCL's and RCCL's kernels, whose numbers a node's file has.
@@ -70,17 +74,21 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
         beside, found = _Beside.of(laid), kernels_found(laid)
         cluster = laid.lane.question.cluster
         mesh = build_mesh(laid.lane.job.plan, cluster.gpus, cluster.gpus_per_node)
-        columns, ends = laid.trace.columns, laid.trace.end_s
+        columns, ends, names = laid.trace.columns, laid.trace.end_s, laid.trace.word("name")
         for index, rows in found.items():
             item = laid.lane.operations[index]
             if not item.is_transfer:
                 continue
-            if item.kind not in COLLECTIVE_KINDS:
+            exchanged = item.collective is not None and item.collective.tokens is not None
+            if item.kind not in COLLECTIVE_KINDS and not exchanged:
                 left_out[f"{item.kind}: no collective of a library"] += 1
                 continue
-            if not all(_OF_A_LIBRARY.search(name) for name in laid.trace.word("name")[rows]):
-                left_out[f"{item.kind} of an engine's own kernels"] += 1
-                continue
+            library = f"{cluster.node.collectives.library} {IN_STEPS}"
+            if not exchanged and not all(_OF_A_LIBRARY.search(name) for name in names[rows]):
+                library = _engine_of(laid, item)
+                if not library:
+                    left_out[f"{item.kind} of kernels that no library of the node's file is"] += 1
+                    continue
             waits = np.nan_to_num(columns["wait_s"][rows])
             start, end = float((columns["start_s"][rows] + waits).min()), float(ends[rows].max())
             if beside.share(start, end) > ALONE:
@@ -90,12 +98,35 @@ def transfers_of(steps: Sequence[Laid]) -> MeasuredTransfers:
             if isinstance(own, str):
                 left_out[own] += 1
                 continue
-            library = f"{own.node.collectives.library} {IN_STEPS}"
-            row = MeasuredCollective(own, item.kind, _ranks(mesh, item), item.size_bytes, library, end - start)
-            file = (nodes, own.node.name) if own.fabric is None else (fabrics, own.fabric.name)
+            try:
+                row = _row(own, item, _ranks(mesh, item), library, end - start)
+            except InputError as error:
+                left_out[error.message] += 1
+                continue
+            # Exchanges with experts stand in the node's file, across nodes too.
+            file = (nodes, own.node.name) if own.fabric is None or exchanged else (fabrics, own.fabric.name)
             file[0].setdefault(file[1], []).append(row)
     reasons = tuple(f"{count} transfers: {reason}" for reason, count in sorted(left_out.items()))
     return MeasuredTransfers(nodes, fabrics, reasons)
+
+
+def _engine_of(laid: Laid, item: Operation) -> str:
+    """The library of all-reduces that a step's engine has in the node's file; empty where it has none."""
+    own = f"{laid.lane.job.work.stack.name.partition('@')[0]} custom"
+    known = {kernels.library for kernels in laid.lane.question.cluster.node.collectives.custom_all_reduce}
+    return own if item.kind == "all_reduce" and own in known else ""
+
+
+def _row(cluster: Cluster, item: Operation, ranks: int, library: str, seconds: float) -> MeasuredTransfer:
+    """One measured transfer; raises InputError where the node has no numbers for it."""
+    asked = item.collective
+    if asked is None or asked.tokens is None:
+        return MeasuredCollective(cluster, item.kind, ranks, item.size_bytes, library, seconds)
+    algorithm = ALGORITHMS.get(asked.algorithm or "")
+    if not isinstance(algorithm, ExpertPhase):
+        raise InputError(f"{item.kind} of no library that moves tokens to experts")
+    exchange = ExpertExchange(**asked.tokens._asdict())
+    return MeasuredExchange.of(cluster, algorithm.phase, algorithm.mode, ranks, exchange, seconds)
 
 
 def _ranks(mesh: Mesh, item: Operation) -> int:

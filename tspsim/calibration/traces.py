@@ -5,14 +5,14 @@ over its layers, so that one slow kernel moves nothing. Of a family, t = start +
 logarithm of time by its different shapes; one shape alone is taken as a factor with a wide range. Ranges come from
 crossed folds: a shape is judged by the fit to the others. Kernels shorter than three of a
 step's shortest are a start. Transfers that ran alone move the node's and the fabric's files as rows of nccl-tests do
-(:mod:`.traced_transfers`); the host's gaps stay as they are.
+(:mod:`.traced_transfers`), the host's gaps that of the stack (:mod:`.traced_host`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
 from .network_files import CalibratedTransfers, calibrate_transfers
+from .traced_host import CalibratedHosts, hosts_of
 from .traced_transfers import transfers_of
 
 if TYPE_CHECKING:
@@ -43,12 +44,12 @@ if TYPE_CHECKING:
 ONE_ROW, SEVERAL = 1.6, 1.15
 #: Beyond such a factor a kernel does something else than its operator.
 OUTLIER = 12.0
-#: Shapes from which a start is told apart from a factor, and a regime from its family.
+#: Shapes from which a start is told apart from a factor.
 ROWS_OF_A_START = 3
 #: Kernels shorter than so many of the step's shortest ones take as long as they start, whatever they move.
 STARTS = 3.0
-#: Which of a step's kernels stands for the shortest.
-SHORTEST = 0.05
+#: Which of a step's kernels stands for the shortest: a step of many tokens has few that only start.
+SHORTEST = 0.01
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class TracedOperator:
     #: Kernels that it was, and what the shortest ones of its step take.
     kernels: float = 1.0
     shortest_s: float = 0.0
-    #: What a product takes as long as: its bytes or its arithmetic; empty of other operators.
+    #: What a product takes as long as (:func:`tspsim.hardware.pricers.bound_of`); empty of other operators.
     bound: str = ""
 
     @property
@@ -97,12 +98,24 @@ class TraceCalibration:
     document: Mapping[str, Any]
     #: Of transfers between ranks: nodes and fabrics that they moved, by kind of file and name.
     transfers: CalibratedTransfers | None = None
+    #: Of the host: stacks that its gaps moved.
+    hosts: CalibratedHosts = field(default_factory=CalibratedHosts)
+
+    @property
+    def moved(self) -> tuple[tuple[str, str], ...]:
+        """Files beside the device's that moved, by kind and name."""
+        transfers = self.transfers.documents if self.transfers is not None else {}
+        return *transfers, *(("stacks", name) for name in self.hosts.documents)
 
     def text(self, entry: tuple[str, str] | None = None) -> str:
-        """The device's file, or that of a node or fabric."""
+        """The device's file, or that of a node, fabric or stack."""
         import yaml
 
-        document = self.document if entry is None or self.transfers is None else self.transfers.documents[entry]
+        document = self.document
+        if entry is not None and entry[0] == "stacks":
+            document = self.hosts.documents[entry[1]]
+        elif entry is not None and self.transfers is not None:
+            document = self.transfers.documents[entry]
         name = self.device if entry is None else entry[1]
         head = f"# {name}: steps of profiles fitted by tspsim calibrate --trace; the rest as in the catalog\n"
         return head + yaml.safe_dump(
@@ -132,16 +145,15 @@ def points_of(laid: Laid, costs: Costs, device: Device) -> list[TracedOperator]:
 
 
 def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]:
-    """One entry a family; of products one for those that take as long as their bytes and one for those of their
-    arithmetic, where they were seen. A regime of fewer than three shapes takes the fit to all of them."""
+    """One entry a family; of products one for those that take as long as the bytes of their weights, of their rows, and
+    as their arithmetic, where they were seen: none of them teaches anything of the others."""
     families: dict[str, list[TracedOperator]] = defaultdict(list)
     for point in points:
         families[point.operator.family].append(point)
     found = []
     for family, every in sorted(families.items()):
         for bound in sorted({point.bound for point in every}):
-            own = [point for point in every if point.bound == bound]
-            basis = own if len(own) >= ROWS_OF_A_START else every
+            basis = [point for point in every if point.bound == bound]
             start, factor = _fit(basis)
             spread = ONE_ROW
             if len(basis) > 1:
@@ -210,22 +222,22 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
     name = device_name(gpu)
     if name is None:
         raise InputError(f"unknown device '{gpu}'", key="GPU")
-    laid: list[tuple[Laid, Question, str]] = []
+    laid: list[tuple[Laid, Question, Trace, str]] = []
     for file, scenario in runs:
         question = look_up(load(scenario))
         if question.device.spec.name != name:
             raise InputError(f"is of {question.device.spec.name}, not of {name}", file=str(scenario))
         trace: Trace = read([file])
-        laid.append((lay(trace, question), question, Path(file).name))
+        laid.append((lay(trace, question), question, trace, Path(file).name))
     every = []
-    for one, question, _ in laid:
+    for one, question, _, _ in laid:
         simulated = Simulated(question, plan_named(question, one.plan))
         device = simulated.question.device
         every.append(points_of(one, Costs(device), device))
-    files = ", ".join(file for _, _, file in laid)
+    files = ", ".join(file for *_, file in laid)
     fits = fitted([point for points in every for point in points], f"profiles of whole steps: {files}")
     checks = []
-    for place, ((_, _, file), points) in enumerate(zip(laid, every, strict=True)):
+    for place, ((*_, file), points) in enumerate(zip(laid, every, strict=True)):
         others = [point for other, own in enumerate(every) if other != place for point in own]
         checks.append(
             Check(
@@ -250,10 +262,11 @@ def calibrate_traces(gpu: str, runs: Sequence[tuple[Path | str, Path | str]]) ->
         before[entry.operator, entry.bound] = entry
     document = dict(catalog.read_yaml(catalog.locate("devices", name)))
     document["in_steps"] = [entry.model_dump(exclude_none=True) for entry in before.values()]
-    measured = transfers_of([one for one, _, _ in laid])
+    measured = transfers_of([one for one, *_ in laid])
     told = measured.rows or measured.left_out
-    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}") if told else None
-    return TraceCalibration(name, fits, tuple(checks), document, transfers)
+    transfers = calibrate_transfers(measured, f"profiles of whole steps: {files}", held_out=False) if told else None
+    hosts = hosts_of(laid, f"profiles of whole steps: {files}")
+    return TraceCalibration(name, fits, tuple(checks), document, transfers, hosts)
 
 
 def _together(points: Sequence[TracedOperator], fits: Sequence[InSteps]) -> float:

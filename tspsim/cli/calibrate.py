@@ -13,7 +13,10 @@ from .logs import log_options, logs_of
 from .outputs import files_of, print_rich, short, writable
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ..calibration.network_files import CalibratedTransfers
+    from ..calibration.traced_host import CalibratedHosts
 
 
 @click.command()
@@ -92,7 +95,7 @@ def _from_traces(
         raise InputError(problem, file="--scenario")
     out = writable(out_file, inputs=files_of(*traces)) if out_file is not None else None
     found = calibrate_traces(gpu, list(zip(traces, scenarios, strict=True)))
-    moved = list(found.transfers.documents) if found.transfers is not None else []
+    moved = list(found.moved)
     targets = places([("devices", found.device), *moved], out)
     target = targets["devices", found.device]
     atomic_write(target.absolute(), found.text())
@@ -112,11 +115,38 @@ def _from_traces(
         cells = (duration(check.measured_s), duration(check.before_s), duration(check.after_s), others)
         steps.add_row(Text(check.name), *cells)
     print_rich(fits, steps)
+    if found.hosts.fits:
+        print_rich(*_of_hosts(found.hosts))
     click.echo(f"device: {printable(str(short(target)))}")
     for line in _of_transfers(found.transfers):
         click.echo(printable(line))
     for entry in moved:
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
+
+
+def _of_hosts(hosts: CalibratedHosts) -> tuple[Table, Table]:
+    """What stacks' hosts take, and how long devices idle."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..base.units import duration
+
+    fits = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("stack", "before", "after", "range", "steps"):
+        fits.add_column(name, justify="left" if name == "stack" else "right")
+    for fit in hosts.fits:
+        span = f"{duration(fit.low_s)} to {duration(fit.high_s)}"
+        cells = (duration(fit.before_s), duration(fit.value_s), span, str(fit.steps))
+        fits.add_row(Text(f"{fit.stack}: {fit.key}"), *cells)
+    idle = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("device idle in", "measured", "before", "after", "by the others"):
+        idle.add_column(name, justify="left" if name == "device idle in" else "right")
+    for check in hosts.checks:
+        others = duration(check.others_s) if check.others_s is not None else "–"
+        cells = (duration(check.measured_s), duration(check.before_s), duration(check.after_s), others)
+        idle.add_row(Text(check.name), *cells)
+    return fits, idle
 
 
 def _of_transfers(transfers: CalibratedTransfers | None) -> Iterator[str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..api import Comparison
     from ..studies.purchase import Decision
-    from ..studies.purchase.row import Row
+    from ..studies.purchase.row import OfferRow
 
 #: What a budget is.
 BUDGET_HELP = "Work for each machine's `plans: best`, counted in seconds of a processor; none: as it takes."
@@ -138,7 +138,7 @@ def _first(compared: Comparison) -> list[str]:
     return [doubt, ""] if doubt else []
 
 
-def _offers(compared: Comparison) -> Sequence[Row]:
+def _offers(compared: Comparison) -> Sequence[OfferRow]:
     """Terms of every offer."""
     return compared.verdict.rows if compared.verdict is not None else ()
 

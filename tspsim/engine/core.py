@@ -35,13 +35,13 @@ class Interference:
     communication: float = 1.0
 
 
-class Engine:
+class SimulationEngine:
     """One machine on one clock: what is launched on it shares its links and its devices.
 
     :meth:`prepare` costs an assignment, once; :meth:`launch` starts it, as often as wanted, before :meth:`run` or from
     a process on :attr:`env` while it runs. ``cost`` maps an operator to seconds.
 
-    >>> engine = Engine(cluster, cost)                                          # doctest: +SKIP
+    >>> engine = SimulationEngine(cluster, cost)  # doctest: +SKIP
     >>> iteration = engine.prepare(assignment)                                  # doctest: +SKIP
     >>> def serve():                                                            # doctest: +SKIP
     ...     for _ in range(1000):

@@ -30,7 +30,7 @@ from ..network import Cluster
 from ..program import Program
 from ..program.excerpts import Excerpt, RepetitionCut, excerpt_of, iteration_of, length_of
 from .assignment import Assignment, Cost
-from .core import Engine, Interference, Submission
+from .core import Interference, SimulationEngine, Submission
 from .system import SimulatedRank, System
 
 Floats = NDArray[np.float64]
@@ -69,7 +69,7 @@ def execute(
     """
 
     def run(programs: tuple[Program, ...]) -> tuple[Submission, float]:
-        engine = Engine(cluster, cost, interference=interference, every_rank=every_rank)
+        engine = SimulationEngine(cluster, cost, interference=interference, every_rank=every_rank)
         prepared = engine.prepare(replace(assignment, programs=programs))
         tick_s = tick_of(engine.system(prepared), assignment)
         engine.machine.calendar.tick(tick_s)

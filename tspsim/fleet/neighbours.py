@@ -17,7 +17,7 @@ import numpy as np
 import simpy
 
 from ..engine.assignment import Assignment, Cost
-from ..engine.core import Engine, Interference
+from ..engine.core import Interference, SimulationEngine
 from ..network import Cluster
 from ..network.fluid import Channel
 from ..parallel import axes_of, build_mesh, scheme_of, write_program
@@ -197,7 +197,7 @@ def placed(question: FleetQuestion, key: Key, cluster: Cluster) -> Placed:
 
 def alone_s(step: Placed) -> float:
     """Seconds of a step on the nodes of its own scenario."""
-    engine = Engine(step.question.cluster, step.cost, interference=step.interference)
+    engine = SimulationEngine(step.question.cluster, step.cost, interference=step.interference)
     submission = engine.launch(engine.prepare(step.own))
     engine.run()
     return submission.makespan_s
@@ -205,11 +205,11 @@ def alone_s(step: Placed) -> float:
 
 def reduced(step: Placed, cluster: Cluster) -> StepGraph:
     """A step, run alone on its nodes and reduced to the transfers over links between switches."""
-    engine = Engine(cluster, step.cost, interference=step.interference)
+    engine = SimulationEngine(cluster, step.cost, interference=step.interference)
     submission = engine.launch(engine.prepare(step.assignment))
     engine.run()
     # Which links all ranks use: of those that are folded away too.
-    every = Engine(cluster, step.cost, interference=step.interference, every_rank=True)
+    every = SimulationEngine(cluster, step.cost, interference=step.interference, every_rank=True)
     instances = [instance for instance, _ in every.system(every.prepare(step.assignment)).instances]
     first, role_of = cluster.layout.switch_start, step.assignment.role_of
     own: dict[Hashable, Channel] = {}
@@ -302,7 +302,7 @@ def together(steps: Sequence[Placed], cluster: Cluster, alone_s: Sequence[float]
 
 def _window(steps: Sequence[Placed], cluster: Cluster, begins_s: Sequence[float]) -> list[list[float]]:
     """Ends of the steps of each job, all under way for as long as the slowest takes for its window."""
-    engine = Engine(cluster, steps[0].cost, interference=steps[0].interference)
+    engine = SimulationEngine(cluster, steps[0].cost, interference=steps[0].interference)
     prepared = [engine.prepare(step.assignment) for step in steps]
     ends: list[list[float]] = [[] for _ in steps]
 

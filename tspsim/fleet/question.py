@@ -24,11 +24,11 @@ from ..base import catalog
 from ..base.errors import did_you_mean, shorten
 from ..base.strict import OneOrSeveral
 from ..base.units import PositiveCount, PositiveNumber, Quantity, Seconds, in_si
-from ..scenario import ClusterInline, Plan, Prices, Workload
+from ..scenario import ClusterInline, PlanSpec, Prices, Workload
 from ..scenario.loop import Loop
 from ..scenario.question import origin_of
 from ..scenario.section import Name, Prose, Section, refuse
-from ..scenario.traffic import Traffic
+from ..scenario.traffic import TrafficSpec
 from ..traffic import ARRIVALS, Arrivals, OneKind
 from . import durations, placements, schedulers
 from .durations import DURATIONS, Durations
@@ -85,10 +85,10 @@ class JobKeys(Section):
     workload: Annotated[dict[str, Any], AsStated(Workload)] | None = Field(
         None, description="what it computes; without one its duration is stated (`hours`) and no network is known"
     )
-    plan: Annotated[dict[str, Any] | Literal["best"], AsStated(Plan, frozenset({"name"}))] | None = Field(
+    plan: Annotated[dict[str, Any] | Literal["best"], AsStated(PlanSpec, frozenset({"name"}))] | None = Field(
         None, description="how it is spread, as an entry of plans without its name; best: searched for"
     )
-    traffic: Annotated[dict[str, Any], AsStated(Traffic)] | None = Field(None, description="a service's requests")
+    traffic: Annotated[dict[str, Any], AsStated(TrafficSpec)] | None = Field(None, description="a service's requests")
     loop: Annotated[dict[str, Any], AsStated(Loop)] | None = Field(None, description="reinforcement learning")
     replicas: Replicas | None = Field(
         None, description="of a service: its replicas follow its load, each on `nodes` or `gpus` of its own"

@@ -11,7 +11,7 @@ import numpy as np
 from ..base.errors import InputError
 from ..base.memo import once
 from ..scenario import Scenario
-from ..scenario.traffic import Slo, Traffic
+from ..scenario.traffic import Slo, TrafficSpec
 from ..step.result import PlanResult
 from ..traffic import ARRIVALS
 from .asked import Paces, best_of, own_scenario
@@ -38,7 +38,7 @@ class ServiceReplica:
         self.paces, self.job, self.nodes = paces, job, nodes
         self._own = own_scenario(paces.question, job, nodes)
         assert self._own.traffic is not None
-        self._traffic: Traffic = self._own.traffic
+        self._traffic: TrafficSpec = self._own.traffic
         self.slo: Slo | None = self._traffic.slo
 
     @property
@@ -91,7 +91,7 @@ class ServiceReplica:
             traffic = traffic.model_copy(update={"requests": times * traffic.requests})
         return self._plan(traffic)
 
-    def _plan(self, traffic: Traffic) -> PlanResult:
+    def _plan(self, traffic: TrafficSpec) -> PlanResult:
         asked: Scenario = self._own.model_copy(update={"traffic": traffic})
         answer = self.paces.answer(asked, self.job)
         if answer.plans and answer.plans[0].served_at_most is not None:

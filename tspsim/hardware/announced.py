@@ -15,7 +15,7 @@ from tspsim.base import catalog
 from tspsim.base.strict import Strict
 from tspsim.base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
 
-from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, OverlapSlowdown, Prices, Sourced, Sustained
+from .specification import ASSUMED_AS, DeviceSpec, GpuHourPrices, MeasuredAt, OverlapSlowdown, Sourced, Sustained
 
 #: The device of each vendor's latest generation that was measured as a whole: products, attention forward and backward.
 LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
@@ -48,7 +48,7 @@ class AnnouncedDevice(Strict):
     l2: Sourced[PositiveBytes] | None = None
     tdp: Sourced[Watts] | None = None
     all_in_power: Sourced[Watts] | None = None
-    prices: Prices | None = None
+    prices: GpuHourPrices | None = None
     sustained: Sustained | None = None
     overlap: OverlapSlowdown | None = None
 

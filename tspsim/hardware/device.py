@@ -103,8 +103,8 @@ class Device(DeviceFacts):
             from .specification import IDLE_WATTS, Sourced
 
             if not IDLE_WATTS < watts <= self.tdp_watts:
-                told = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
-                raise InputError(told)
+                problem = f"{watts:g} W is not between {IDLE_WATTS:g} W and the {self.tdp_watts:g} W of {self.name}"
+                raise InputError(problem)
             limit = Sourced[float](value=watts, source="the scenario's cluster.power_limit")
             spec = self.spec.model_copy(update={"power_limit": limit})
             self._limited[watts] = Device(spec, self.relatives, self.clocks, self.engine, self.instead)
@@ -373,13 +373,13 @@ class Device(DeviceFacts):
 
     def time(self, operator: Operator) -> Estimate:
         """What ``operator`` costs inside a step at this device's ``clocks`` (remembered by shape)."""
-        known = self._times.get(operator)
-        if known is None:
-            known = price(self, operator)
+        estimate = self._times.get(operator)
+        if estimate is None:
+            estimate = price(self, operator)
             if self.spec.announced:
-                known = self._possible(operator, known)
-            self._times[operator] = known
-        return known
+                estimate = self._possible(operator, estimate)
+            self._times[operator] = estimate
+        return estimate
 
     def _possible(self, operator: Operator, guessed: Estimate) -> Estimate:
         """Of a device that was not measured, a range no faster than its peak allows."""

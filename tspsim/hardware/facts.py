@@ -57,8 +57,8 @@ class DeviceFacts:
         scaled = {"fp8_block"} | ({"mxfp8", "mxfp6"} if "mxfp4" in peaks or "nvfp4" in peaks else set())
         if dtype in scaled and "fp8" in peaks:
             return peaks["fp8"]
-        known = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
-        raise InputError(f"{self.name} has no {dtype}; it has {known}")
+        allowed = ", ".join(sorted({*peaks, *(scaled if "fp8" in peaks else ())}))
+        raise InputError(f"{self.name} has no {dtype}; it has {allowed}")
 
     @property
     def hbm_bytes_per_s(self) -> float:

@@ -137,7 +137,7 @@ def both_gradients(
 ) -> Any:
     """Seconds of A's [m, n]·[n, k] and B's [k, m]·[m, n], one after the other."""
     sides = ((m, k, n), (k, n, m))
-    return sum(seconds(limits, parameters, *each, batch, bytes_a, bytes_b, **switches) for each in sides)
+    return sum(seconds(limits, parameters, *side, batch, bytes_a, bytes_b, **switches) for side in sides)
 
 
 def _fourth_norm(a: Any, b: Any, c: Any) -> Any:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: What a borrowed range adds to the lender's own for each way in which the two differ, as half widths in log time; the
 #: squares add. They are the least-squares fit to what 203 groups of rows need for 92 % of them to lie inside: of every
 #: pair of measured devices of a vendor, one left out and predicted from the other, and of types from kindred ones
-#: (docs/kernel-models.md).
+#: (docs/borrowed-kernels.md).
 OTHER_DEVICE = 0.18
 #: Of another generation, by family: products, attention over many queries, and what reads memory. Where the best rate
 #: measured on the device anchors the lender's, less is left to differ.
@@ -131,10 +131,10 @@ def find(
                     return _borrowed(spec, owner, relatives, fit, dtype, library, same_type=same)
     if family in PLAIN_OF:
         return _grouped(family, find(spec, relatives, PLAIN_OF[family], dtype, None, kv_dtype))
-    known = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
+    dtypes = sorted({fit.dtype for owner in (spec, *relatives) for fit in owner.kernels if fit.family == family})
     raise InputError(
         f"{spec.name} has no {family} model for {dtype}, nor has a relative of it; "
-        f"known types: {', '.join(known) or 'none'}"
+        f"known types: {', '.join(dtypes) or 'none'}"
     )
 
 
@@ -145,13 +145,13 @@ def _announced(
     """Of a device that was never measured: what its ``like`` runs, at its own pace, with another generation's range."""
     like, others = relatives[0], relatives[1:]
     peak_of(spec, dtype)  # a type that the device does not have is refused
-    known = next((each for each in (dtype, *kindred_of(dtype)) if has_peak(like, each)), dtype)
-    lent = find(like, others, family, known, library, kv_dtype)
-    widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if known != dtype else [])]
+    lent_dtype = next((kin for kin in (dtype, *kindred_of(dtype)) if has_peak(like, kin)), dtype)
+    lent = find(like, others, family, lent_dtype, library, kv_dtype)
+    widths = [OTHER_DEVICE, OTHER_GENERATION[family], *([OTHER_TYPE] if lent_dtype != dtype else [])]
     return replace(
         lent,
         dtype=dtype,
-        parameters={**lent.parameters, **_at_own_pace(spec, like, lent, known, dtype)},
+        parameters={**lent.parameters, **_at_own_pace(spec, like, lent, lent_dtype, dtype)},
         basis=f"{'a data sheet, nothing fitted' if spec.sold else 'announced, never measured'}: shares of peak and "
         f"bandwidth as {like.name} reaches them ({lent.basis}); wider range",
         low=tuple(math.exp(-math.hypot(math.log(value), *widths)) for value in lent.low),
@@ -159,7 +159,7 @@ def _announced(
     )
 
 
-def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, known: str, dtype: str) -> dict[str, float]:
+def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, lent_dtype: str, dtype: str) -> dict[str, float]:
     """Parameters of a kernel whose units do more a second than those it was measured on, and are fed as much more.
 
     Shares of peak and bandwidth, and what a launch takes, stay. The rate that a unit pulls grows with its share of the
@@ -169,7 +169,7 @@ def _at_own_pace(spec: DeviceSpec, like: DeviceSpec, lent: Kernel, known: str, d
     measured = like.as_measured
     units = float(spec.as_measured.compute_units.value) / measured.compute_units.value
     stream = spec.hbm_bandwidth.value / measured.hbm_bandwidth.value
-    pace = peak_of(spec, dtype) / peak_of(measured, known) / units
+    pace = peak_of(spec, dtype) / peak_of(measured, lent_dtype) / units
     own = lent.parameters
     factors = {
         "step_us": 1.0 / pace, "load_gb_per_s": pace if "step_us" in own else stream / units,
@@ -194,13 +194,13 @@ def _pick(
     same = [fit for fit in owner.kernels if fit.family == family]
     fits = [fit for fit in same if fit.dtype == dtype and (fit.untuned is None or fit.library == library)]
     fits = [fit for fit in fits if fit.kv_dtype == kv_dtype] or fits
-    asked = of_library(fits, library)
+    own = of_library(fits, library)
     default = owner.defaults.get(family) if by_default else None
-    if not asked and default is not None:
-        asked = of_library(fits, default)
-        if not asked and not of_library(same, default):
+    if not own and default is not None:
+        own = of_library(fits, default)
+        if not own and not of_library(same, default):
             return None
-    return max(asked or fits, key=lambda fit: fit.rows_used, default=None)
+    return max(own or fits, key=lambda fit: fit.rows_used, default=None)
 
 
 def _converts_another(fit: KernelFit, kv_dtype: str | None) -> bool:
@@ -263,7 +263,9 @@ def _of_the_usual(owner: DeviceSpec, fit: KernelFit) -> float:
         return 1.0
     shape, _ = _LARGE[fit.family]
     limits, seconds = limits_of(owner.as_measured, fit.dtype), FAMILIES[fit.family].seconds
-    times = [seconds(limits, each.parameters, each.switches, shape, fit.dtype, fit.dtype) for each in (usual, fit)]
+    times = [
+        seconds(limits, kernel.parameters, kernel.switches, shape, fit.dtype, fit.dtype) for kernel in (usual, fit)
+    ]
     return float(times[0] / times[1])
 
 
@@ -271,14 +273,14 @@ def _differences(
     spec: DeviceSpec, owner: DeviceSpec, fit: KernelFit, library: str | None, *, anchored: bool, same_type: bool
 ) -> list[float]:
     """Half widths, in log time, of every way in which a borrowed fit differs from what is asked."""
-    asked = library or spec.defaults.get(fit.family)
+    wanted = library or spec.defaults.get(fit.family)
     generation = ANCHORED_GENERATION if anchored else OTHER_GENERATION[fit.family]
     differs = (
         (OTHER_DEVICE, owner is not spec),
         (generation, owner.family != spec.family),
         (OTHER_VENDOR, owner.vendor != spec.vendor and not anchored),
         # A memory-bound kernel's library is its operation; that of another moves bytes alike.
-        (OTHER_LIBRARY, asked is not None and not is_of(fit, asked) and fit.family != "memory_bound"),
+        (OTHER_LIBRARY, wanted is not None and not is_of(fit, wanted) and fit.family != "memory_bound"),
         (OTHER_TYPE, not same_type),
         (FEW_ROWS, fit.rows_used < LENDER_ROWS),
     )

@@ -85,8 +85,8 @@ def scan(
     states = (2.0 * sequences + besides) * v_heads * k_dim * v_dim * bytes_state
     waves = maximum(sequences, tokens / chunk) * v_heads / limits.compute_units
     chain = p["chunk_us"] * 1e-6 * maximum(ceil(longest / chunk), waves)
-    made = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
-    memory = (states / p["state_efficiency"] + made / p["token_efficiency"]) / limits.hbm
+    passes = large(2.0 * tokens * v_heads * (k_dim + v_dim) * bytes_token, p)
+    memory = (states / p["state_efficiency"] + passes / p["token_efficiency"]) / limits.hbm
     first = p["first_us"] * 1e-6 * -np.expm1(-(longest - 1.0) / RAMP)
     time = p["launch_us"] * 1e-6 + first + cost_of_p_norm(chain, memory, p["overlap_power"])
     least = states + tokens * (2.0 * k_heads * k_dim + 2.0 * v_heads * v_dim) * bytes_token

@@ -31,17 +31,17 @@ def standing_for(device: Device, others: Sequence[tuple[Device, float]], dtype: 
             raise InputError(f"{other.name} is faster {what} than {device.name}; name it as the cluster's device")
     spec = device.spec
     every = [(device, 1.0 - sum(share for _, share in others)), *others]
-    smallest = min((each for each, _ in every), key=lambda each: each.visible_memory_bytes).spec
+    smallest = min((device for device, _ in every), key=lambda device: device.visible_memory_bytes).spec
     memory = {"memory": smallest.memory, "visible_memory": smallest.visible_memory}
     update: dict[str, object] = {**memory, "prices": None, "all_in_power": None}
-    prices = [(each.spec.prices, share) for each, share in every]
+    prices = [(device.spec.prices, share) for device, share in every]
     if all(price is not None for price, _ in prices) and spec.prices is not None:
         mean = {
             basis: sum(share * float(getattr(price, basis)) for price, share in prices)
             for basis in device.prices_usd_per_hour
         }
         update["prices"] = spec.prices.model_copy(update=mean)
-    watts = [(each.all_in_watts, share) for each, share in every]
+    watts = [(device.all_in_watts, share) for device, share in every]
     if all(power is not None for power, _ in watts) and spec.all_in_power is not None:
         mean_watts = sum(share * power for power, share in watts if power is not None)
         update["all_in_power"] = spec.all_in_power.model_copy(update={"value": mean_watts})

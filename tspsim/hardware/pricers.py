@@ -23,8 +23,8 @@ from .limits import Estimate
 if TYPE_CHECKING:
     from .specification import InSteps
 
-#: What a kernel takes as long as.
-Bound = Literal["bytes", "arithmetic"]
+#: What a product takes as long as: its arithmetic, the bytes of its weights, or those of its rows.
+Bound = Literal["bytes", "rows", "arithmetic"]
 Priced = TypeVar("Priced", bound=Operator)
 #: Of a :class:`~tspsim.hardware.Device` (which asks this table, and so is unknown to it) and an operator.
 Pricer = Callable[[Any, Priced], Estimate]
@@ -53,14 +53,14 @@ def price(device: Any, operator: Operator) -> Estimate:
         Nobody registered a pricer for its class.
     """
     load_entry_points()
-    found = PRICERS.get(type(operator))
-    if found is None:
+    pricer = PRICERS.get(type(operator))
+    if pricer is None:
         cls = type(operator)
         raise TspsimError(
             f"no pricer for operators of class {cls.__module__}.{cls.__qualname__}: register one with "
             f"tspsim.hardware.pricer, in a module named under the entry point group {ENTRY_POINTS}"
         )
-    estimate = found(device, operator)
+    estimate = pricer(device, operator)
     entry = in_steps(device, operator)
     if entry is None:
         return estimate
@@ -72,16 +72,19 @@ def in_steps(device: Any, operator: Operator) -> InSteps | None:
     """What steps that were measured whole on a device taught of an operator; None where nothing."""
     measured = getattr(getattr(device, "spec", None), "in_steps", ())
     own = [entry for entry in measured if entry.operator == operator.family]
-    return next((each for each in own if each.bound is None or each.bound == bound_of(device, operator)), None)
+    return next((pricer for pricer in own if pricer.bound is None or pricer.bound == bound_of(device, operator)), None)
 
 
 def bound_of(device: Any, operator: Operator) -> Bound:
-    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both."""
+    """Whether the bytes of an operator take longer than its arithmetic at what the device has of both, and whose bytes:
+    a router's product streams rows through few tiles, one that decodes streams weights through many."""
     peaks = device.peak_flops_per_s
     # What a device widens before it multiplies runs on its units of 16 bits.
     peak = peaks.get(operator.dtype) or peaks.get("bf16")
     arithmetic = operator.flops / peak if peak else 0.0
-    return "bytes" if operator.hbm_bytes / device.hbm_bytes_per_s >= arithmetic else "arithmetic"
+    if operator.hbm_bytes / device.hbm_bytes_per_s < arithmetic:
+        return "arithmetic"
+    return "bytes" if 2.0 * operator.cold_bytes >= operator.hbm_bytes else "rows"
 
 
 @remembered(1)

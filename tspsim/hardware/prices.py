@@ -32,7 +32,7 @@ from . import linear, sparse, step
 from .device import Device
 from .kernels import OTHER_TYPE, Kernel
 from .limits import Estimate, FloatArray
-from .pricers import price, pricer
+from .pricers import bound_of, price, pricer
 
 NOTHING = Estimate(0.0, 0.0, 0.0)
 #: Wider types whose kernels can read a narrower type's operands, widening them on the way.
@@ -74,7 +74,7 @@ def _cast(device: Device, product: Gemm, element: float) -> Estimate:
 
     def moved(size: float) -> Estimate:
         copied = device.memory_bound(rows * product.k * size, "copy", rows)
-        return Estimate(*(each + device.cast_start_s for each in copied))
+        return Estimate(*(seconds + device.cast_start_s for seconds in copied))
 
     if product.computes is Computes.WEIGHT_GRADIENT and product.quantised:
         return Estimate(*(max(0.0, a - b) for a, b in zip(moved(across), moved(wide), strict=True)))
@@ -95,7 +95,14 @@ def _product_alone(device: Device, product: Gemm) -> Estimate:
     alone = device.isolated(kernel, product.weight_dtype, **shape)
     if product.weight_dtype is not None:
         alone = alone.widened(OTHER_TYPE)  # nobody measured what widening the weights takes
-    return step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    alone = step.with_parts(device.at_clock(alone, product, kernel), product.batch, spec.sustained)
+    conflict = spec.channel_conflict
+    if conflict is None or bound_of(device, product) != "bytes":
+        return alone
+    row_bytes = product.k * element_bytes(product.weight_dtype or product.dtype)
+    if not conflict.spares(row_bytes):
+        return alone
+    return Estimate(*(each / conflict.value for each in alone))
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:
@@ -135,9 +142,9 @@ def _behind_caches(
     counts = [held[context] for context in lengths]
     alone = [replace(attention, rows=((context, 1),)) for context in lengths]
 
-    def of_the_longest(each: Iterable[float]) -> FloatArray:
+    def of_the_longest(values: Iterable[float]) -> FloatArray:
         """Sums over the one longest sequence, the two longest, and so on."""
-        return np.cumsum(np.repeat(np.array(list(each), dtype=float), counts))
+        return np.cumsum(np.repeat(np.array(list(values), dtype=float), counts))
 
     batches = np.arange(1.0, attention.batch + 1.0)
     times = device.shared_at_clock(
@@ -155,7 +162,7 @@ def _behind_caches(
 def part(device: Device, part: Part) -> Estimate:
     """A share of the whole call."""
     whole = price(device, part.whole)
-    return Estimate(*(each / part.of for each in whole))
+    return Estimate(*(seconds / part.of for seconds in whole))
 
 
 @pricer(Attention)

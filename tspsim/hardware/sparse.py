@@ -77,8 +77,8 @@ def indexer(
     score = cost_of_p_norm(
         flops / (limits.peak * p["efficiency"]), keys / (limits.hbm * p["hbm_efficiency"]), p["overlap_power"]
     )
-    scan, each = p["scan_ns"] * 1e-9, choice / limits.compute_units
-    choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, each) * scan, p["split_us"] * 1e-6 + each * scan)
+    scan, per_unit = p["scan_ns"] * 1e-9, choice / limits.compute_units
+    choose = p["choose_us"] * 1e-6 + minimum(maximum(longest, per_unit) * scan, p["split_us"] * 1e-6 + per_unit * scan)
     time = p["launch_us"] * 1e-6 + score + (longest > 0.0) * choose + queries * p["token_ns"] * 1e-9
     return maximum(time, maximum(flops / limits.peak, (keys + SCORE_BYTES * pairs) / limits.hbm))
 

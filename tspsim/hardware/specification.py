@@ -46,7 +46,7 @@ class Sourced(Strict, Generic[Value]):
     source: str = Field(min_length=3)
 
 
-class Prices(Strict):
+class GpuHourPrices(Strict):
     """USD per GPU hour on three bases, at a date."""
 
     hyperscaler: UsdPerHour
@@ -89,8 +89,8 @@ class Sustained(Strict):
 
     def picks(self, library: str, engine: str) -> float:
         """Share of a library's measured rate that is left where no engine chose its kernels by the table."""
-        found = self.tuned is not None and not engine and library.endswith(TUNED)
-        return self.tuned.value if found and self.tuned is not None else 1.0
+        best = self.tuned is not None and not engine and library.endswith(TUNED)
+        return self.tuned.value if best and self.tuned is not None else 1.0
 
     def includes(self, library: str) -> bool:
         """Whether a library's isolated kernels were measured at the clock of a long step."""
@@ -118,7 +118,7 @@ class HeldOutError(Strict):
     bias: float
 
 
-class Spread(Strict):
+class KernelSpread(Strict):
     """Where 90 % of measured over predicted lies, by predicted time: below, between and above two borders.
 
     ``domain_us`` spans the predictions of the rows used; outside it the range is wider.
@@ -139,7 +139,7 @@ class KernelFit(Strict):
     kv_dtype: str | None = None
     parameters: dict[str, float]
     switches: dict[str, int | float | str | bool] = Field({})
-    spread: Spread
+    spread: KernelSpread
     rows_used: int = Field(ge=0)
     held_out: HeldOutError | None = None
     date: str
@@ -173,8 +173,9 @@ class InSteps(Strict):
 
     #: :attr:`tspsim.operators.Operator.family`.
     operator: str
-    #: Of products alone: those that take as long as their bytes, or as their arithmetic. Without it, both.
-    bound: Literal["bytes", "arithmetic"] | None = None
+    #: Of products alone: those that take as long as the bytes of their weights, of their rows, or as their arithmetic.
+    #: Without it, all.
+    bound: Literal["bytes", "rows", "arithmetic"] | None = None
     start_us: float = Field(0.0, ge=0.0, le=1000.0)
     factor: float = Field(gt=0.0, le=100.0)
     low: float = Field(gt=0.0, le=1.0)
@@ -191,6 +192,19 @@ class MeasuredAt(Strict):
     compute_units: PositiveCount
     l2: PositiveBytes
     peak: dict[str, FlopsPerSecond]
+
+
+class ChannelConflict(Strict):
+    """Rows of weights that all begin in the same channels of memory: products that stream them take ``value`` times as
+    long as products whose rows are no multiple of ``stride`` bytes. Kernel tables have the former."""
+
+    stride: PositiveBytes
+    value: float = Field(ge=1.0, le=2.0)
+    source: str
+
+    def spares(self, row_bytes: float) -> bool:
+        """Whether rows of so many bytes spread over the channels."""
+        return row_bytes % self.stride != 0.0
 
 
 class DeviceSpec(Strict):
@@ -222,7 +236,8 @@ class DeviceSpec(Strict):
     tdp: Sourced[Watts]
     power_limit: Sourced[Watts] | None = None
     all_in_power: Sourced[Watts] | None = None
-    prices: Prices | None = None
+    prices: GpuHourPrices | None = None
+    channel_conflict: ChannelConflict | None = None
     measured_at: MeasuredAt | None = None
     achieved: Achieved = Achieved()
     sustained: Sustained

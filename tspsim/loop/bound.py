@@ -29,16 +29,16 @@ class Parted(Floor):
 
     @property
     def longest_s(self) -> float:
-        return max(sum(each.longest_s for each in side) for side in (self.parts, self.beside))
+        return max(sum(part.longest_s for part in side) for side in (self.parts, self.beside))
 
 
 def parted(parts: tuple[Floor, ...], beside: tuple[Floor, ...]) -> Parted:
     """Of both sides; FLOPs, HBM and links are told of the longer."""
-    longer = max((parts, beside), key=lambda side: sum(each.longest_s for each in side))
+    longer = max((parts, beside), key=lambda side: sum(part.longest_s for part in side))
     return Parted(
-        compute_s=sum(each.compute_s for each in longer),
-        hbm_s=sum(each.hbm_s for each in longer),
-        links_s=sum(each.links_s for each in longer),
+        compute_s=sum(part.compute_s for part in longer),
+        hbm_s=sum(part.hbm_s for part in longer),
+        links_s=sum(part.links_s for part in longer),
         parts=parts,
         beside=beside,
     )
@@ -60,8 +60,8 @@ def bounds(question: Question) -> Bounds:
     loop, device, work = question.scenario.loop, question.device, question.work
     if loop is None:
         raise InputError("is missing: ceilings of iterations are of a scenario with a loop", key="loop")
-    each = [plan_bounds(question, plan.name) for plan in question.plans]
-    flops_per_token = each[0][1]
+    bounds = [plan_bounds(question, plan.name) for plan in question.plans]
+    flops_per_token = bounds[0][1]
     return Bounds(
         scenario=question.scenario.name,
         workload=f"iterations of {loop.rollouts:,} rollouts of {question.model.name}, {loop.mini_batches} updates each",
@@ -72,7 +72,7 @@ def bounds(question: Question) -> Bounds:
         block_flops_per_token=work.block_flops_per_token(question.model),
         peak_flops_per_s=device.peak_of(work.precision),
         hbm_bytes_per_s=device.hbm_bytes_per_s,
-        plans=tuple(bound for bound, _ in each),
+        plans=tuple(bound for bound, _ in bounds),
     )
 
 
@@ -80,16 +80,19 @@ def plan_bounds(question: Question, name: str) -> tuple[PlanBound, float]:
     """The floors of one plan's iteration, and the FLOPs that a token of it takes in all."""
     parts = LoopParts(question, name)
     loop, model = parts.loop, parts.scenario.workload.model
-    trained = {role: parts.trained(each) for role, each in {"actor": model, **loop.updates}.items()}
-    read = {role: parts.read(each) for role, each in loop.forwards.items()}
+    trained = {role: parts.trained(role_model) for role, role_model in {"actor": model, **loop.updates}.items()}
+    read = {role: parts.read(role_model) for role, role_model in loop.forwards.items()}
     actor = bound_of(trained["actor"])
     rollout, flops = rollout_floor(parts)
     steps: list[Floor] = []
-    counted = [*((each, 1) for each in read.values()), *((each, loop.mini_batches) for each in trained.values())]
-    for asked, count in counted:
-        one = bound_of(asked)
+    counted = [
+        *((question, 1) for question in read.values()),
+        *((question, loop.mini_batches) for question in trained.values()),
+    ]
+    for part_question, count in counted:
+        one = bound_of(part_question)
         steps.append(times(one.model, count))
-        flops += count * one.tokens_per_step * asked.work.flops_per_token(asked.model)
+        flops += count * one.tokens_per_step * part_question.work.flops_per_token(part_question.model)
     whole = parted((rollout,), tuple(steps)) if parts.rollout.ahead else parted((rollout, *steps), ())
     bound = replace(actor, name=name, tokens_per_step=float(parts.tokens), model=whole,
                     block_tokens=round(actor.through_block))  # fmt: skip

@@ -22,7 +22,7 @@ from ..base.errors import InputError
 from ..base.memo import once
 from ..base.units import duration, gib, percent
 from ..network import KINDS
-from ..parallel import Plan
+from ..parallel import Plan, rank_groups, scheme_of
 from ..parallel.reshard import WAYS, ReshardLayout
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
@@ -53,12 +53,12 @@ class Iteration:
         """An update's or a forward's answer; a model that several read is simulated once."""
         key = model, trains
         if key not in self._steps:
-            asked = self.parts.trained(model) if trains else self.parts.read(model)
-            found = run_step(asked, asked.plans[0])
-            if not found.ran:
+            question = self.parts.trained(model) if trains else self.parts.read(model)
+            result = run_step(question, question.plans[0])
+            if not result.ran:
                 what = "an update" if trains else "a forward"
-                raise _RefusedError(f"{what} of {model}: {found.error}")
-            self._steps[key] = found
+                raise _RefusedError(f"{what} of {model}: {result.error}")
+            self._steps[key] = result
         return self._steps[key]
 
     @once
@@ -103,16 +103,16 @@ class Iteration:
             raise InputError(error.message, key=f"{place}{key}") from None
         among = WAYS.get(rollout.way).ranks(at)
         if keys.zero == 3 and among != training:
-            told = f"with zero: 3 all GPUs hold parts, and {rollout.way} gathers among {among}"
-            raise InputError(f"{told} of {training}; use way: everyone, or another zero", key=f"{place}.way")
+            problem = f"with zero: 3 all GPUs hold parts, and {rollout.way} gathers among {among}"
+            raise InputError(f"{problem} of {training}; use way: everyone, or another zero", key=f"{place}.way")
         return gathered(parts.cluster, size, at, rollout.way)
 
     @once
     def others_bytes(self) -> float:
         """Of a GPU that trains: what stays of all models but the actor."""
-        trained = sum(_stays(found) for role, found in self.updates.items() if role != "actor")
-        read = {role: found for role, found in self.forwards.items() if role not in self.updates}
-        return trained + sum(found.memory.parts["weights"] for found in read.values())
+        trained = sum(_stays(result) for role, result in self.updates.items() if role != "actor")
+        read = {role: result for role, result in self.forwards.items() if role not in self.updates}
+        return trained + sum(result.memory.parts["weights"] for result in read.values())
 
     @once
     def memory(self) -> Memory:
@@ -132,21 +132,21 @@ class Iteration:
     @once
     def rolled(self) -> LoadedRun:
         """All rollouts, with caches in what training leaves."""
-        asked = self.parts.generated()
-        deployment = deployment_of(asked, asked.plans[0])
+        question = self.parts.generated()
+        deployment = deployment_of(question, question.plans[0])
         if not deployment.memory.fits:
             raise _RefusedError(f"generation: {too_large(deployment.memory)}")
         budget, resident = deployment.memory.parts["kv_cache"], self.resident_bytes
         peak = self.weights.held_bytes + resident
         if not self.parts.own and peak > deployment.memory.capacity_bytes:
-            told = f"the reshard holds {gib(self.weights.held_bytes)} of weights beside {gib(resident)} of training"
-            raise _RefusedError(f"{told}, of {gib(deployment.memory.capacity_bytes)} per GPU")
+            problem = f"the reshard holds {gib(self.weights.held_bytes)} of weights beside {gib(resident)} of training"
+            raise _RefusedError(f"{problem}, of {gib(deployment.memory.capacity_bytes)} per GPU")
         if resident:
             room = deployment.costs.capacity_tokens
             left = None if room is None else int(room * max(0.0, 1.0 - resident / max(budget, 1.0)))
             if left is not None:
-                asked = self.parts.generated(left)
-                deployment = deployment_of(asked, asked.plans[0])
+                question = self.parts.generated(left)
+                deployment = deployment_of(question, question.plans[0])
         error = deployment.refusal(longest_request(deployment, self.parts.traffic))
         if error is not None:
             beside = f" (training keeps {gib(resident)} of a GPU)" if resident else ""
@@ -163,14 +163,14 @@ class Iteration:
         return {
             "rollout": float(self.rolled.run.metrics["wall_s"]),
             "reshard": self.weights.seconds,
-            **{f"forward of {role}": found.step_time_s for role, found in self.forwards.items()},
-            **{f"update of {role}": steps * found.step_time_s for role, found in self.updates.items()},
+            **{f"forward of {role}": result.step_time_s for role, result in self.forwards.items()},
+            **{f"update of {role}": steps * result.step_time_s for role, result in self.updates.items()},
         }
 
     def total(self, factors: Mapping[str, float] | None = None) -> float:
         """Of the iteration, with parts longer or shorter by factors."""
-        taken = {name: each * (factors or {}).get(name, 1.0) for name, each in self.seconds.items()}
-        trained = sum(each for name, each in taken.items() if name not in ("rollout", "reshard"))
+        taken = {name: seconds * (factors or {}).get(name, 1.0) for name, seconds in self.seconds.items()}
+        trained = sum(seconds for name, seconds in taken.items() if name not in ("rollout", "reshard"))
         if self.parts.rollout.ahead:
             return max(taken["rollout"], trained) + taken["reshard"]
         return taken["rollout"] + taken["reshard"] + trained
@@ -179,10 +179,10 @@ class Iteration:
         """Seconds between which an iteration lies nine times of ten, where errors of all parts go together."""
         low, high = {}, {}
         for group, word in ((self.forwards, "forward of"), (self.updates, "update of")):
-            for role, found in group.items():
-                assert found.range is not None
-                low[f"{word} {role}"] = found.tokens_per_s / found.range.high
-                high[f"{word} {role}"] = found.tokens_per_s / found.range.low
+            for role, result in group.items():
+                assert result.range is not None
+                low[f"{word} {role}"] = result.tokens_per_s / result.range.high
+                high[f"{word} {role}"] = result.tokens_per_s / result.range.low
         ends = self.rolled.run.ranges.get("output_tokens_per_s")
         rate = float(self.rolled.run.metrics["output_tokens_per_s"])
         if ends is not None and min(ends) > 0.0:
@@ -201,22 +201,24 @@ class Iteration:
             into[name] = into.get(name, 0.0) + seconds
 
         steps = self.parts.loop.mini_batches
-        every = [(found, 1) for found in self.forwards.values()] + [(found, steps) for found in self.updates.values()]
-        for found, times in every:
+        every = [(result, 1) for result in self.forwards.values()] + [
+            (result, steps) for result in self.updates.values()
+        ]
+        for part_result, times in every:
             scale = times * training
-            for kind, seconds in found.compute_by_kind_s.items():
+            for kind, seconds in part_result.compute_by_kind_s.items():
                 add(compute, kind, scale * seconds)
-            for kind, seconds in found.breakdown_s["exposed_communication"].items():
+            for kind, seconds in part_result.breakdown_s["exposed_communication"].items():
                 add(exposed, kind, scale * seconds)
-            bubble += scale * float(found.breakdown_s["bubble"])
+            bubble += scale * float(part_result.breakdown_s["bubble"])
         engine = self.rolled.run.metrics["engine_s"]
         typical = self.rolled.typical
         for kinds, step in ((("decode",), typical.decode), (("mixed", "prefill"), typical.reading)):
             busy = generating * sum(engine[kind] for kind in kinds)
-            told = self.busy(step) if step is not None else {}
-            told = {name: each for name, each in told.items() if name not in ("host", "idle")}
-            whole = sum(told.values())
-            for name, seconds in told.items():
+            shares = self.busy(step) if step is not None else {}
+            shares = {name: share for name, share in shares.items() if name not in ("host", "idle")}
+            whole = sum(shares.values())
+            for name, seconds in shares.items():
                 into, kind = (exposed, name) if name in KINDS.names() else (compute, "generation")
                 add(into, kind, busy * seconds / whole)
         idle = self.total() - sum(compute.values()) - sum(exposed.values()) - bubble
@@ -232,16 +234,16 @@ class Iteration:
 def weight_shards(question: Question) -> int:
     """Ranks of a stage that share the weights of a question's only plan."""
     job = question.job(question.plans[0])
-    return job.scheme.residency.weight_shards(job)
+    return scheme_of(job.plan).residency.weight_shards(job)
 
 
 def expert_ranks(question: Question) -> int:
     """Ranks of a stage that share the routed experts of a question's only plan."""
-    return question.job(question.plans[0]).expert_ranks
+    return rank_groups.expert_ranks(question.job(question.plans[0]))
 
 
-def _stays(found: PlanResult) -> float:
-    return sum(found.memory.parts.get(name, 0.0) for name in STAYS)
+def _stays(result: PlanResult) -> float:
+    return sum(result.memory.parts.get(name, 0.0) for name in STAYS)
 
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:
@@ -261,9 +263,9 @@ def run_plan(question: Question, plan: Plan) -> PlanResult:
     shown, compute = one.breakdown()
     tokens = parts.tokens
     flops = sum(
-        times * found.mfu * found.step_time_s * found.gpus
+        times * result.mfu * result.step_time_s * result.gpus
         for group, times in ((one.forwards, 1), (one.updates, parts.loop.mini_batches))
-        for found in group.values()
+        for result in group.values()
     )
     peak = question.peak_of(question.work.precision) / question.cluster.gpus
     flops += parts.read(question.scenario.workload.model).work.flops_per_token(question.model) * tokens / peak
@@ -295,8 +297,8 @@ def entry(one: Iteration) -> dict[str, Any]:
         "parts_s": dict(seconds),
         "rollout_s": seconds["rollout"],
         "reshard_s": seconds["reshard"],
-        "forwards_s": sum(each for name, each in seconds.items() if name.startswith("forward of")),
-        "updates_s": sum(each for name, each in seconds.items() if name.startswith("update of")),
+        "forwards_s": sum(value for name, value in seconds.items() if name.startswith("forward of")),
+        "updates_s": sum(value for name, value in seconds.items() if name.startswith("update of")),
         "way": "fetch" if one.parts.own else one.parts.rollout.way,
         "reshard_received_bytes": weights.received_bytes,
         "reshard_held_bytes": weights.held_bytes,
@@ -319,19 +321,19 @@ GROUPS = {"rollout": "rollouts", "reshard": "weights on their way", "forward": "
 def bottleneck(one: Iteration) -> str:
     """What an iteration is made of, in a sentence, largest part first."""
     total, grouped = one.total(), dict.fromkeys(GROUPS.values(), 0.0)
-    for name, each in one.seconds.items():
-        grouped[GROUPS[name.split()[0]]] += each
-    ranked = sorted(((name, each) for name, each in grouped.items() if each), key=lambda item: -item[1])
-    told = ", ".join(f"{name} {duration(each)} ({percent(each / total, decimals=0)})" for name, each in ranked)
+    for name, value in one.seconds.items():
+        grouped[GROUPS[name.split()[0]]] += value
+    ranked = sorted(((name, value) for name, value in grouped.items() if value), key=lambda item: -item[1])
+    parts = ", ".join(f"{name} {duration(value)} ({percent(value / total, decimals=0)})" for name, value in ranked)
     beside = "; rollouts are made beside forwards and updates" if one.parts.rollout.ahead else ""
-    return f"an iteration of {duration(total)} is {told}{beside}"
+    return f"an iteration of {duration(total)} is {parts}{beside}"
 
 
 def notes(one: Iteration) -> Iterator[str]:
     """What a reader should know of the parts."""
     parts, weights, metrics = one.parts, one.weights, one.rolled.run.metrics
-    told = ", ".join(f"{name} {duration(each)}" for name, each in one.seconds.items() if each)
-    yield f"parts: {told}"
+    sentence = ", ".join(f"{name} {duration(value)}" for name, value in one.seconds.items() if value)
+    yield f"parts: {sentence}"
     how = "each GPU that generates fetches" if parts.own else f"{parts.rollout.way}: every GPU receives"
     if weights.received_bytes:
         held = f", holds {gib(weights.held_bytes)} at most" if not parts.own else ""

@@ -12,9 +12,9 @@ from typing import Any
 from ..base.errors import InputError
 from ..base.memo import once
 from ..network import Cluster
-from ..scenario import Plan, Scenario
+from ..scenario import PlanSpec, Scenario
 from ..scenario.loop import Loop, Rollout
-from ..scenario.traffic import Traffic
+from ..scenario.traffic import TrafficSpec
 from ..scenario.workload import Workload
 from ..step.question import Lookups, Question, look_up, own_gpus, replica_of
 from ..traffic import ARRIVALS
@@ -45,7 +45,7 @@ class LoopParts:
         return self.scenario.loop
 
     @property
-    def keys(self) -> Plan:
+    def keys(self) -> PlanSpec:
         return self.scenario.plan(self.name)
 
     @property
@@ -71,19 +71,19 @@ class LoopParts:
         InputError
             A rollout is longer than the sequences that they are packed into, or than the model's positions.
         """
-        asked = self.traffic.draw(self.question.model)
-        whole = asked.prompt_tokens + asked.output_tokens
+        drawn = self.traffic.draw(self.question.model)
+        whole = drawn.prompt_tokens + drawn.output_tokens
         longest, sequence = int(whole.max()), self.scenario.workload.sequence
         if longest > sequence:
-            told = f"a rollout of {longest:,} tokens does not fit sequences of {sequence:,}"
-            raise InputError(f"{told}; use longer ones, or state a cap", key="workload.sequence")
+            problem = f"a rollout of {longest:,} tokens does not fit sequences of {sequence:,}"
+            raise InputError(f"{problem}; use longer ones, or state a cap", key="workload.sequence")
         return int(whole.sum())
 
     @once
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TrafficSpec:
         """All prompts at once."""
         loop = self.loop
-        return Traffic(
+        return TrafficSpec(
             arrivals=ARRIVALS.get("at_once")(),
             prompt=loop.prompt,
             output=loop.output,
@@ -116,10 +116,10 @@ class LoopParts:
         """A forward over all rollouts, with the plan's degrees."""
         keys = self.keys
         stated = {key: getattr(keys, key) for key in keys.model_fields_set | _further(keys) if key not in OF_TRAINING}
-        plan = Plan(name=self.name, **{"micro_batch": 1, **stated, "recomputation": "none"})
+        plan = PlanSpec(name=self.name, **{"micro_batch": 1, **stated, "recomputation": "none"})
         return self._ask(self.work(self.batch(self._replicas(plan), 1), model=model, pass_="forward"), plan)
 
-    def _replicas(self, plan: Plan) -> int:
+    def _replicas(self, plan: PlanSpec) -> int:
         return plan.degrees(self.cluster.gpus - self.own)["dp"]
 
     # --- what is generated ----------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class LoopParts:
         """The engines that answer all prompts; ``kv_tokens``: of each one's cache, where it is not the stack's rule."""
         loop, rollout = self.loop, self.rollout
         options = {"kv_tokens": kv_tokens} if kv_tokens is not None else {}
-        plan = Plan(name=self.name, **rollout.degree_keys, engine={**rollout.engine, **options})
+        plan = PlanSpec(name=self.name, **rollout.degree_keys, engine={**rollout.engine, **options})
         work = Workload.model_validate(
             {
                 "model": self.scenario.workload.model,
@@ -141,7 +141,9 @@ class LoopParts:
         ).model_copy(update={"runtime_reserve": self.scenario.workload.runtime_reserve})
         return self._ask(work, plan, self.traffic, self.own or self.cluster.gpus)
 
-    def _ask(self, work: Workload, plan: Plan, traffic: Traffic | None = None, gpus: int | None = None) -> Question:
+    def _ask(
+        self, work: Workload, plan: PlanSpec, traffic: TrafficSpec | None = None, gpus: int | None = None
+    ) -> Question:
         """One part on the first so many GPUs (default: those that train) as a question of its own."""
         alone = self.scenario.model_copy(
             update={"workload": work, "plans": (plan,), "traffic": traffic, "loop": None, "offers": (), "project": None}
@@ -151,6 +153,6 @@ class LoopParts:
         return look_up(alone, replace(Lookups(), build_cluster=lambda *_: part, load_cluster=lambda _: part))
 
 
-def _further(keys: Plan) -> set[str]:
+def _further(keys: PlanSpec) -> set[str]:
     """Keys of registered objects that a plan states."""
     return set(keys.model_extra or {})

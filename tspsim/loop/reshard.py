@@ -14,7 +14,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..engine.assignment import Assignment
-from ..engine.core import Engine
+from ..engine.core import SimulationEngine
 from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
 from ..parallel.reshard import AXES, WAYS, ReshardLayout
@@ -112,7 +112,7 @@ def gathered(cluster: Cluster, weight_bytes: float, at: ReshardLayout, way: str)
     chosen = WAYS.get(way)
     ranks, held, seconds = chosen.ranks(at), weight_bytes * chosen.held(at), 0.0
     if ranks > 1:
-        engine = Engine(cluster, cost=lambda operator: 0.0)
+        engine = SimulationEngine(cluster, cost=lambda operator: 0.0)
         whole = Collective("all_gather", "+".join(chosen.axes), round(held), "gather of weights")
         submission = engine.launch(engine.prepare(Assignment.uniform(mesh, Program("all ranks", (whole,)))))
         engine.run()

@@ -7,18 +7,19 @@ E experts of which a token visits k, f_e columns of one, f_s of all shared ones.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import lcm
 
 from ..base.memo import once
 from .attention import ATTENTION_KINDS, GROUPED, LATENT, AttentionKind, CacheUse
-from .formats import BF16, Formats, WeightClass
-from .parts import Block, CompressedAttention, Experts, Indexing, LatentAttention, LinearAttention
+from .dimensions import Dimensions
+from .formats import Formats, WeightClass
+from .parts import Block
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Architecture(Dimensions):
     """A decoder: ``layers`` blocks of attention and an MLP, all alike or of a few kinds in a fixed order.
 
     Parameters
@@ -88,39 +89,6 @@ class Architecture:
         weights are no part of ``parameters``.
     """
 
-    name: str
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    gated: bool = True
-    vocab: int = 0
-    tied_embeddings: bool = False
-    qk_norm: bool = False
-    qk_norm_wide: bool = False
-    attention_bias: bool = False
-    linear_bias: bool = False
-    learned_positions: bool = False
-    max_context: int = 0
-    source: str = ""
-    note: str = ""
-    latent: LatentAttention | None = None
-    experts: Experts | None = None
-    window: int = 0
-    full_every: int = 1
-    multi_token: int = 0
-    attention: str = ""
-    output_gate: bool = False
-    indexing: Indexing | None = None
-    linear: LinearAttention | None = None
-    compressed: CompressedAttention | None = None
-    checkpoint: Formats = BF16
-    residual_lanes: int = 1
-    chunk: int = 0
-    own: Hashable = None
-
     def __post_init__(self) -> None:
         if not self.attention:
             object.__setattr__(self, "attention", LATENT.name if self.latent else GROUPED.name)
@@ -136,8 +104,8 @@ class Architecture:
     @once
     def blocks(self) -> tuple[Block, ...]:
         """What every layer is made of, in order; layers that are alike have the same object."""
-        known: dict[Block, Block] = {}
-        return tuple(known.setdefault(block, block) for block in map(self.block, range(self.layers)))
+        blocks: dict[Block, Block] = {}
+        return tuple(blocks.setdefault(block, block) for block in map(self.block, range(self.layers)))
 
     @once
     def distinct(self) -> tuple[Block, ...]:
@@ -176,23 +144,6 @@ class Architecture:
     def whole_pass(self) -> Architecture:
         """The model as training and forward steps run it; raises InputError where only serving steps do."""
         return self.attention_kind.whole_pass(self)
-
-    # --- widths ---------------------------------------------------------------------------------------------
-
-    @property
-    def attention_width(self) -> int:
-        """a = H·d: often h, not always (Qwen3-32B has 8192 beside 5120)."""
-        return self.heads * self.head_dim
-
-    @property
-    def kv_width(self) -> int:
-        """c = KV·d, of K alone; V is the same."""
-        return self.kv_heads * self.head_dim
-
-    @property
-    def matrices(self) -> int:
-        """Matrices of an MLP, dense or an expert's: gate, up, down, or up and down."""
-        return 3 if self.gated else 2
 
     # --- parameters -----------------------------------------------------------------------------------------
 
@@ -296,10 +247,10 @@ class Architecture:
         """
         kept = self.checkpoint if formats is None else formats
         blocks = [*self.blocks, *([self.further_block] * self.multi_token if multi_token else ())]
-        each = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
+        sizes = {block: kept.bytes_of(self.class_parameters(block)) for block in dict.fromkeys(blocks)}
         joins = self.multi_token * self.join_parameters if multi_token else 0
         outside = kept.bytes_of(self.outside_parameters) + kept.bytes_of({WeightClass.ATTENTION: joins})
-        return sum(each[block] for block in blocks) + outside
+        return sum(sizes[block] for block in blocks) + outside
 
     @property
     def join_parameters(self) -> int:
@@ -371,8 +322,8 @@ class Architecture:
             A layer's kind keeps no cache in this type.
         """
         types = cache_type or self.checkpoint.cache, state_type or self.checkpoint.state
-        each = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
-        return tuple(each[block] for block in self.blocks)
+        uses = {block: self.attention_of(block).cache(self, block, *types) for block in dict.fromkeys(self.blocks)}
+        return tuple(uses[block] for block in self.blocks)
 
     def cache_bytes(self, context: int, cache_type: str | None = None, state_type: str | None = None) -> float:
         """Bytes of one sequence of ``context`` tokens, all layers, before any sharding: what grows, windows, states."""

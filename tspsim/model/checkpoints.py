@@ -25,13 +25,13 @@ def checkpoint_of(data: Mapping[str, Any]) -> Formats:
     known, are read as bf16."""
     stated = data.get("quantization_config")
     stated = stated if isinstance(stated, Mapping) else {}
-    found = _type_of(stated)
+    dtype = _type_of(stated)
     weights: dict[WeightClass, str] = {}
-    if found is not None and str(stated.get("quant_method", "")).lower() == found == "mxfp4":
-        weights = {WeightClass.EXPERTS: found}  # gpt-oss: experts alone
-    elif found is not None:
+    if dtype is not None and str(stated.get("quant_method", "")).lower() == dtype == "mxfp4":
+        weights = {WeightClass.EXPERTS: dtype}  # gpt-oss: experts alone
+    elif dtype is not None:
         left = list(_left_alone(stated))
-        weights = {part: found for part, names in _MODULES.items() if not any(_matches(each, left) for each in names)}
+        weights = {part: dtype for part, names in _MODULES.items() if not any(_matches(name, left) for name in names)}
     if str(data.get("expert_dtype", "")).lower() == "fp4":
         weights[WeightClass.EXPERTS] = "mxfp4"
     return Formats(weights=weights) if weights else BF16

@@ -69,6 +69,8 @@ _ROUTER_BIAS = {
 _CORRECTED = "noaux_tc"
 #: The router's bias belongs to its linear layer, before a softmax over what is chosen (``modeling_gpt_oss.py``).
 _BIAS_OF_SCORES = {"gpt_oss"}
+#: Every expert's products add a bias (``gate_up_proj_bias`` and ``down_proj_bias`` of ``modeling_gpt_oss.py``).
+_EXPERT_BIAS = {"gpt_oss"}
 _TIED_BY_DEFAULT = {
     *("gpt2", "gpt_neo", "gpt_bigcode", "opt", "bloom", "falcon", "mpt", "starcoder2", "cohere", "cohere2"),
     *("gemma", "gemma2", "gemma3", "gemma3_text", zaya.FAMILY),
@@ -251,6 +253,7 @@ def _experts(data: Mapping[str, Any], family: str, layers: int) -> Experts | Non
         _size(data, "kept_groups", 1),
         family in _SHARED_GATE,
         "softmax" if family in _BIAS_OF_SCORES else "sigmoid",
+        family in _EXPERT_BIAS,
     )
 
 
@@ -271,13 +274,13 @@ def _indexing(data: Mapping[str, Any], layers: int, *, needed: bool) -> Indexing
         return None
     heads, width, topk = (_plain_size(data, key) for key in ("index_n_heads", "index_head_dim", "index_topk"))
     every = _plain_size(data, "index_topk_freq") if data.get("index_topk_freq") else 1
-    found = Indexing(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
+    indexing = Indexing(heads, width, topk, every, _plain_size(data, _OFFSET) if data.get(_OFFSET) else 0)
     kinds = _list(data, "indexer_types")[:layers]
-    regular = ["full" if found.owned(layer) else "shared" for layer in range(len(kinds))]
+    regular = ["full" if indexing.owned(layer) else "shared" for layer in range(len(kinds))]
     if kinds != regular or data.get("index_topk_pattern"):
         key = "indexer_types" if kinds != regular else "index_topk_pattern"
         raise InputError("indexers in another order than index_topk_freq says cannot be read", key=key)
-    return found
+    return indexing
 
 
 _OFFSET = "index_skip_topk_offset"
@@ -328,13 +331,13 @@ def _compressed(data: Mapping[str, Any], layers: int) -> CompressedAttention | N
     if data.get("o_lora_rank") is None:
         return None
     rates = data.get("compress_rates")
-    known = {**_COMPRESSION, **(rates if isinstance(rates, Mapping) else {})}
-    ratios = _list(data, "compress_ratios") or [known.get(str(kind)) for kind in _list(data, "layer_types")]
+    rates_of = {**_COMPRESSION, **(rates if isinstance(rates, Mapping) else {})}
+    ratios = _list(data, "compress_ratios") or [rates_of.get(str(kind)) for kind in _list(data, "layer_types")]
     if len(ratios) < layers or not all(isinstance(ratio, int) and ratio >= 0 for ratio in ratios):
         raise InputError(f"a whole number for each of {layers} layers is needed", key="compress_ratios")
     names = ("q_lora_rank", "qk_rope_head_dim", "o_groups", "o_lora_rank")
     q_rank, rope_dim, groups, rank = (_plain_size(data, name) for name in names)
-    window, indexed = _plain_size(data, "sliding_window"), _plain_size(known, _INDEXED)
+    window, indexed = _plain_size(data, "sliding_window"), _plain_size(rates_of, _INDEXED)
     return CompressedAttention(q_rank, rope_dim, groups, rank, tuple(ratios[:layers]), window, indexed)
 
 
@@ -369,10 +372,10 @@ def _alternation(kinds: Sequence[Any], kind: str) -> int:
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     """A list, empty where there is none."""
-    found = data.get(key) or []
-    if not isinstance(found, list):
+    kinds = data.get(key) or []
+    if not isinstance(kinds, list):
         raise InputError("must be a list", key=key)
-    return found
+    return kinds
 
 
 def _own_name(data: Mapping[str, Any]) -> str | None:
@@ -414,10 +417,10 @@ def _refuse_what_is_not_a_decoder(data: Mapping[str, Any]) -> None:
     if data.get("is_encoder_decoder") is True:
         raise InputError("the model has an encoder; only decoders can be read", key="is_encoder_decoder")
     kinds = _list(data, "layer_types") or _list(data, "layers_block_type")
-    known = ["full_attention", "sliding_attention", "chunked_attention", "attention"]
-    known += ["linear_attention"] if data.get("linear_num_value_heads") or data.get("linear_attn_config") else []
-    known += list(_COMPRESSION) if data.get("o_lora_rank") else []
-    strange = [kind for kind in kinds if kind not in known]
+    allowed = ["full_attention", "sliding_attention", "chunked_attention", "attention"]
+    allowed += ["linear_attention"] if data.get("linear_num_value_heads") or data.get("linear_attn_config") else []
+    allowed += list(_COMPRESSION) if data.get("o_lora_rank") else []
+    strange = [kind for kind in kinds if kind not in allowed]
     if strange:
         raise InputError(f"layers of kind '{shorten(strange[0])}' cannot be read", key="layer_types")
 

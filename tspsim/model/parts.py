@@ -159,6 +159,9 @@ class Experts:
         Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
     shared_gate
         One column more of the router, whose sigmoid multiplies what the shared experts give.
+    expert_bias
+        Products of routed experts have biases, which some software adds by kernels of its own; their weights are too
+        few to count.
     """
 
     count: int
@@ -172,6 +175,7 @@ class Experts:
     kept_groups: int = 1
     shared_gate: bool = False
     scores: str = "sigmoid"
+    expert_bias: bool = False
 
     @property
     def corrected(self) -> bool:

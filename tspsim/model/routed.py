@@ -68,10 +68,18 @@ class RoutedShard:
         size = 12.0 * tokens * self.experts.count
         return MemoryBound("softmax", size, tokens, name="choose experts", role=Role.EXPERT_CHOICE)
 
-    def copy(self, rows: float, name: str, computes: Computes = Computes.OUTPUT) -> MemoryBound:
-        """Rows of the residual stream put in another order: read and written."""
-        size = 2.0 * rows * self.model.hidden * self.activation_bytes
+    def copy(
+        self, rows: float, name: str, computes: Computes = Computes.OUTPUT, element_bytes: float | None = None
+    ) -> MemoryBound:
+        """Rows of the residual stream put in another order: read and written, in ``element_bytes`` an element (None:
+        an activation's)."""
+        size = 2.0 * rows * self.model.hidden * (element_bytes or self.activation_bytes)
         return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_ROWS, computes=computes)
+
+    def cast(self, rows: float, name: str, element_bytes: float) -> MemoryBound:
+        """Rows read as they are and written in ``element_bytes`` an element."""
+        size = rows * self.model.hidden * (self.activation_bytes + element_bytes)
+        return MemoryBound("copy", size, round(rows), name=name, role=Role.EXPERT_CAST)
 
     def sum_rows(self, rows: float, tokens: int) -> MemoryBound:
         """Weighted sum of ``rows`` into ``tokens`` of them."""

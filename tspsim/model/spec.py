@@ -75,6 +75,7 @@ class MoeSpec(_Section):
         "sigmoid", description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"
     )
     shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
+    expert_bias: StrictBool = Field(False, description="products of routed experts have biases")
     groups: PositiveCount = Field(1, description="groups of neighbouring experts")
     kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
@@ -82,11 +83,11 @@ class MoeSpec(_Section):
     @model_validator(mode="after")
     def _possible(self) -> MoeSpec:
         if self.topk > self.experts:
-            found = {"topk": self.topk, "experts": self.experts}
-            raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", found)
+            context = {"topk": self.topk, "experts": self.experts}
+            raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", context)
         if self.experts % self.groups or self.kept_groups > self.groups:
-            found = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
-            raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", found)
+            context = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
+            raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", context)
         if (self.first_dense or self.every > 1) and not self.dense_width:
             raise PydanticCustomError("dense_width", "layers without experts need dense_width", {})
         return self
@@ -161,8 +162,8 @@ class ModelSpec(_Section):
     @model_validator(mode="after")
     def _bounded(self) -> ModelSpec:
         if self.layers > MOST_LAYERS:
-            found = {"layers": self.layers, "most": MOST_LAYERS}
-            raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", found)
+            context = {"layers": self.layers, "most": MOST_LAYERS}
+            raise PydanticCustomError("layers", "{layers} layers; at most {most} are allowed", context)
         self.attention.check_layers(self.layers)
         return self
 

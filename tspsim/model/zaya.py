@@ -34,15 +34,15 @@ def in_usual_names(data: Mapping[str, Any]) -> dict[str, Any]:
     >>> new["num_hidden_layers"], new["moe_intermediate_size"], new["num_experts_per_tok"]
     (40, 2048, 1)
     """
-    found = dict(data)
+    values = dict(data)
     kinds = data.get("layer_types")
     if isinstance(kinds, list):
-        found["layer_types"] = [_SEES.get(str(kind), kind) for kind in kinds]
+        values["layer_types"] = [_SEES.get(str(kind), kind) for kind in kinds]
     if "moe_router_topk" not in data:
-        return found
+        return values
     for old, new in (("num_hidden_layers", "num_hidden_layers"), ("ffn_hidden_size", "moe_intermediate_size")):
         whole = data.get(old)
         if isinstance(whole, bool) or not isinstance(whole, int) or whole < 2 or whole % 2:
             raise InputError("an even number is needed: a layer, or an expert's width, counts twice", key=old)
-        found[new] = whole // 2
-    return found | {"num_experts_per_tok": data["moe_router_topk"], "head_dim": data.get("kv_channels")}
+        values[new] = whole // 2
+    return values | {"num_experts_per_tok": data["moe_router_topk"], "head_dim": data.get("kv_channels")}

@@ -19,16 +19,16 @@ from ..base.registry import changes
 from ..base.strict import Strict
 from ..base.units import BytesPerSecond, PositiveCount, Seconds
 from .joined import Joined
-from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, Sourced
+from .specs import CollectivesSpec, Considered, HostLinkSpec, LinkSpec, NodeSpec, NumberWithBasis
 
 
 class AnnouncedLink(Strict):
     """The links as announced; a latency left out is that of the node it is like."""
 
     kind: str = Field(min_length=1)
-    bandwidth: Sourced[BytesPerSecond]
+    bandwidth: NumberWithBasis[BytesPerSecond]
     per_gpu: PositiveCount = 1
-    latency: Sourced[Seconds] | None = None
+    latency: NumberWithBasis[Seconds] | None = None
 
 
 class AnnouncedNode(Strict):
@@ -51,7 +51,7 @@ class AnnouncedNode(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None
     host_memory: HostLinkSpec | None = None
-    host_reads: Sourced[BytesPerSecond] | None = None
+    host_reads: NumberWithBasis[BytesPerSecond] | None = None
     library: str | None = None
     without: tuple[str, ...] = ()
 
@@ -85,19 +85,21 @@ class LentNode(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec | None = None
     host_memory: HostLinkSpec | None = None
-    host_reads: Sourced[BytesPerSecond] | None = None
+    host_reads: NumberWithBasis[BytesPerSecond] | None = None
     library: str | None = None
     without: tuple[str, ...] = ()
 
     def of(self, device: str, like: NodeSpec) -> AnnouncedNode:
         """The node of a device, as a file of its own would announce it."""
         link, as_many = like.link, self.gpus in (None, like.gpus)
-        known = AnnouncedLink(kind=link.kind, bandwidth=link.bandwidth, per_gpu=link.per_gpu, latency=link.latency)
+        announced_link = AnnouncedLink(
+            kind=link.kind, bandwidth=link.bandwidth, per_gpu=link.per_gpu, latency=link.latency
+        )
         nics = self.nics or (like.nics if as_many else None)
         return AnnouncedNode(
             announced=True, sold=not like.announced or like.sold, name=f"{like.name} with {device}", device=device,
             description=f"as {like.name}, with another GPU", gpus=self.gpus or like.gpus, like=like.name,
-            link=self.link or known, intra=self.intra, nics=nics,
+            link=self.link or announced_link, intra=self.intra, nics=nics,
             rails=self.rails or (like.rails if as_many and nics == like.nics else None), host_link=self.host_link,
             host_memory=self.host_memory or like.host_memory, host_reads=self.host_reads or like.host_reads,
             library=self.library, without=self.without,

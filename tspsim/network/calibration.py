@@ -1,7 +1,7 @@
 """Measured parameters of a collective library, as the YAML of a node or fabric states them.
 
 Every set carries the rows it was fitted on, the error on rows not used, and how far measured times lie around the
-predicted one (:class:`Spread`). The forms themselves stand beside the algorithms, in
+predicted one (:class:`TransferSpread`). The forms themselves stand beside the algorithms, in
 :mod:`tspsim.network.collectives`; the study behind them is docs/collective-models.md.
 """
 
@@ -36,7 +36,7 @@ Regimes = tuple[Seconds, Seconds, Seconds]
 Efficiencies = tuple[Efficiency, Efficiency, Efficiency]
 
 
-class Spread(Strict):
+class TransferSpread(Strict):
     """Between which factors of the predicted time nine of ten measured ones lie.
 
     ``small`` is for transfers that are all latency, ``large`` for those that are all bandwidth; between them the share
@@ -54,14 +54,14 @@ class Spread(Strict):
         low, high = (a + (b - a) * share for a, b in zip(self.small, self.large, strict=True))
         return low, high
 
-    def wider(self) -> Spread:
+    def wider(self) -> TransferSpread:
         """Beyond what was measured: one and a half times the width on a log scale."""
         small, large = ((low**1.5, high**1.5) for low, high in (self.small, self.large))
-        return Spread(small=small, large=large, rows=0)
+        return TransferSpread(small=small, large=large, rows=0)
 
 
-#: What stands where nothing was measured: most anchors of docs/network.md lie within it.
-UNMEASURED = Spread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
+#: What stands where nothing was measured: most anchors of docs/network-anchors.md lie within it.
+UNMEASURED = TransferSpread(small=(0.6, 1.7), large=(0.85, 1.2), rows=0)
 
 
 class Factors(Strict):
@@ -98,7 +98,7 @@ class Curve(Strict):
     switch: PositiveBytes | None = None
     switch_exponent: float = Field(default=0.0, ge=0.0, le=2.0)
     libraries: dict[str, LibraryFactors] = Field({})
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
@@ -123,7 +123,7 @@ class BetweenNodes(Strict):
     ramp: Seconds = 0.0
     in_switch: Seconds | None = None
     most_rails: PositiveCount | None = None
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
@@ -131,7 +131,7 @@ class BetweenNodes(Strict):
 class FabricFactors(Factors):
     """What a fabric changes of :class:`BetweenNodes`: its transport and hosts."""
 
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
@@ -151,7 +151,7 @@ class CustomAllReduce(Strict):
     one_shot: Shot
     two_shot: Shot | None = None
     fallback: Shot
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"
 
@@ -188,6 +188,6 @@ class ExpertCurve(Strict):
     per_copy: Seconds
     fabric_efficiency: Fraction = 1.0
     fabric_loss: float = Field(default=0.0, ge=0.0)
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
     source: str = Field(min_length=3)
     basis: Basis = "fitted"

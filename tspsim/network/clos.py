@@ -236,7 +236,7 @@ def _tables(clos: Clos) -> Tables:
     for vertex, facts in graph.nodes(data=True):
         stage = stages.setdefault(facts[KIND], {})
         stage[vertex] = len(stage)
-    found = []
+    lines = []
     for lower, upper in (("leaf", "spine"), ("spine", "core")):
         low, high = stages.get(lower, {}), stages.get(upper, {})
         cables = [(low[u], high[v]) for u in low for v, edges in graph[u].items() if v in high for _ in edges]
@@ -246,6 +246,6 @@ def _tables(clos: Clos) -> Tables:
         across = len(cables) // max(1, len(low))
         width = clos.lanes if upper == "spine" else clos.core_lanes
         ways = 2 * np.arange(len(cables)).reshape(len(low) if cables else 0, across // width, width)
-        found.append((ways, (ends[0], ends[1]), rate))
-    (up, below, slow), (rise, above, fast) = found
+        lines.append((ways, (ends[0], ends[1]), rate))
+    (up, below, slow), (rise, above, fast) = lines
     return Tables(up, rise, below, above, (slow, fast))

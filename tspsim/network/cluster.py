@@ -84,10 +84,10 @@ class Links:
     @once
     def cables(self) -> dict[tuple[Vertex, Vertex], tuple[int, ...]]:
         """All link ids by (source, target): several where parallel cables are told apart."""
-        found: dict[tuple[Vertex, Vertex], list[int]] = {}
+        numbers: dict[tuple[Vertex, Vertex], list[int]] = {}
         for link, pair in enumerate(zip(*self._ends, strict=True)):
-            found.setdefault(pair, []).append(link)
-        return {pair: tuple(links) for pair, links in found.items()}
+            numbers.setdefault(pair, []).append(link)
+        return {pair: tuple(links) for pair, links in numbers.items()}
 
     @once
     def _ends(self) -> tuple[tuple[Vertex, ...], tuple[Vertex, ...]]:
@@ -299,10 +299,10 @@ class Cluster:
         >>> {name: len(part) for name, part in build_cluster("h100", 2048, "fat-tree-400g").parts.items()}
         {'node': 9, 'pod': 320}
         """
-        found: dict[str, nx.DiGraph[Any]] = {"node": self.node.graph}
+        graphs: dict[str, nx.DiGraph[Any]] = {"node": self.node.graph}
         if self.fabric is not None and isinstance(clos := self.layout.plane, Clos):
-            found["plane" if clos.pods == 1 else "pod"] = clos.graph
-        return found
+            graphs["plane" if clos.pods == 1 else "pod"] = clos.graph
+        return graphs
 
     @property
     def divisible(self) -> bool:
@@ -338,7 +338,7 @@ class Cluster:
         >>> slow.graph.edges[0, 1]["bandwidth_bytes_per_s"], slow.graph.edges[1, 0]["bandwidth_bytes_per_s"]
         (32000000000.0, 64000000000.0)
         """
-        known = dict(self.factors)
+        marked = dict(self.factors)
         for (source, target), factor in factors.items():
             links = self.links.cables.get((source, target))
             if links is None:
@@ -349,8 +349,8 @@ class Cluster:
             if not 0.0 <= factor <= 1.0:
                 raise InputError(f"factor {factor} of link {source} → {target} must be 0 (dead) to 1")
             for link in links:
-                known[link] = known.get(link, 1.0) * float(factor)
-        return replace(self, factors=tuple(sorted(known.items())))
+                marked[link] = marked.get(link, 1.0) * float(factor)
+        return replace(self, factors=tuple(sorted(marked.items())))
 
     def without(self, vertex: str) -> Cluster:
         """The same cluster with all links of a switch or NIC dead; raises UnknownNameError."""
@@ -433,12 +433,12 @@ class Cluster:
             Dead links leave no way.
         """
         key = ("route", source, destination, label)
-        known: tuple[int, ...] | None = self.memo.get(key)
-        if known is None:
+        route: tuple[int, ...] | None = self.memo.get(key)
+        if route is None:
             ends = [self.check_gpu(source)], [self.check_gpu(destination)]
             row = self.layout.routes(*ends, label)[0]
-            known = self.memo[key] = tuple(row[row >= 0].tolist())
-        return known
+            route = self.memo[key] = tuple(row[row >= 0].tolist())
+        return route
 
     def provenance(self) -> tuple[Provenance, ...]:
         """Every number of the network that answers rest on, with its source."""

@@ -12,28 +12,61 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import UnreachableError
-
-if TYPE_CHECKING:
-    from .layout import Layout
-    from .wiring import Wiring
+from .wiring import Wiring
 
 Integers = NDArray[np.int64]
 Way = tuple[int, ...]
 
 
-def inside_detours(layout: Layout) -> dict[tuple[int, int], Way]:
+class Paths(Protocol):
+    """One network of the fabric, with so many paths between two of its ends."""
+
+    @property
+    def choices(self) -> int: ...
+
+
+class RoutedLayout(Protocol):
+    """What a detour reads of :class:`tspsim.network.layout.Layout`, which asks for it."""
+
+    @property
+    def inside(self) -> Wiring: ...
+    @property
+    def dead(self) -> tuple[int, ...]: ...
+    @property
+    def fabric(self) -> Any: ...
+    @property
+    def separate(self) -> bool: ...
+    @property
+    def gpus(self) -> int: ...
+    @property
+    def plane(self) -> Paths: ...
+    @property
+    def node_links(self) -> int: ...
+    @property
+    def host_start(self) -> int: ...
+    @property
+    def switch_start(self) -> int: ...
+
+    def leaving(self, start: Integers, arrive: Integers) -> Integers: ...
+
+    def by_way_of(
+        self, start: Integers, leave: Integers, arrive: Integers, end: Integers, across: NDArray[np.bool_], spread: int
+    ) -> Integers: ...
+
+
+def inside_detours(layout: RoutedLayout) -> dict[tuple[int, int], Way]:
     """For every two GPUs of a node whose usual way has a dead link the links of their detour; none if cut off."""
     by_node: dict[int, set[int]] = {}
     for link in layout.dead:
         if link < layout.host_start:
             by_node.setdefault(link // layout.node_links, set()).add(link % layout.node_links)
-    wiring, found = layout.inside, dict[tuple[int, int], Way]()
+    wiring, ways = layout.inside, dict[tuple[int, int], Way]()
     first, second = (ends.reshape(-1) for ends in np.indices((layout.gpus, layout.gpus)))
     usual = np.stack(wiring.columns(first, second), axis=1)
     for node, dead in by_node.items():
@@ -43,8 +76,8 @@ def inside_detours(layout: Layout) -> dict[tuple[int, int], Way]:
             way = _shortest(wiring, dead, *ends, used)
             used.update(way)
             if way:
-                found[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
-    return found
+                ways[home + ends[0], home + ends[1]] = tuple([base + hop for hop in way])
+    return ways
 
 
 def _shortest(wiring: Wiring, dead: set[int], begin: int, end: int, used: Counter[int]) -> Way:
@@ -68,7 +101,7 @@ def _load(way: Way, used: Counter[int]) -> tuple[int, Way]:
     return sum(used[hop] for hop in way), way
 
 
-def around(layout: Layout, usual: Integers, start: Integers, end: Integers, spread: int) -> Integers:
+def around(layout: RoutedLayout, usual: Integers, start: Integers, end: Integers, spread: int) -> Integers:
     """The routes ``usual``, those with a dead link replaced.
 
     Raises
@@ -87,18 +120,18 @@ def around(layout: Layout, usual: Integers, start: Integers, end: Integers, spre
         leave = layout.leaving(first, arrive) if layout.separate else _shifted(layout, first, leave_by)
         # Within a node a GPU that is cut off may only go out by its own NIC and come in by the other's.
         leave, arrive = np.where(across, leave, first), np.where(across, arrive, last)
-        found = _with_spines(layout, first, leave, arrive, last, spread)
-        works = ~crosses(found, layout.dead)
+        routed = _with_spines(layout, first, leave, arrive, last, spread)
+        works = ~crosses(routed, layout.dead)
         if layout.separate:  # separate planes do not lead back into the node
             works &= across
-        routes = _written(routes, left[works], found[works])
+        routes = _written(routes, left[works], routed[works])
         left = left[~works]
     if left.size:
         raise UnreachableError(f"dead links leave no way from GPU {start[left[0]]} to GPU {end[left[0]]}")
     return routes
 
 
-def _neighbours(layout: Layout) -> Iterator[tuple[int | None, int]]:
+def _neighbours(layout: RoutedLayout) -> Iterator[tuple[int | None, int]]:
     """What to try, nearest first: places along the node from the destination to the GPU where a message arrives (None:
     to the one on the sender's rail), and from the sender to the GPU where it leaves (which separate planes decide)."""
     if layout.fabric is None:
@@ -114,14 +147,14 @@ def _neighbours(layout: Layout) -> Iterator[tuple[int | None, int]]:
     yield from ((arrive, leave) for arrive in steps for leave in steps)
 
 
-def _shifted(layout: Layout, gpu: Integers, steps: int | Integers) -> Integers:
+def _shifted(layout: RoutedLayout, gpu: Integers, steps: int | Integers) -> Integers:
     """The GPU so many places on in its node."""
     local = gpu % layout.gpus
     return gpu - local + (local + steps) % layout.gpus
 
 
 def _with_spines(
-    layout: Layout, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
+    layout: RoutedLayout, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int
 ) -> Integers:
     """Routes by these NICs; over other spines and cores where only links between switches are dead."""
     across = np.ones(len(start), dtype=bool)
@@ -142,11 +175,11 @@ def crosses(routes: Integers, links: Sequence[int]) -> NDArray[np.bool_]:
     return np.asarray(np.isin(routes, links).any(axis=1), dtype=bool)
 
 
-def _written(routes: Integers, rows: Integers, found: Integers) -> Integers:
+def _written(routes: Integers, rows: Integers, written: Integers) -> Integers:
     """``routes`` with ``found`` in some rows, as wide as the longest."""
-    width = max(routes.shape[1], found.shape[1])
+    width = max(routes.shape[1], written.shape[1])
     wide = np.full((len(routes), width), -1, dtype=np.int64)
     wide[:, : routes.shape[1]] = routes
     wide[rows] = -1
-    wide[rows, : found.shape[1]] = found
+    wide[rows, : written.shape[1]] = written
     return wide

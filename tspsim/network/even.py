@@ -57,7 +57,7 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
     ends = list(zip(_split(source, colours), _split(target, colours), strict=True))
     # The edge of every colour at a vertex; sides have names of their own.
     at: dict[tuple[int, int, int], dict[int, int]] = {}
-    found = [-1] * len(ends)
+    vertices = [-1] * len(ends)
 
     def free(vertex: tuple[int, int, int]) -> int:
         taken = at[vertex]
@@ -70,26 +70,26 @@ def evenly(source: Integers, target: Integers, wish: Integers, colours: int) -> 
         if wanted in here or wanted in there:
             wanted = free(begin)
             if wanted in there:
-                _exchange(at, ends, found, end, wanted, free(end))
-        found[edge] = wanted
+                _exchange(at, ends, vertices, end, wanted, free(end))
+        vertices[edge] = wanted
         here[wanted] = there[wanted] = edge
-    return np.array(found, dtype=np.int64)
+    return np.array(vertices, dtype=np.int64)
 
 
 def _split(vertex: Integers, colours: int) -> list[tuple[int, int]]:
     """Each edge's vertex, and which of the vertices that it is split into."""
     seen: Counter[int] = Counter()
     pieces = []
-    for each in vertex.tolist():
-        pieces.append((each, seen[each] // colours))
-        seen[each] += 1
+    for neighbour in vertex.tolist():
+        pieces.append((neighbour, seen[neighbour] // colours))
+        seen[neighbour] += 1
     return pieces
 
 
 def _exchange(
     at: dict[tuple[int, int, int], dict[int, int]],
     ends: list[tuple[tuple[int, int], tuple[int, int]]],
-    found: list[int],
+    vertices: list[int],
     begin: tuple[int, int, int],
     colour: int,
     other: int,
@@ -102,8 +102,8 @@ def _exchange(
         vertex, now = (side, *ends[edge][side]), colour + other - now
     for edge in path:
         for side in (0, 1):
-            del at[side, *ends[edge][side]][found[edge]]
-        found[edge] = colour + other - found[edge]
+            del at[side, *ends[edge][side]][vertices[edge]]
+        vertices[edge] = colour + other - vertices[edge]
     for edge in path:
         for side in (0, 1):
-            at[side, *ends[edge][side]][found[edge]] = edge
+            at[side, *ends[edge][side]][vertices[edge]] = edge

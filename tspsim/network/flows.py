@@ -74,14 +74,14 @@ def finish_times(cluster: Cluster, flows: Iterable[Flow]) -> list[float]:
 
     from .fluid import Calendar, Channel, Fluid
 
-    asked = list(flows)
-    for index, flow in enumerate(asked):
+    flow_list = list(flows)
+    for index, flow in enumerate(flow_list):
         _check(cluster, index, flow)
-    table = cluster.layout.routes([flow.source for flow in asked], [flow.destination for flow in asked])
+    table = cluster.layout.routes([flow.source for flow in flow_list], [flow.destination for flow in flow_list])
     finish_s: list[float] = []
-    env = simpy.Environment(min([float(flow.start_s) for flow in asked], default=0.0))
+    env = simpy.Environment(min([float(flow.start_s) for flow in flow_list], default=0.0))
     fluid = Fluid(env, Calendar(env))
-    for index, (flow, row) in enumerate(zip(asked, table, strict=True)):
+    for index, (flow, row) in enumerate(zip(flow_list, table, strict=True)):
         route = row[row >= 0]
         bandwidth = cluster.bandwidth_bytes_per_s[route]
         latency_s = sum(cluster.latency_s[route].tolist())

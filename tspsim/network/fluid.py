@@ -153,9 +153,9 @@ class Channel:
 
     def become(self, other: Channel) -> None:
         """Stand where ``other`` does among the channels; what waits and moves here goes on."""
-        for each in fields(self):
-            if each.name != "pending":
-                setattr(self, each.name, getattr(other, each.name))
+        for attribute in fields(self):
+            if attribute.name != "pending":
+                setattr(self, attribute.name, getattr(other, attribute.name))
 
 
 class Transfer(simpy.Event):
@@ -313,7 +313,7 @@ class Fluid:
                     self._sharings.pop(region, None)
                 solutions = self._solutions
                 meeting = tuple([transfer.channel.number for transfer in active])
-                speeds = solutions.known.get(meeting) or solutions.solve(meeting, [each.channel for each in active])
+                speeds = solutions.known.get(meeting) or solutions.solve(meeting, [flow.channel for flow in active])
             for transfer, rate in zip(active, speeds, strict=True):
                 if rate > beside:
                     for device in transfer.channel.devices:

@@ -36,12 +36,12 @@ def with_topology(cluster: Cluster, stated: str, *, beside: Path | None = None) 
     text = _text(path)
     key = "topology", hashlib.sha256(text).hexdigest()
     try:
-        found = cluster.memo.once(key, lambda: with_graph(cluster, _parsed(text)))
-        if found.nodes != cluster.nodes:
-            raise InputError(f"the file has {found.nodes} nodes, and the cluster {cluster.nodes}")
+        compiled = cluster.memo.once(key, lambda: with_graph(cluster, _parsed(text)))
+        if compiled.nodes != cluster.nodes:
+            raise InputError(f"the file has {compiled.nodes} nodes, and the cluster {cluster.nodes}")
     except InputError as error:
         raise InputError(error.message, file=error.file or str(path), key=error.key) from None
-    return found
+    return compiled
 
 
 def read_graphml(path: str | Path) -> nx.Graph[Any]:

@@ -62,7 +62,7 @@ def read_only(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     for source, row in rows._succ.items():
         for target, edge in row.items():
             fixed = (
-                {key: CompiledAttributes(each) for key, each in edge.items()}
+                {key: CompiledAttributes(value) for key, value in edge.items()}
                 if graph.is_multigraph()
                 else CompiledAttributes(edge)
             )
@@ -210,7 +210,7 @@ def number(facts: Mapping[str, Any], name: str) -> float:
         Neither is there, both are and differ, or the value is no number.
     """
     other, unit = SYNONYMS[name]
-    stated = [(each, facts[each]) for each in (name, other) if facts.get(each) is not None]
+    stated = [(key, facts[key]) for key in (name, other) if facts.get(key) is not None]
     if not stated:
         raise InputError(f"needs {name}, in {unit}")
     values = []

@@ -31,7 +31,7 @@ class Joined:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        properties = {each.name: {"description": each.summary} for each in TOPOLOGIES.values()}
+        properties = {topology.name: {"description": topology.summary} for topology in TOPOLOGIES.values()}
         named = {"type": "string", "enum": [*self.besides, *TOPOLOGIES]}
         one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
         return {"anyOf": [named, one | {"additionalProperties": False}]}

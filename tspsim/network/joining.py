@@ -40,11 +40,11 @@ def with_islands(cluster: Cluster, nodes: Sequence[int], fabrics: Sequence[Fabri
             links += [(node, name, *rate), (name, node, *rate)]
     fastest = max(fabrics, key=lambda fabric: fabric.nic.bandwidth.value).nic
     joined = common.model_copy(update={"kind": {"graph": links}, "nic": fastest})
-    found = replace(cluster, fabric=joined, islands=islands)
+    joined_cluster = replace(cluster, fabric=joined, islands=islands)
     slower: dict[int, float] = {}
     for node in range(cluster.nodes):
         share = islands.fabrics[islands.of(node)].nic.bandwidth.value / fastest.bandwidth.value
         if share < 1.0:
-            begin = found.layout.nic_start + 2 * node * many
+            begin = joined_cluster.layout.nic_start + 2 * node * many
             slower |= dict.fromkeys(range(begin, begin + 2 * many), share)
-    return replace(found, factors=tuple(sorted(slower.items()))) if slower else found
+    return replace(joined_cluster, factors=tuple(sorted(slower.items()))) if slower else joined_cluster

@@ -126,13 +126,13 @@ class Layout:
         per_rail = self.nodes * self.nics // self.rails
         if self.fabric == "rail_optimised":
             ports = self.radix // 2
-            found = Clos(self.rails * -(-per_rail // ports), ports, self.radix)
+            plane = Clos(self.rails * -(-per_rail // ports), ports, self.radix)
         else:
-            found = Clos.joining(self.nodes * self.nics if self.fabric == "fat_tree" else per_rail, self.radix)
+            plane = Clos.joining(self.nodes * self.nics if self.fabric == "fat_tree" else per_rail, self.radix)
         if self.routing.object.by_cable:
-            found = found.by_cable(self.oversubscription)
+            plane = plane.by_cable(self.oversubscription)
         rates = (self.nic_bytes_per_s, self.oversubscription, self.switch_s)
-        return replace(found, port_bytes_per_s=rates[0], oversubscription=rates[1], latency_s=rates[2])
+        return replace(plane, port_bytes_per_s=rates[0], oversubscription=rates[1], latency_s=rates[2])
 
     # Who is where.
 
@@ -258,10 +258,10 @@ class Layout:
             (far, self._over_nics(start[far], leave[far], arrive[far], end[far], spread)),
             (near, np.stack(self._inside(start[near], leave[near]), axis=1)),
         ]
-        found = np.full((len(start), max(part.shape[1] for _, part in parts)), -1, dtype=np.int64)
+        routes = np.full((len(start), max(part.shape[1] for _, part in parts)), -1, dtype=np.int64)
         for rows, part in parts:
-            found[rows, : part.shape[1]] = part
-        return found
+            routes[rows, : part.shape[1]] = part
+        return routes
 
     def _over_nics(self, start: Integers, leave: Integers, arrive: Integers, end: Integers, spread: int) -> Integers:
         """Links from ``start`` to ``end`` on other nodes, over the NICs of ``leave`` and ``arrive``."""
@@ -298,11 +298,11 @@ class Layout:
         if not self._detours:
             return usual
         ways = [self._detours.get(ends, ()) for ends in zip(start.tolist(), end.tolist(), strict=True)]
-        found = np.full((len(ways), max(len(usual), *map(len, ways))), -1, dtype=np.int64)
+        routes = np.full((len(ways), max(len(usual), *map(len, ways))), -1, dtype=np.int64)
         for row, (way, *links) in enumerate(zip(ways, *usual, strict=True)):
             taken = way or links
-            found[row, : len(taken)] = taken
-        return list(found.T)
+            routes[row, : len(taken)] = taken
+        return list(routes.T)
 
     @once
     def _detours(self) -> dict[tuple[int, int], tuple[int, ...]]:

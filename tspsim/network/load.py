@@ -46,12 +46,12 @@ def load_cluster(name: str) -> Cluster:
         label = spec.name or str(name)
         parts = (spec.device, spec.nodes, spec.fabric, spec.node, spec.oversubscription, spec.library)
         try:
-            found = build_cluster(*parts, spec.gpus_per_node, spec.transport, name=label)
+            cluster = build_cluster(*parts, spec.gpus_per_node, spec.transport, name=label)
         except InputError as error:
             raise error.at(file=str(catalog.locate("clusters", name))) from None
         if spec.topology is None:
-            return found
-        return with_topology(found, spec.topology, beside=catalog.locate("clusters", name).parent)
+            return cluster
+        return with_topology(cluster, spec.topology, beside=catalog.locate("clusters", name).parent)
     if name in catalog.names("nodes"):
         return build_cluster(node=name, name=name)
     raise UnknownNameError("cluster", name, [*catalog.names("clusters"), *catalog.names("nodes")])
@@ -150,10 +150,10 @@ def build_cluster(
         raise InputError("a NIC's bandwidth is that of a fabric; name one")
     if graph is not None and whole:
         template = Cluster(name or spec.name, spec, max(2, nodes), joined, float(oversubscription or 1.0))
-        found = with_graph(template, graph)
-        if nodes not in (1, found.nodes):
-            raise InputError(f"the graph has {found.nodes} nodes, not {nodes}")
-        return found if name is None else replace(found, name=name)
+        graphed = with_graph(template, graph)
+        if nodes not in (1, graphed.nodes):
+            raise InputError(f"the graph has {graphed.nodes} nodes, not {nodes}")
+        return graphed if name is None else replace(graphed, name=name)
     if nodes > 1 and joined is None:
         raise InputError(f"{nodes} nodes need a fabric ({', '.join(catalog.names('fabrics'))})")
     ratio = oversubscription
@@ -251,13 +251,13 @@ def _with_nodes(cluster: Cluster, islands: Sequence[tuple[int, NodeSpec | None]]
         if stated is not None:
             other = stated.part(own.gpus)
             wiring = other.wiring()
-            shape, mine = ([link[:2] for link in each.links] for each in (wiring, layout.inside))
+            shape, mine = ([link[:2] for link in side.links] for side in (wiring, layout.inside))
             if other.nics != own.nics or shape != mine:
                 raise InputError(f"nodes of {stated.device} are joined otherwise than {own.name}")
-            shares = [link[2] / known[2] for link, known in zip(wiring.links, layout.inside.links, strict=True)]
+            shares = [link[2] / own_link[2] for link, own_link in zip(wiring.links, layout.inside.links, strict=True)]
             if max(shares, default=1.0) > 1.0:
-                told = f"links in nodes of {stated.device} are faster than in {own.name}"
-                raise InputError(f"{told}: make it `cluster.device`")
+                problem = f"links in nodes of {stated.device} are faster than in {own.name}"
+                raise InputError(f"{problem}: make it `cluster.device`")
             for node in range(first, first + nodes):
                 begin = node * layout.node_links
                 factors |= {begin + link: share for link, share in enumerate(shares) if share < 1.0}
@@ -290,10 +290,12 @@ def with_device(node: NodeSpec, device: str) -> NodeSpec:
     """
     from .announced import lent_node
 
-    vendors = [catalog.stated(catalog.locate("devices", each), "vendor") for each in (node.device, device)]
+    vendors = [
+        catalog.stated(catalog.locate("devices", device_name), "vendor") for device_name in (node.device, device)
+    ]
     if vendors[0] != vendors[1]:
-        told = f"node '{node.name}' has {node.device} GPUs, not {shorten(device)}, which is of another vendor"
-        raise InputError(f"{told}; a GPU of {shorten(vendors[0])} can take their place")
+        problem = f"node '{node.name}' has {node.device} GPUs, not {shorten(device)}, which is of another vendor"
+        raise InputError(f"{problem}; a GPU of {shorten(vendors[0])} can take their place")
     return lent_node(device, {"like": node.name}, str(catalog.locate("devices", device)))
 
 

@@ -61,15 +61,15 @@ def kinds_of(graph: nx.Graph[Any]) -> dict[Any, str]:
     """
     fabric = any(facts.get(KIND) in ("nic", *BETWEEN) for _, facts in graph.nodes(data=True))
     fabric = fabric or any(isinstance(vertex, str) and _guessed(vertex) == "nic" for vertex in graph)
-    found = {}
+    kinds_of = {}
     for vertex, facts in graph.nodes(data=True):
         kind = facts.get(KIND)
         if kind is None:
             kind = "gpu" if isinstance(vertex, int) else _guessed(vertex) or ("leaf" if fabric else "switch")
         if kind not in (*INSIDE, *BETWEEN):
             raise UnknownNameError("kind of vertex", kind, (*INSIDE, *BETWEEN), key=f"vertex {shorten(vertex)}")
-        found[vertex] = kind
-    return found
+        kinds_of[vertex] = kind
+    return kinds_of
 
 
 def _guessed(vertex: Hashable) -> str | None:
@@ -116,8 +116,8 @@ def read(graph: nx.Graph[Any]) -> GraphReading:
             inside[home[source]][local[source], local[target]] = bandwidth, latency
         elif "gpu" in ends and "nic" in ends:
             if latency:
-                told = f"latency_s {latency:g} between a GPU and its NIC is 0: state it between NIC and switch"
-                raise InputError(told, key=_edge(source, target))
+                problem = f"latency_s {latency:g} between a GPU and its NIC is 0: state it between NIC and switch"
+                raise InputError(problem, key=_edge(source, target))
             way = ends.index("nic") ^ 1
             gpu, nic = ((source, target), (target, source))[way]
             hosts[int(gpu)].setdefault(str(nic), [0.0, 0.0])[way] = bandwidth
@@ -163,30 +163,30 @@ def _homes(graph: nx.Graph[Any], kinds: Mapping[Any, str], links: Iterable[Link]
     parts = [part for part in nx.connected_components(near) if any(kinds[vertex] == "gpu" for vertex in part)]
     first = {id(part): min(vertex for vertex in part if kinds[vertex] == "gpu") for part in parts}
     parts.sort(key=lambda part: first[id(part)])
-    found = {vertex: number for number, part in enumerate(parts) for vertex in part}
+    part_of = {vertex: number for number, part in enumerate(parts) for vertex in part}
     gpus = [vertex for vertex, kind in kinds.items() if kind == "gpu"]
     if all(gpu in stated for gpu in gpus):
-        found |= {vertex: stated[vertex] for vertex, kind in kinds.items() if vertex in stated and vertex in near}
-    return found
+        part_of |= {vertex: stated[vertex] for vertex, kind in kinds.items() if vertex in stated and vertex in near}
+    return part_of
 
 
 def _local_names(kinds: Mapping[Any, str], home: Mapping[Any, int], per_node: int) -> dict[Any, Any]:
     """What vertices inside nodes are called in each: a GPU by its place, a switch by its name or its turn."""
-    found: dict[Any, Any] = {}
+    names_of: dict[Any, Any] = {}
     turns: Counter[int] = Counter()
     for vertex in home:
         if kinds[vertex] == "gpu":
-            found[vertex] = vertex % per_node
+            names_of[vertex] = vertex % per_node
     for vertex, kind in kinds.items():
         if kind == "switch" and vertex in home:
             named = _NODE.fullmatch(str(vertex))
-            found[vertex] = named[2] if named else f"switch{turns[home[vertex]]}"
+            names_of[vertex] = named[2] if named else f"switch{turns[home[vertex]]}"
             turns[home[vertex]] += 1
-    return found
+    return names_of
 
 
 def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) -> tuple[tuple[str, ...], ...]:
-    found: list[tuple[str, ...]] = []
+    nics_of_nodes: list[tuple[str, ...]] = []
     for node in range(nodes):
         own = range(node * per_node, (node + 1) * per_node)
         for gpu in own:
@@ -196,10 +196,12 @@ def _nics_of(hosts: Mapping[int, Mapping[str, Any]], nodes: int, per_node: int) 
         nics = tuple(dict.fromkeys(served))
         if served != [nics[place * len(nics) // per_node] for place in range(per_node)]:
             raise InputError(f"GPUs of node {node} share {len(nics)} NICs unevenly; equal runs of GPUs share one")
-        found.append(nics)
-    if len({len(nics) for nics in found}) > 1 or len({nic for nics in found for nic in nics}) < sum(map(len, found)):
+        nics_of_nodes.append(nics)
+    if len({len(nics) for nics in nics_of_nodes}) > 1 or len({nic for nics in nics_of_nodes for nic in nics}) < sum(
+        map(len, nics_of_nodes)
+    ):
         raise InputError("nodes have equally many NICs, each its own")
-    return tuple(found)
+    return tuple(nics_of_nodes)
 
 
 def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
@@ -233,25 +235,25 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
     >>> [len(cluster.route(0, 1)) for cluster in (node, with_graph(node, graph))]
     [1, 2]
     """
-    found = read(graph)
-    if found.nodes > 1 and cluster.fabric is None:
-        told = f"the graph has {found.nodes} nodes: state as many, and a fabric"
-        raise InputError(f"{told}, for its transport and efficiency")
-    node, inside = _node(cluster.node, found)
+    reading = read(graph)
+    if reading.nodes > 1 and cluster.fabric is None:
+        problem = f"the graph has {reading.nodes} nodes: state as many, and a fabric"
+        raise InputError(f"{problem}, for its transport and efficiency")
+    node, inside = _node(cluster.node, reading)
     factors: dict[int, float] = {}
-    fabric = cluster.fabric if found.nodes > 1 else None
-    changes: dict[str, Any] = {"node": node, "nodes": found.nodes, "fabric": fabric, "factors": ()}
+    fabric = cluster.fabric if reading.nodes > 1 else None
+    changes: dict[str, Any] = {"node": node, "nodes": reading.nodes, "fabric": fabric, "factors": ()}
     if not cluster.name.endswith(GIVEN):
         changes["name"] = cluster.name + GIVEN
     as_built = None
     if fabric is not None:
-        as_built = _kept(cluster, found)
+        as_built = _kept(cluster, reading)
         if as_built is None:
             if cluster.islands is not None:
                 raise InputError(f"islands of {cluster.name} have fabrics by name; only take links away, or slow them")
             if not (cluster.routing.object.by_destination or cluster.routing.object.drawn):
                 raise InputError(f"routing '{cluster.routing.policy}' is of leaves and spines; use spread or ecmp")
-            changes |= {"fabric": _fabric(fabric, found), "oversubscription": 1.0}
+            changes |= {"fabric": _fabric(fabric, reading), "oversubscription": 1.0}
     other = replace(cluster, **changes)
     layout = other.layout
     for number, links in enumerate(inside):
@@ -260,42 +262,42 @@ def with_graph(cluster: Cluster, graph: nx.Graph[Any]) -> Cluster:
     if fabric is not None:
         assert other.fabric is not None
         host, port = other.node.host_link.bandwidth.value, other.fabric.nic.bandwidth.value
-        for gpu, both in enumerate(found.host):
+        for gpu, both in enumerate(reading.host):
             begin = layout.host_start + 2 * gpu
             factors |= {begin + way: share for way, rate in enumerate(both) if (share := _share(rate, host)) != 1.0}
         if as_built is not None:
             factors |= as_built
         else:
-            for place, (up, down) in enumerate(_ports(found)):
+            for place, (up, down) in enumerate(_ports(reading)):
                 for way, ends in enumerate((up, down)):
-                    share = _share(found.between.get(ends, (0.0, 0.0))[0], port)
+                    share = _share(reading.between.get(ends, (0.0, 0.0))[0], port)
                     if share != 1.0:
                         factors[layout.nic_start + 2 * place + way] = share
     every = tuple(sorted(factors.items()))
-    if (node, fabric, every) == (cluster.node, other.fabric, cluster.factors) and found.nodes == cluster.nodes:
+    if (node, fabric, every) == (cluster.node, other.fabric, cluster.factors) and reading.nodes == cluster.nodes:
         return cluster  # nothing was changed
     return replace(other, factors=every) if every else other
 
 
-def _node(node: NodeSpec, found: GraphReading) -> tuple[NodeSpec, list[list[float]]]:
+def _node(node: NodeSpec, reading: GraphReading) -> tuple[NodeSpec, list[list[float]]]:
     """The node that all are of, and of every node the share that each of its links keeps."""
     union: Rates = {}
-    for number, links in enumerate(found.inside):
+    for number, links in enumerate(reading.inside):
         for ends, (bandwidth, latency) in links.items():
             most, beside = union.get(ends, (0.0, latency))
             if beside != latency:
-                told = f"latency_s {latency:g} of {ends[0]} → {ends[1]} in node {number} is {beside:g} in others"
-                raise InputError(f"{told}; nodes are of one shape")
+                problem = f"latency_s {latency:g} of {ends[0]} → {ends[1]} in node {number} is {beside:g} in others"
+                raise InputError(f"{problem}; nodes are of one shape")
             union[ends] = max(most, bandwidth), latency
-    a_node = len(found.nics[0]) or max(1, node.nics * found.gpus // node.gpus)
-    spec = _as_specified(node, union) if (found.gpus, a_node) == (node.gpus, node.nics) else None
+    a_node = len(reading.nics[0]) or max(1, node.nics * reading.gpus // node.gpus)
+    spec = _as_specified(node, union) if (reading.gpus, a_node) == (node.gpus, node.nics) else None
     if spec is None:
-        spec = node.on_links([(*ends, *rate) for ends, rate in union.items()], found.gpus, a_node)
-    host = max((rate for both in found.host for rate in both), default=node.host_link.bandwidth.value)
+        spec = node.on_links([(*ends, *rate) for ends, rate in union.items()], reading.gpus, a_node)
+    host = max((rate for both in reading.host for rate in both), default=node.host_link.bandwidth.value)
     if host > node.host_link.bandwidth.value or spec.gpus != node.gpus:
         spec = spec.model_copy(update={"host_link": node.host_link.model_copy(update=_at(node.host_link, host))})
     base = spec.wiring().links
-    shares = [[_share(links.get(link[:2], (0.0, 0.0))[0], link[2]) for link in base] for links in found.inside]
+    shares = [[_share(links.get(link[:2], (0.0, 0.0))[0], link[2]) for link in base] for links in reading.inside]
     return spec, shares
 
 
@@ -326,60 +328,60 @@ def _at(part: Any, bandwidth: float) -> dict[str, Any]:
     return {"bandwidth": stated.model_copy(update={"value": bandwidth, "source": source, "basis": "assumed"})}
 
 
-def _kept(cluster: Cluster, found: GraphReading) -> dict[int, float] | None:
+def _kept(cluster: Cluster, reading: GraphReading) -> dict[int, float] | None:
     """The share that links of NICs and switches keep where the graph only takes from the cluster's own; else None."""
-    if (found.nodes, len(found.nics[0])) != (cluster.nodes, cluster.node.nics):
+    if (reading.nodes, len(reading.nics[0])) != (cluster.nodes, cluster.node.nics):
         return None
     layout, links = cluster.layout, cluster.links
-    known, factors = dict(cluster.factors), {}
+    kept, factors = dict(cluster.factors), {}
     rates, latencies = cluster.bandwidth_bytes_per_s, cluster.latency_s
     cables = {ends: ids for ends, ids in links.cables.items() if ids[0] >= layout.nic_start}
-    for ends, (bandwidth, latency) in found.between.items():
+    for ends, (bandwidth, latency) in reading.between.items():
         ids = cables.get(ends)
         if ids is None or latency != latencies[ids[0]] or bandwidth > float(rates[list(ids)].sum()):
             return None
     for ends, ids in cables.items():
         has = float(rates[list(ids)].sum())
-        share = found.between.get(ends, (0.0, 0.0))[0] / has if has else 0.0
+        share = reading.between.get(ends, (0.0, 0.0))[0] / has if has else 0.0
         for link in ids:
-            factor = known.get(link, 1.0) * share
+            factor = kept.get(link, 1.0) * share
             if factor != 1.0:
                 factors[link] = factor
     return factors
 
 
-def _ports(found: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
+def _ports(reading: GraphReading) -> list[tuple[tuple[str, str], tuple[str, str]]]:
     """The ends of every NIC's link to its switch, and back."""
-    beyond: dict[str, set[str]] = {nic: set() for nics in found.nics for nic in nics}
-    for source, target in found.between:
+    beyond: dict[str, set[str]] = {nic: set() for nics in reading.nics for nic in nics}
+    for source, target in reading.between:
         for nic, other in ((source, target), (target, source)):
             if nic in beyond:
                 beyond[nic].add(other)
     for nic, switches in beyond.items():
         if len(switches) != 1:
-            told = ", ".join(sorted(map(str, switches))[:3]) or "none"
-            wrong = f"hangs on {len(switches)} switches ({told}); a NIC hangs on one"
+            known_switches = ", ".join(sorted(map(str, switches))[:3]) or "none"
+            wrong = f"hangs on {len(switches)} switches ({known_switches}); a NIC hangs on one"
             raise InputError(wrong, key=f"vertex {shorten(nic)}")
     return [((nic, *switches), (*switches, nic)) for nic, switches in beyond.items()]  # type: ignore[misc]
 
 
-def _fabric(fabric: FabricSpec, found: GraphReading) -> FabricSpec:
+def _fabric(fabric: FabricSpec, reading: GraphReading) -> FabricSpec:
     """The fabric with the graph's switches in the place of its own."""
-    ports = _ports(found)
+    ports = _ports(reading)
     leaves = list(dict.fromkeys(up[1] for up, _ in ports))
-    order = {vertex: place for place, vertex in enumerate(found.kinds)}
+    order = {vertex: place for place, vertex in enumerate(reading.kinds)}
     leaves.sort(key=lambda leaf: order[leaf])
     place = {leaf: number for number, leaf in enumerate(leaves)}
     nics = {up[0] for up, _ in ports}
-    rates = [found.between[ends] for both in ports for ends in both if ends in found.between]
+    rates = [reading.between[ends] for both in ports for ends in both if ends in reading.between]
     latencies = {latency for _, latency in rates}
     if len(latencies) > 1:
         low, high = min(latencies), max(latencies)
         raise InputError(f"NICs have latency_s {low:g} and {high:g}; all have one: state more between switches")
     links = []
-    for (source, target), rate in found.between.items():
+    for (source, target), rate in reading.between.items():
         if source not in nics and target not in nics:
-            kinds = {found.kinds[source], found.kinds[target]}
+            kinds = {reading.kinds[source], reading.kinds[target]}
             kind = "core" if "core" in kinds else "spine" if "spine" in kinds else "router"
             links.append((source, target, *rate, kind))
     links.sort(key=lambda link: order[link[0]])
@@ -387,7 +389,7 @@ def _fabric(fabric: FabricSpec, found: GraphReading) -> FabricSpec:
         "links": [(place.get(source, source), place.get(target, target), *rest) for source, target, *rest in links],
         "leaves": leaves,
         "attached": [place[up[1]] for up, _ in ports],
-        "kinds": {name: kind for name, kind in found.kinds.items() if kind != "nic"},
+        "kinds": {name: kind for name, kind in reading.kinds.items() if kind != "nic"},
     }  # fmt: skip
     nic = fabric.nic.model_copy(update=_at(fabric.nic, max(rate for rate, _ in rates)))
     nic = nic.model_copy(update={"latency": nic.latency.model_copy(update={"value": latencies.pop()}), "ports": None})

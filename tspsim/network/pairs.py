@@ -47,8 +47,8 @@ def with_pairs(cluster: Cluster, bandwidth_bytes_per_s: Sequence[Sequence[float]
             if source == target:
                 continue
             if not 0.0 < rate <= most * (1.0 + 1e-9):
-                told = f"{rate / 1e9:g} GB/s from node {source} to node {target} must be over 0 and at most the"
-                raise InputError(f"{told} {most / 1e9:.4g} GB/s that a node's NICs reach")
+                problem = f"{rate / 1e9:g} GB/s from node {source} to node {target} must be over 0 and at most the"
+                raise InputError(f"{problem} {most / 1e9:.4g} GB/s that a node's NICs reach")
             links.append((source, target, rate / fabric.efficiency.value, 0.0))
     joined = fabric.model_copy(update={"kind": {"graph": links}})
     return replace(cluster, fabric=joined, measured=fabric)
@@ -60,9 +60,9 @@ def between_nodes(cluster: Cluster) -> Floats:
     Shape (nodes, nodes); infinite on the diagonal. Other pairs are idle.
     """
     layout, per_node, nodes = cluster.layout, cluster.gpus_per_node, cluster.nodes
-    found = np.full((nodes, nodes), np.inf)
+    rates = np.full((nodes, nodes), np.inf)
     if cluster.fabric is None:
-        return found
+        return rates
     local = np.arange(per_node)
     for source in range(nodes):
         others = np.array([target for target in range(nodes) if target != source], dtype=np.int64)
@@ -74,5 +74,5 @@ def between_nodes(cluster: Cluster) -> Floats:
             busiest_s = float((load / cluster.bandwidth_bytes_per_s[links]).max())
             fabric = cluster.joining((source * per_node, target * per_node))
             assert fabric is not None
-            found[source, target] = per_node / busiest_s * fabric.efficiency.value
-    return found
+            rates[source, target] = per_node / busiest_s * fabric.efficiency.value
+    return rates

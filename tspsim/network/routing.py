@@ -119,8 +119,8 @@ def together(plane: Clos, flows: Flows, seed: int) -> Integers:
     core = wish[kept] // plane.pod_spines % max(1, plane.spine_cores)
     if plane.pods > 1:
         source, target = flows.source[kept] // plane.pod_leaves, flows.target[kept] // plane.pod_leaves
-        for each in range(plane.pod_spines):
-            far = np.flatnonzero((spine == each) & (source != target))
+        for turn in range(plane.pod_spines):
+            far = np.flatnonzero((spine == turn) & (source != target))
             core[far] = evenly(source[far], target[far], core[far], plane.spine_cores)
     chosen[kept] = spine + plane.pod_spines * core
     return np.asarray(chosen[first][again], dtype=np.int64)

@@ -123,24 +123,24 @@ class Sharing(Generic[A]):
         for activity in pending:
             if activity not in speeds:
                 tied = self._tied(activity)
-                speeds.update(zip(tied, self._speeds([self._claims[each] for each in tied]), strict=True))
+                speeds.update(zip(tied, self._speeds([self._claims[signature] for signature in tied]), strict=True))
         return speeds
 
     def _tied(self, first: A) -> list[A]:
         """An activity and all that share scarce resources with it or with each other, by their claims' numbers."""
-        found, pending = {first: None}, [first]
+        reached, pending = {first: None}, [first]
         seen: set[Hashable] = set()
         while pending:
             for resource in self._claims[pending.pop()].usage:
                 if resource in self._scarce and resource not in seen:
                     seen.add(resource)
                     for activity in self._users[resource]:
-                        if activity not in found:
-                            found[activity] = None
+                        if activity not in reached:
+                            reached[activity] = None
                             pending.append(activity)
-        if len(found) == 1:
+        if len(reached) == 1:
             return [first]
-        return sorted(found, key=lambda activity: self._claims[activity].number)
+        return sorted(reached, key=lambda activity: self._claims[activity].number)
 
     def _speeds(self, claims: Sequence[Claim]) -> list[float]:
         if len(claims) == 1 and self._scarce.isdisjoint(claims[0].usage):
@@ -161,7 +161,7 @@ def contested(claims: Sequence[Claim]) -> list[float]:
     weights = []
     for claim in claims:
         own = claim.weight_at
-        wanted = [(demand[each], own.get(each, claim.weight)) for each, share in claim.usage.items() if share]
+        wanted = [(demand[kind], own.get(kind, claim.weight)) for kind, share in claim.usage.items() if share]
         most = max([level for level, _ in wanted], default=0.0)
         weights.append(
             min([weight for level, weight in wanted if level >= most * ALIKE]) if most > FULL else claim.weight
@@ -272,4 +272,4 @@ def _on_arrays(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
             speed[stopped] = weight[stopped] * level
         growing &= ~stopped
         room = np.maximum(0.0, room - np.bincount(row, amount * (speed * stopped)[column], len(rows)))
-    return [float(each) for each in speed]
+    return [float(rate) for rate in speed]

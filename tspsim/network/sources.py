@@ -9,7 +9,7 @@ from ..base.provenance import Provenance
 
 if TYPE_CHECKING:
     from .calibration import BetweenNodes, Curve, CustomAllReduce
-    from .specs import CollectivesSpec, FabricSpec, NodeSpec, Sourced
+    from .specs import CollectivesSpec, FabricSpec, NodeSpec, NumberWithBasis
 
 
 def sources(node: NodeSpec, fabric: FabricSpec | None) -> tuple[Provenance, ...]:
@@ -91,5 +91,5 @@ def _factors(latency: float, bandwidth: float) -> str:
     return f"latency × {latency:.3g}, bandwidth × {bandwidth:.3g}"
 
 
-def _cited(what: str, number: Sourced[Any]) -> Provenance:
+def _cited(what: str, number: NumberWithBasis[Any]) -> Provenance:
     return Provenance(what, float(number.value), number.source, number.basis)

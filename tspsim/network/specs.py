@@ -29,7 +29,7 @@ Ratio = Annotated[float, Field(ge=1.0, allow_inf_nan=False)]
 Family = Literal["default", "ring", "tree", "direct", "in_switch", "in_memory", "point_to_point"]
 
 
-class Sourced(Strict, Generic[Value]):
+class NumberWithBasis(Strict, Generic[Value]):
     """A number, where it is from, and how it was come by."""
 
     value: Value
@@ -45,9 +45,9 @@ class LinkSpec(Strict):
     """
 
     kind: str = Field(min_length=1)
-    bandwidth: Sourced[BytesPerSecond]
+    bandwidth: NumberWithBasis[BytesPerSecond]
     per_gpu: PositiveCount
-    latency: Sourced[Seconds]
+    latency: NumberWithBasis[Seconds]
 
 
 class Steps(Strict):
@@ -59,7 +59,7 @@ class Steps(Strict):
     net_hop: Seconds
 
 
-class Protocol(Strict):
+class MessageProtocol(Strict):
     """How a library moves a message: a low latency or the whole bandwidth.
 
     ``bandwidth_ratio`` is the share of the bandwidth it reaches; ``node_cap`` and ``fabric_cap`` bound the
@@ -96,10 +96,10 @@ class CollectivesSpec(Strict):
     default_library: str | None = None
     inside_node: Considered
     between_nodes: Considered
-    protocols: tuple[Protocol, ...] = Field(min_length=1)
-    efficiency: dict[Family, Sourced[Fraction]]
-    own_chunk: Sourced[BytesPerSecond] | None = None
-    in_switch_latency: Sourced[Seconds] | None = None
+    protocols: tuple[MessageProtocol, ...] = Field(min_length=1)
+    efficiency: dict[Family, NumberWithBasis[Fraction]]
+    own_chunk: NumberWithBasis[BytesPerSecond] | None = None
+    in_switch_latency: NumberWithBasis[Seconds] | None = None
     curves: tuple[Curve, ...] = ()
     across: BetweenNodes | None = None
     custom_all_reduce: tuple[CustomAllReduce, ...] = ()
@@ -110,8 +110,8 @@ class CollectivesSpec(Strict):
         if "default" not in self.efficiency:
             raise ValueError("efficiency needs a 'default'")
         if self.default_library is not None and self.default_library not in self.versions:
-            known = ", ".join(self.versions) or "none"
-            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {known}")
+            allowed = ", ".join(self.versions) or "none"
+            raise ValueError(f"default_library '{self.default_library}' is in no curve's libraries: {allowed}")
         if self.across is not None:
             counts = len(self.across.base), len(self.across.share), len(self.protocols)
             if len(set(counts)) > 1:
@@ -142,7 +142,7 @@ class HostLinkSpec(Strict):
     """What joins a GPU and its NIC."""
 
     kind: str = "pcie"
-    bandwidth: Sourced[BytesPerSecond]
+    bandwidth: NumberWithBasis[BytesPerSecond]
 
 
 class CopyEngineSpec(Strict):
@@ -152,15 +152,15 @@ class CopyEngineSpec(Strict):
     ``latency`` what a copy takes before its first byte.
     """
 
-    bandwidth: Sourced[BytesPerSecond]
-    latency: Sourced[Seconds]
+    bandwidth: NumberWithBasis[BytesPerSecond]
+    latency: NumberWithBasis[Seconds]
 
 
 class MemoryPoolSpec(Strict):
     """Memory that GPUs of a node share, at the other end of their links: it adds what is written to it where it is
     told to. ``latency`` is of a write, or of a read."""
 
-    latency: Sourced[Seconds]
+    latency: NumberWithBasis[Seconds]
 
 
 class NodeSpec(Strict):
@@ -188,7 +188,7 @@ class NodeSpec(Strict):
     rails: PositiveCount | None = None
     host_link: HostLinkSpec
     host_memory: HostLinkSpec | None = None
-    host_reads: Sourced[BytesPerSecond] | None = None
+    host_reads: NumberWithBasis[BytesPerSecond] | None = None
     memory_pool: MemoryPoolSpec | None = None
     copy_engine: CopyEngineSpec | None = None
     collectives: CollectivesSpec
@@ -283,16 +283,16 @@ class NicSpec(Strict):
     left out.
     """
 
-    bandwidth: Sourced[BytesPerSecond]
-    latency: Sourced[Seconds]
-    ports: Sourced[PositiveCount] | None = None
+    bandwidth: NumberWithBasis[BytesPerSecond]
+    latency: NumberWithBasis[Seconds]
+    ports: NumberWithBasis[PositiveCount] | None = None
 
 
 class SwitchSpec(Strict):
     """A switch of the fabric; ``latency`` is for one more link between switches."""
 
-    radix: Sourced[PositiveCount]
-    latency: Sourced[Seconds]
+    radix: NumberWithBasis[PositiveCount]
+    latency: NumberWithBasis[Seconds]
 
 
 class TransportSpec(Strict):
@@ -321,8 +321,8 @@ class FabricSpec(Strict):
     transport: str | None = None
     nic: NicSpec
     switch: SwitchSpec
-    oversubscription: Sourced[Ratio]
-    efficiency: Sourced[Fraction]
+    oversubscription: NumberWithBasis[Ratio]
+    efficiency: NumberWithBasis[Fraction]
     collectives: FabricFactors | None = None
 
     @property
@@ -336,10 +336,10 @@ class FabricSpec(Strict):
         if isinstance(self.kind, str) and self.leaf_and_spine:
             return self.kind
         if OWN in self.kind and isinstance(self.kind, dict):
-            found = Wiring.of_switches(self.kind[OWN])
-            if len(found.attached) != nodes * nics:
-                raise InputError(f"the graph joins {len(found.attached)} NICs, not {nodes * nics}")
-            return found
+            wiring = Wiring.of_switches(self.kind[OWN])
+            if len(wiring.attached) != nodes * nics:
+                raise InputError(f"the graph joins {len(wiring.attached)} NICs, not {nodes * nics}")
+            return wiring
         return compiled(wired(self.kind, nodes, Cable(self.nic.bandwidth.value, nics, self.switch.latency.value)))
 
 

@@ -130,9 +130,11 @@ class Wires(Lines):
     """
 
     def __init__(self, env: simpy.Environment, clusters: Sequence[Cluster]) -> None:
-        for each in clusters:
-            if len(clusters) > 1 and each.fabric is None:
-                raise InputError(f"{each.name} has no fabric to reach other clusters by; give its cluster a `fabric`")
+        for cluster in clusters:
+            if len(clusters) > 1 and cluster.fabric is None:
+                raise InputError(
+                    f"{cluster.name} has no fabric to reach other clusters by; give its cluster a `fabric`"
+                )
         super().__init__(env)
         self.clusters = tuple(clusters)
 

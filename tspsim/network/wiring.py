@@ -94,10 +94,10 @@ class Wiring:
     @once
     def out(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For every vertex the vertices that it has a link to, with the link."""
-        found: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
+        hops: list[list[tuple[int, int]]] = [[] for _ in range(self.vertices)]
         for link, (source, target) in enumerate(zip(*(ends.tolist() for ends in self.ends), strict=True)):
-            found[source].append((target, link))
-        return tuple(tuple(row) for row in found)
+            hops[source].append((target, link))
+        return tuple(tuple(row) for row in hops)
 
     @once
     def islands(self) -> Integers:
@@ -107,10 +107,10 @@ class Wiring:
         graph: nx.Graph[int] = nx.Graph()
         graph.add_nodes_from(range(self.vertices))
         graph.add_edges_from(zip(*(ends.tolist() for ends in self.ends), strict=True))
-        found = np.zeros(self.vertices, dtype=np.int64)
+        lowest = np.zeros(self.vertices, dtype=np.int64)
         for part in nx.connected_components(graph):
-            found[list(part)] = min(part)
-        return found
+            lowest[list(part)] = min(part)
+        return lowest
 
     @once
     def equal(self) -> tuple[Integers, Integers]:
@@ -159,11 +159,11 @@ class Wiring:
     def turns(self) -> Integers:
         """The number of every NIC that ways to it are spread by: of its connected part, leaf by leaf."""
         leaf = np.array(self.attached, dtype=np.int64)
-        found = np.empty_like(leaf)
+        ranks = np.empty_like(leaf)
         for part in np.unique(self.islands[leaf]):
             own = np.flatnonzero(self.islands[leaf] == part)
-            found[own[np.argsort(leaf[own], kind="stable")]] = np.arange(len(own))
-        return found
+            ranks[own[np.argsort(leaf[own], kind="stable")]] = np.arange(len(own))
+        return ranks
 
     @once
     def towards(self) -> Integers:
@@ -180,13 +180,13 @@ class Wiring:
         """Links of many ways at once, a column a hop; -1 where a way is over. At least one column."""
         if not self.links:
             return [np.full(len(start), -1, dtype=np.int64)]
-        found, at, target = list[Integers](), start, self.ends[1]
+        columns, at, target = list[Integers](), start, self.ends[1]
         while True:
             link = self.towards[end, at]
-            found.append(link)
+            columns.append(link)
             at = np.where(link >= 0, target[link], at)
             if bool((at == end).all()):
-                return found
+                return columns
 
     def paths(self, start: Integers, end: Integers, spread: Integers) -> Integers:
         """The same, a row a way.
@@ -197,13 +197,13 @@ class Wiring:
         if not self.attached or not self.links:
             return np.stack(self.columns(start, end), axis=1)
         links, counts = self.equal
-        found, at, target, left = list[Integers](), start, self.ends[1], spread
-        while not found or not bool((at == end).all()):
+        columns, at, target, left = list[Integers](), start, self.ends[1], spread
+        while not columns or not bool((at == end).all()):
             left, turn = np.divmod(left, np.maximum(1, counts[end, at]))
             link = links[end, at, turn].astype(np.int64)
-            found.append(link)
+            columns.append(link)
             at = np.where(link >= 0, target[link], at)
-        return np.stack(found, axis=1)
+        return np.stack(columns, axis=1)
 
     @once
     def choices(self) -> int:

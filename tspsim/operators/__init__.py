@@ -13,13 +13,14 @@ from .base import Computes, Operator, Role, Sharding
 from .dtypes import DTYPES, DataType, element_bytes, kindred_of, weight_bytes
 from .latent import AbsorbProduct, LatentDecode, LatentPrefill
 from .linear import DeltaScan, ShortConvolution
-from .memory_bound import MemoryBound
+from .memory_bound import MEMORY_BOUND_OPS, MemoryBound
 from .part import Part
 from .products import FusedMoE, Gemm, GroupedGemm
 from .sparse import BestOf, Indexer, SparseAttention
 
 __all__ = [
     "DTYPES",
+    "MEMORY_BOUND_OPS",
     "AbsorbProduct",
     "Attention",
     "BestOf",

@@ -43,6 +43,7 @@ class Role(StrEnum):
     DOWN = "down", Sharding.ROWS
     ROUTER = "router"
     EXPERT_CHOICE = "choice of experts"
+    EXPERT_CAST = "cast of rows"
     EXPERT_ROWS = "rows of experts"
     EXPERTS_GATE_UP = "experts' gate and up", Sharding.COLUMNS, True
     EXPERTS_ACTIVATION = "experts' activation"

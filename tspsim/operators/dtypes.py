@@ -81,8 +81,8 @@ def weight_bytes(dtype: str) -> float:
     >>> weight_bytes("int4")
     0.5625
     """
-    found = DTYPES.get(dtype)
-    return found.element_bytes if found.weight_bytes is None else found.weight_bytes
+    data_type = DTYPES.get(dtype)
+    return data_type.element_bytes if data_type.weight_bytes is None else data_type.weight_bytes
 
 
 def kindred_of(dtype: str) -> tuple[str, ...]:
@@ -92,14 +92,14 @@ def kindred_of(dtype: str) -> tuple[str, ...]:
 
 def products() -> tuple[str, ...]:
     """Types that ``workload.precision`` can name."""
-    return tuple(each.name for each in DTYPES.values() if each.multiplies)
+    return tuple(data_type.name for data_type in DTYPES.values() if data_type.multiplies)
 
 
 def caches() -> dict[str, float]:
     """Types that engines can be asked to keep caches in, and bytes of an element."""
-    return {each.name: each.cache_bytes for each in DTYPES.values() if each.cache_bytes is not None}
+    return {data_type.name: data_type.cache_bytes for data_type in DTYPES.values() if data_type.cache_bytes is not None}
 
 
 def wires() -> dict[str, float]:
     """Types that weights and gradients can travel in, and bytes of an element."""
-    return {each.name: each.wire_bytes for each in DTYPES.values() if each.wire_bytes is not None}
+    return {data_type.name: data_type.wire_bytes for data_type in DTYPES.values() if data_type.wire_bytes is not None}

@@ -8,7 +8,9 @@ from ..base.quick import quick
 from .base import Computes, Operator, Role
 
 #: Memory-bound kernels of a layer that a compiler fuses and an eager framework runs as several.
-FUSED = frozenset({"add_rmsnorm", "rope", "swiglu", "add", "softmax"})
+FUSED = frozenset({"add_rmsnorm", "rope", "qk_norm_rope", "swiglu", "add", "softmax"})
+#: All that operators here name.
+MEMORY_BOUND_OPS = FUSED | {"rmsnorm", "copy", "cache_write", "adamw"}
 
 
 @quick
@@ -16,7 +18,8 @@ FUSED = frozenset({"add_rmsnorm", "rope", "swiglu", "add", "softmax"})
 class MemoryBound(Operator):
     """A kernel whose time is the bytes it reads and writes: norm, rope, residual add, activation, lookup, copy.
 
-    ``op`` names the kernel family (``copy``, ``add``, ``rmsnorm``, ``add_rmsnorm``, ``swiglu``, ``rope``, …);
+    ``op`` names the kernel family (``copy``, ``add``, ``rmsnorm``, ``add_rmsnorm``, ``swiglu``, ``rope``,
+    ``qk_norm_rope`` …);
     ``rows`` is its number of tokens where that matters to the kernel.
     """
 

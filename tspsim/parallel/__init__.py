@@ -7,36 +7,41 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
+# Answers name the keys of a search in the order in which these modules declare them.
+from . import plan_keys
+
+# isort: split
+from . import checks
+
+# isort: split
 from . import balances, context, dispatches, dualpipe, folded, folded_decode, tensor
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .checkpoint import CHECKPOINTS
-from .choice import Choice, Option
+from .choice import Choice
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
+from .context.method import CONTEXT_METHODS
+from .decode.exchange import DECODE_EXCHANGES
+from .decode.index_exchange import INDEX_EXCHANGES
+from .folded_form import DECODE_FORMS
 from .job import Job
 from .lengths import DEALS, Unequal
-from .memory import Residency, peak_bytes, peak_memory
+from .memory import peak_bytes, peak_memory
 from .mesh import build_mesh, located
+from .option import Option
 from .plan import SWITCHES, Plan
-from .registries import (
-    CONTEXT_METHODS,
-    DECODE_EXCHANGES,
-    DECODE_FORMS,
-    INDEX_EXCHANGES,
-    SCHEMES,
-    WEIGHT_TRANSPORTS,
-    mesh_axes,
-    scheme_axes,
-)
+from .registries import mesh_axes, scheme_axes
+from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting
-from .scheme import Received, Scheme, scheme_of
+from .scheme import SCHEMES, Received, Scheme, scheme_of
 from .serving_engine import Captured, ServingEngine
 from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
 from .step import axes_of, write_program
+from .transport import WEIGHT_TRANSPORTS
 from .work import Optimizer, Work
 
 __all__ = [
@@ -75,6 +80,7 @@ __all__ = [
     "axes_of",
     "balances",
     "build_mesh",
+    "checks",
     "choices_of",
     "context",
     "dispatches",
@@ -88,6 +94,7 @@ __all__ = [
     "options_of",
     "peak_bytes",
     "peak_memory",
+    "plan_keys",
     "scheme_axes",
     "scheme_of",
     "switches_of",

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from ..base.registry import Registry
 from ..operators import Computes, MemoryBound, Operator, Role
-from .sought import SOUGHT, Sought, trains
 
 #: Scales of blocks of 128 elements in fp32 (DeepSeek-V3, §3.3.2), beside one byte an element.
 SCALED_BYTE = 1.0 + 4.0 / 128.0
@@ -62,5 +61,3 @@ ACTIVATION_STORES.register(
         columns_bytes=SCALED_BYTE, products_bytes=SCALED_BYTE, products_in_eight_bits=True,
     )
 )  # fmt: skip
-
-SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

@@ -42,21 +42,21 @@ def placed(flow: NDArray[np.float64]) -> NDArray[np.int64]:
     ranks, experts = flow.shape
     slots = np.repeat(np.arange(ranks), experts // ranks)
     chosen, slot = linear_sum_assignment(flow.T[:, slots], maximize=True)
-    found = np.empty(experts, dtype=np.int64)
-    found[chosen] = slots[slot]
-    return found
+    numbers = np.empty(experts, dtype=np.int64)
+    numbers[chosen] = slots[slot]
+    return numbers
 
 
 def placed_on_nodes(flow: NDArray[np.float64], nodes: int) -> NDArray[np.int64]:
     """The rank of every expert, nodes first: ``flow`` as :func:`placed` has it, ranks of a node beside each other."""
     ranks, experts = flow.shape
-    each = ranks // nodes
-    node_of = placed(flow.reshape(nodes, each, experts).sum(axis=1))
-    found = np.empty(experts, dtype=np.int64)
+    per_node = ranks // nodes
+    node_of = placed(flow.reshape(nodes, per_node, experts).sum(axis=1))
+    numbers = np.empty(experts, dtype=np.int64)
     for node in range(nodes):
         here = np.flatnonzero(node_of == node)
-        found[here] = node * each + placed(flow[node * each : (node + 1) * each][:, here])
-    return found
+        numbers[here] = node * per_node + placed(flow[node * per_node : (node + 1) * per_node][:, here])
+    return numbers
 
 
 @remembered(256)
@@ -68,15 +68,15 @@ def stay_rates(routing: ExpertRouting, experts: int, ranks: int, nodes: int) -> 
     [0.7, 0.8]
     """
     follow, where = transitions(routing, experts), np.repeat(np.arange(ranks), experts // ranks)
-    visited, found, each = routing.assigned_shares(experts), [], ranks // nodes
+    visited, pairs, per_node = routing.assigned_shares(experts), [], ranks // nodes
     for _ in range(LAYERS):
         flow = np.array([(visited * (where == rank)) @ follow for rank in range(ranks)])
         where = placed_on_nodes(flow, nodes)
-        inside = flow.reshape(nodes, each, experts).sum(axis=1)
+        inside = flow.reshape(nodes, per_node, experts).sum(axis=1)
         every = np.arange(experts)
-        found.append((float(flow[where, every].sum()), float(inside[where // each, every].sum())))
+        pairs.append((float(flow[where, every].sum()), float(inside[where // per_node, every].sum())))
         visited = visited @ follow
-    own, near = (float(np.mean(shares)) for shares in zip(*found, strict=True))
+    own, near = (float(np.mean(shares)) for shares in zip(*pairs, strict=True))
     return own, near
 
 

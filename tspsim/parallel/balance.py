@@ -7,9 +7,9 @@ Policies of their own: :mod:`tspsim.parallel.balances`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,12 +17,6 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from .routing import ExpertRouting
-from .sought import SOUGHT, sought_objects
-
-if TYPE_CHECKING:
-    from ..model import Architecture
-    from .job import Job
-    from .work import Work
 
 
 class Visits(NamedTuple):
@@ -113,7 +107,7 @@ class ExpertBalance:
 
     def values(self, stated: Mapping[str, Any]) -> dict[str, Any]:
         """Of all options, as stated or their defaults."""
-        return {each.name: stated.get(each.name, each.default) for each in self.options}
+        return {option.name: stated.get(option.name, option.default) for option in self.options}
 
 
 @dataclass(frozen=True)
@@ -147,13 +141,15 @@ def balanced(routing: ExpertRouting, balance: Balance, experts: int, ranks: int,
     """What each of ``ranks`` ranks gets under a policy; one alone has all there is."""
     balance = balance if ranks > 1 else BUSIEST
     visits = Visits(shares_of(routing, experts), ranks, assignments)
-    found = BALANCES.get(balance.policy).balance(visits, **balance.options)
-    told = f"expert balance '{balance.policy}'"
-    if not isinstance(found, Balanced) or len(found.loads) != ranks or min(found.loads) < 0.0:
-        raise TspsimError(f"{told} has to give a Balanced with a load of each of {ranks} ranks")
-    if sum(found.loads) < sum(visits.loads) * (1.0 - 1e-9):
-        raise TspsimError(f"{told} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(found.loads):g}")
-    return found
+    result = BALANCES.get(balance.policy).balance(visits, **balance.options)
+    policy = f"expert balance '{balance.policy}'"
+    if not isinstance(result, Balanced) or len(result.loads) != ranks or min(result.loads) < 0.0:
+        raise TspsimError(f"{policy} has to give a Balanced with a load of each of {ranks} ranks")
+    if sum(result.loads) < sum(visits.loads) * (1.0 - 1e-9):
+        raise TspsimError(
+            f"{policy} loses work: of {sum(visits.loads):g} ranks' worth it deals out {sum(result.loads):g}"
+        )
+    return result
 
 
 def shares_of(routing: ExpertRouting, experts: int) -> tuple[float, ...]:
@@ -174,44 +170,3 @@ def touched(routing: ExpertRouting, balance: Balance, experts: int, ranks: int, 
     if placed:
         return tuple(sum(1.0 - (1.0 - share) ** pairs for share in rank) for rank in placed)
     return routing.distinct_of_ranks(experts, ranks, pairs)
-
-
-# --- what a search tries of them --------------------------------------------------------------------------------
-
-
-def uneven(model: Architecture, work: Work) -> bool:
-    """Experts of a model get unequal loads; of equal ones there is nothing to balance."""
-    return model.experts is not None and work.routing.load != "balanced"
-
-
-def policies(work: Work) -> list[ExpertBalance]:
-    """Those that a step can follow."""
-    step = work.step
-    return [each for each in BALANCES.values() if (each.trains or not step.trains) and (each.serves or not step.serves)]
-
-
-def ways(job: Job) -> Iterator[Balance]:
-    """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole: those
-    under which the busiest rank gets less."""
-    plan = job.plan
-    if not (uneven(job.model, job.work) and plan.ep > 1 and plan.expert_shards is None):
-        return
-    busiest = job.expert_loads.busiest_rank_load
-    for each in policies(job.work):
-        if not each.why_not and each.name != plan.expert_balance.policy:
-            other = replace(job, plan=replace(plan, expert_balance=Balance(each.name)))
-            if other.expert_loads.busiest_rank_load < busiest:
-                yield Balance(each.name)
-
-
-SOUGHT.register(
-    sought_objects(
-        "expert_balance",
-        policies,
-        while_serving=False,
-        of=uneven,
-        ways=ways,
-        kernels=True,
-        used=lambda job: job.plan.ep > 1,
-    )
-)

@@ -11,6 +11,7 @@ from ..operators import Gemm, Operator, Part
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive, Tokens
 from .job import Job
 from .lowering import lowering_of
+from .rank_groups import ranks_along
 from .serving_engine import Captured
 
 
@@ -71,7 +72,10 @@ MOST_BEFORE = 8
 
 def numbered(body: Sequence[Instruction], layer: int) -> list[Instruction]:
     """The instructions as those of another layer."""
-    return [each if each.layer in (-1, layer) else each.at(layer, each.after) for each in body]
+    return [
+        instruction if instruction.layer in (-1, layer) else instruction.at(layer, instruction.after)
+        for instruction in body
+    ]
 
 
 def waiting_for(instruction: Instruction, after: tuple[int, ...]) -> Instruction:
@@ -291,12 +295,12 @@ class ProgramBuilder:
     @property
     def first_kernel(self) -> int:
         """Index of the first kernel of the layer that is being written."""
-        return next(index for index, each in enumerate(self._body) if isinstance(each, Compute))
+        return next(index for index, instruction in enumerate(self._body) if isinstance(instruction, Compute))
 
     @property
     def last_kernel(self) -> int:
         """Index of the last kernel of the layer that is being written."""
-        return max(index for index, each in enumerate(self._body) if isinstance(each, Compute))
+        return max(index for index, instruction in enumerate(self._body) if isinstance(instruction, Compute))
 
     def hold_until(self, gate: int) -> None:
         """The first kernel of the layer being written waits for ``gate``, which stands in the same layer."""
@@ -406,7 +410,7 @@ class ProgramBuilder:
 
     def _ranks_along(self, axis: str) -> int:
         if axis not in self._ranks:
-            self._ranks[axis] = self._job.ranks_along(axis)
+            self._ranks[axis] = ranks_along(self._job, axis)
         return self._ranks[axis]
 
     def _put(self, instruction: Instruction) -> int:

@@ -20,11 +20,12 @@ from ..model.attention import CacheUse
 from ..steps import PREFILL_STEP, Load, Streams
 from ..steps.batch import dealt
 from . import served
-from .decode import ContextShare
+from .context_share import ContextShare
 from .job import Job
 from .ledger import peak
 from .memory import declared
 from .pipeline import Chunk
+from .scheme import scheme_of
 from .serving_engine import Budget, ServingEngine
 from .unpacked import UNPACKED
 
@@ -130,7 +131,7 @@ class Capacity:
             return None
         short = max(self.stages, key=lambda stage: self._needed(stage, wanted) - stage.budget.size_bytes)
         needed, room = self._needed(short, wanted), short.budget.size_bytes
-        count, longest = sum(each for _, each in wanted), max(tokens for tokens, _ in wanted)
+        count, longest = sum(sequences for _, sequences in wanted), max(tokens for tokens, _ in wanted)
         fitting, shorter = self.whole_sessions(longest), self.longest_context(count)
         offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
         offers += [f"{count} of {shorter}"] if shorter else []
@@ -152,8 +153,8 @@ class Capacity:
         return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
 
     def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
-        each = self._sequence_bytes(stage, context)
-        return self.share.sequences * size_bytes / each if each else float("inf")
+        sequence_bytes = self._sequence_bytes(stage, context)
+        return self.share.sequences * size_bytes / sequence_bytes if sequence_bytes else float("inf")
 
     def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
         whole = self.block_tokens * self.share.ranks
@@ -191,7 +192,7 @@ def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget
     """Bytes for caches on a GPU that holds some chunks."""
     return job.work.stack.engine.cache_budget(
         visible_bytes,
-        served.weight_bytes(job, job.scheme.residency.weight_shards(job), chunks),
+        served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), chunks),
         activation_bytes(job, visible_bytes, chunks),
         reserve_bytes=job.work.runtime_reserve_bytes,
         ranks=prod(job.plan.degree(axis) for axis in job.scheme.axes) * job.plan.pp,
@@ -214,13 +215,14 @@ def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) ->
     if limits is not None:
         load = Load(prompts=1, prompt=engine.pass_tokens(limits, job.plan.attention_replicas))
         job = replace(job, work=replace(job.work, pass_=PREFILL_STEP.name, load=load), pass_index=None)
-    parts = peak(declared(job, job.scheme.residency, chunks))
+    parts = peak(declared(job, scheme_of(job.plan).residency, chunks))
     layers = sum(size for part, size in parts.items() if part not in OTHERS)
     if limits is None:
         return layers + parts.get("logits", 0.0)
     if engine.context_workspace:
         behind = replace(job.work.load, cached=engine.context_workspace)
-        further = peak(declared(replace(job, work=replace(job.work, load=behind)), job.scheme.residency, chunks))
+        loaded = replace(job, work=replace(job.work, load=behind))
+        further = peak(declared(loaded, scheme_of(job.plan).residency, chunks))
         layers += further.get(UNPACKED, 0.0)
     sequences = min(limits.sequences, engine.slots or limits.sequences)
     return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
@@ -230,7 +232,7 @@ def answer(capacity: Capacity, context: int, streams: Streams) -> dict[str, Any]
     """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with the caches of
     their streams each."""
     caches = streams.read(context) / context if streams.branches else streams.caches
-    low, high = (each / caches for each in capacity.sessions_range(context))
+    low, high = (caches_of / caches for caches_of in capacity.sessions_range(context))
     budget = capacity.budget
     return {
         "cache_bytes": budget.size_bytes,

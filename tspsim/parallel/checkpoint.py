@@ -23,7 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.registry import Registry
-from .sought import ANOTHER_QUESTION, SOUGHT, Sought, trains
+from .reasons import ANOTHER_QUESTION
+from .sought import SOUGHT, Sought, trains
 
 
 @dataclass(frozen=True)

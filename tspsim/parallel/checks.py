@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..base.errors import InputError
 from ..operators import element_bytes
 from . import expert_checks, weight_offload
 from .checkpoint import CHECKPOINTS
 from .draft import DRAFTS
-from .lengths import OF_LENGTHS, OFFLOAD_FROM
+from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
-from .registries import SCHEMES
-
-if TYPE_CHECKING:
-    from .job import Job
+from .scheme import SCHEMES, scheme_of
+from .sought import SOUGHT, Sought, trains
+from .unequal_checks import check_unequal
 
 
 def check(job: Job) -> None:
     """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-    model, plan, scheme = job.model, job.plan, job.scheme
+    model, plan, scheme = job.model, job.plan, scheme_of(job.plan)
     axis, columns = scheme.axes[0], scheme.shards(job)
-    others = [name for each in SCHEMES.values() if each is not scheme for name in each.axes]
+    others = [name for other in SCHEMES.values() if other is not scheme for name in other.axes]
     if any(plan.degree(name) > 1 for name in others):
         beside = " and ".join(name for name in others if name not in scheme.axes)
         raise plan.refusal(axis, f"{plan.degree(axis)} {scheme.alone}: leave {beside} at 1 beside it")
     _size(job)
     if job.step.serves:
         _serving(job)
-    _unequal(job)
+    check_unequal(job)
     _scheme(job, axis)
     if model.ffn % columns:
         raise plan.refusal(axis, f"{columns} does not divide the {model.ffn} FFN columns of {model.name}")
@@ -97,12 +94,12 @@ def _checkpoint(job: Job) -> None:
 def _scheme(job: Job, axis: str) -> None:
     """What the scheme asks, and heads that its ranks can divide; of every size of group that shares a sequence."""
     model = job.model
-    sizes = {each.packed.ranks: each for each in job.every_pack()} if job.unequal and job.plan.groups else {}
-    for each in (job, *sizes.values()):
-        refused = job.scheme.check(each)
+    sizes = {one.packed.ranks: one for one in job.every_pack()} if job.unequal and job.plan.groups else {}
+    for one in (job, *sizes.values()):
+        refused = scheme_of(job.plan).check(one)
         if refused is not None:
             raise job.plan.refusal(*refused)
-        shards = each.head_shards
+        shards = one.head_shards
         if model.heads % shards:
             raise job.plan.refusal(axis, f"{shards} does not divide the {model.heads} attention heads of {model.name}")
         if model.kv_heads % shards and shards % model.kv_heads:
@@ -110,36 +107,6 @@ def _scheme(job: Job, axis: str) -> None:
                 axis,
                 f"{shards} neither divides nor is a multiple of the {model.kv_heads} key/value heads of {model.name}",
             )
-
-
-def _unequal(job: Job) -> None:
-    """Sequences of unequal length: keys that are theirs alone, and what is not built beside them."""
-    plan, own = job.plan, OF_LENGTHS
-    if not job.unequal:
-        stated = next((name for name in own if name in plan.options), None)
-        if stated is not None:
-            key = "sp" if stated == "dynamic_sp" else stated
-            raise plan.refusal(key, "is of sequences of unequal length; state workload.lengths, or leave it out")
-        return
-    if not job.scheme.unequal:
-        can = " or ".join(axis for each in SCHEMES.values() if each.unequal for axis in each.axes)
-        raise plan.refusal(job.scheme.axes[0], f"takes sequences of one length alone; use {can}")
-    if plan.ep > 1:
-        raise plan.refusal("ep", f"{plan.ep} is not built beside workload.lengths; leave it out")
-    if plan.pp > 1 and (plan.vpp > 1 or plan.order.splits_backward or plan.order.both_ways):
-        key, value = ("vpp", plan.vpp) if plan.vpp > 1 else ("schedule", plan.schedule)
-        raise plan.refusal(key, f"{value} beside workload.lengths is not built; use schedule: 1f1b")
-    if OFFLOAD_FROM in plan.options and not plan.offload_layers:
-        raise plan.refusal(OFFLOAD_FROM, "says which sequences' activations offload_layers sends; state that too")
-    if plan.micro_batch is not None:
-        raise plan.refusal("micro_batch", "says how many sequences; of unequal ones state rank_tokens")
-    if plan.overlap and plan.tp > 1:
-        raise plan.refusal("overlap", "of tp's sums is not built beside workload.lengths; leave it out")
-    if plan.options.get("dynamic_sp") and plan.dp & (plan.dp - 1):
-        raise plan.refusal("sp", f"auto shares a sequence by 2, 4, 8, ... of dp = {plan.dp}, no power of two")
-    if plan.zero >= 2 and len({len(packs) for packs in job.dealt.packs}) > 1:
-        told = f"{plan.zero} exchanges weights or gradients every micro-batch"
-        raise plan.refusal("zero", f"{told}, of which replicas have unequal numbers; use 0 or 1")
 
 
 def _serving(job: Job) -> None:
@@ -154,15 +121,15 @@ def _serving(job: Job) -> None:
         if value != usual:
             raise plan.refusal(key, f"{value} is of training; a {title} takes none of it: leave {key} out")
     if work.document is not None:
-        told = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
-        raise InputError(told, key="workload.document")
+        problem = f"{work.document} packs documents into a sequence, which a {title} does not: leave it out"
+        raise InputError(problem, key="workload.document")
     if not work.causal:
         raise InputError(f"false is of whole sequences; a {title} is causal: leave it out", key="workload.causal")
     if work.multi_token:
-        told = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
-        raise InputError(told, key="workload.multi_token")
-    if job.scheme.whole is None:
-        can = " or ".join(each.axes[0] for each in SCHEMES.values() if each.whole is not None)
+        problem = f"modules for further tokens are trained; a {title} drafts with them: pass: verify, draft: mtp"
+        raise InputError(problem, key="workload.multi_token")
+    if scheme_of(plan).whole is None:
+        can = " or ".join(other.axes[0] for other in SCHEMES.values() if other.whole is not None)
         raise plan.refusal(job.scheme.axes[0], f"{job.scheme.summary} does not run a {title}; use {can}")
     _tree(job)
     _drafter(job)
@@ -172,13 +139,13 @@ def _serving(job: Job) -> None:
     longest = {"context": max(load.contexts, default=0), "sequence": max(prompts, default=0)}
     for key, tokens in longest.items():
         if model.max_context and tokens > model.max_context:
-            told = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
-            raise InputError(f"{told}; a model file with another max_context takes more", key=f"workload.{key}")
+            problem = f"{tokens} tokens are more than the {model.max_context} that {model.name} was made for"
+            raise InputError(f"{problem}; a model file with another max_context takes more", key=f"workload.{key}")
     drafts = load.speculation
     if drafts and drafts.tokens and not DRAFTS.get(drafts.draft).available(model):
-        can = " or ".join(each.name for each in DRAFTS.values() if each.available(model))
-        told = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
-        raise InputError(told, key="workload.speculation.draft")
+        can = " or ".join(draft.name for draft in DRAFTS.values() if draft.available(model))
+        problem = f"{drafts.draft} drafts with modules for further tokens, and {model.name} has none; use {can}"
+        raise InputError(problem, key="workload.speculation.draft")
 
 
 def _drafter(job: Job) -> None:
@@ -190,11 +157,11 @@ def _drafter(job: Job) -> None:
     if drafter.model.experts is not None:
         raise InputError(f"{drafter.model.name} has experts, and drafters with experts are not built", key=key)
     if drafter.model.vocab != job.model.vocab:
-        told = f"{drafter.model.name} has {drafter.model.vocab} tokens and {job.model.name} {job.model.vocab}"
+        problem = f"{drafter.model.name} has {drafter.model.vocab} tokens and {job.model.name} {job.model.vocab}"
         if abs(drafter.model.vocab - job.model.vocab) > job.model.vocab // 50:  # tables are padded
-            raise InputError(f"{told}: what one drafts the other cannot verify", key=key)
+            raise InputError(f"{problem}: what one drafts the other cannot verify", key=key)
     try:
-        drafter.check()
+        check(drafter)
     except InputError as error:
         raise InputError(f"{drafter.model.name} cannot draft beside it: {error.message}", key=key) from None
 
@@ -206,7 +173,7 @@ def _tree(job: Job) -> None:
         return
     draft = DRAFTS.get(drafts.draft)
     if not draft.layers or draft.at_once:
-        can = " or ".join(each.name for each in DRAFTS.values() if each.layers and not each.at_once)
+        can = " or ".join(other.name for other in DRAFTS.values() if other.layers and not other.at_once)
         raise InputError(f"{drafts.draft} drafts no tree; use {can}", key="workload.speculation.tree")
 
 
@@ -216,13 +183,13 @@ def _branches(job: Job) -> None:
     if not job.work.load.streams.branches:
         return
     if job.scheme.context(plan).ranks > 1 or job.scheme.folds:
-        told = "contexts that branches share are not divided by their tokens: use tp, pp and dp alone"
-        raise plan.refusal(job.scheme.axes[0], told)
+        problem = "contexts that branches share are not divided by their tokens: use tp, pp and dp alone"
+        raise plan.refusal(job.scheme.axes[0], problem)
     kinds = {job.model.attention_of(block) for block in job.model.blocks}
     kept_whole = sorted(kind.name for kind in kinds if kind.chooses or not kind.divides_context)
     if kept_whole:
-        told = f"branches of {kept_whole[0]} attention, which does not merge parts of a context, are not built"
-        raise InputError(told, key="workload.streams.branch")
+        problem = f"branches of {kept_whole[0]} attention, which does not merge parts of a context, are not built"
+        raise InputError(problem, key="workload.streams.branch")
 
 
 def _documents(job: Job) -> None:
@@ -231,9 +198,11 @@ def _documents(job: Job) -> None:
     if document is None:
         return
     if not job.work.causal or sequence % document:
-        told = f"documents of {document} tokens do not fill a sequence of {sequence}; use a divisor of that"
-        told = told if job.work.causal else f"documents of {document} tokens are of causal attention; leave them out"
-        raise InputError(told, key="workload.document")
+        problem = f"documents of {document} tokens do not fill a sequence of {sequence}; use a divisor of that"
+        problem = (
+            problem if job.work.causal else f"documents of {document} tokens are of causal attention; leave them out"
+        )
+        raise InputError(problem, key="workload.document")
 
 
 def _wires(job: Job) -> None:
@@ -295,6 +264,8 @@ def _pipeline(job: Job) -> None:
     plan, chunks = job.plan, job.plan.pp * job.plan.vpp
     if job.training and job.order.waits:
         raise plan.refusal("schedule", f"{plan.schedule} is of passes without a backward; use 1f1b")
+    if plan.accumulation > 1 and not job.training:
+        raise plan.refusal("accumulation", f"turns accumulate gradients; a {job.step.title} has none")
     if not job.unequal and job.work.sequences % job.sequences:
         raise plan.refusal(
             "micro_batch", f"{job.sequences} does not divide the {job.work.sequences} sequences of a replica"
@@ -302,9 +273,9 @@ def _pipeline(job: Job) -> None:
     if plan.vpp > 1 and plan.pp == 1:
         raise plan.refusal("vpp", f"{plan.vpp} virtual stages need a pipeline; set pp, or leave vpp out")
     if chunks > job.model.layers and not plan.stage_layers:
-        found = f"{chunks} pipeline chunks are more than the {job.model.layers} layers"
+        problem = f"{chunks} pipeline chunks are more than the {job.model.layers} layers"
         remedy = "; embedding and head may have chunks of their own: stage_layers" if job.model.vocab else ""
-        raise plan.refusal("pp", found + remedy)
+        raise plan.refusal("pp", problem + remedy)
     if plan.stage_layers and (len(plan.stage_layers) != chunks or sum(plan.stage_layers) != job.model.layers):
         raise plan.refusal(
             "stage_layers",
@@ -313,7 +284,7 @@ def _pipeline(job: Job) -> None:
     empty = [index for index, layers in enumerate(plan.stage_layers) if not layers]
     if any(index not in (0, chunks - 1) or not job.model.vocab for index in empty):
         raise plan.refusal("stage_layers", "only the embedding's chunk and the head's may have no layer")
-    splits = job.scheme.layer_weights is not None
+    splits = scheme_of(plan).layer_weights is not None
     refused = job.order.check(Pipeline(plan.pp, plan.vpp, job.micro_batches, splits))
     if refused is not None:
         raise plan.refusal(*refused)
@@ -329,18 +300,23 @@ def _activations(job: Job) -> None:
     if plan.recomputed is not None:
         grouped = RECOMPUTE_METHODS.get(plan.recomputed.method).group(2) > 1
         if grouped and plan.recomputation != FULL:
-            told = f"{plan.recomputation} of layers in groups is not built; use {FULL}"
-            raise plan.refusal("recomputation.what", told)
+            problem = f"{plan.recomputation} of layers in groups is not built; use {FULL}"
+            raise plan.refusal("recomputation.what", problem)
         if plan.recomputed.layers > most:
-            told = f"{plan.recomputed.layers} are more than the {most} layers of a chunk; use at most {most}"
-            raise plan.refusal("recomputation.layers", told)
+            problem = f"{plan.recomputed.layers} are more than the {most} layers of a chunk; use at most {most}"
+            raise plan.refusal("recomputation.layers", problem)
     if job.store.products_in_eight_bits and element_bytes(job.work.precision) > element_bytes("mxfp8"):
-        told = f"{job.store.name} keeps what products in eight bits read, and these are in {job.work.precision}"
-        raise plan.refusal("activation_store", f"{told}; use fp8")
+        problem = f"{job.store.name} keeps what products in eight bits read, and these are in {job.work.precision}"
+        raise plan.refusal("activation_store", f"{problem}; use fp8")
     if plan.offload_layers > most:
-        told = f"{plan.offload_layers} are more than the {most} layers of a chunk; use at most {most}"
-        raise plan.refusal("offload_layers", told)
+        problem = f"{plan.offload_layers} are more than the {most} layers of a chunk; use at most {most}"
+        raise plan.refusal("offload_layers", problem)
     if plan.offload_layers and job.order.splits_backward:
         raise plan.refusal("offload_layers", f"is not built for {plan.schedule}; use 1f1b")
     if plan.offload_layers and not job.work.host_bytes_per_s:
         raise plan.refusal("offload_layers", "needs a node whose link to its host's memory is known")
+
+
+# --- what a search tries of the type that activations wait in ------------------------------------------------------
+
+SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

@@ -1,4 +1,4 @@
-"""What a scheme or a context method adds to a plan: switches that may be chosen for the machine, and keys."""
+"""Switches of a plan that a scheme leaves to be chosen for the machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,6 @@ from .job import Job
 from .plan import Plan
 
 Values = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Option:
-    """A key of a scenario's plan: its name, the type that a stated value must have (any that pydantic knows, or a
-    registry, one of whose names it is), the value where none is stated, and a line for people. The plan's ``options``
-    have it, unless it is None."""
-
-    name: str
-    type: Any
-    default: Any
-    summary: str = ""
 
 
 @dataclass(frozen=True)

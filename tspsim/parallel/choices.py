@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 from ..base.errors import InputError
 from ..base.quick import replace
+from .checks import check
 from .choice import Choice
+from .context.method import CONTEXT_METHODS
 from .job import Job
 from .plan import Plan
 from .scheme import scheme_of
@@ -26,12 +28,19 @@ def switches_of(plan: Plan) -> tuple[str, ...]:
     return tuple(name for choice in choices_of(plan) for name in choice.switches)
 
 
+def with_defaults(plan: Plan) -> Plan:
+    """The plan with the options that its scheme and its context method bring, at their defaults where it has none."""
+    brought = (*scheme_of(plan).options, *CONTEXT_METHODS.get(plan.exchange).options)
+    values = {option.name: option.default for option in brought if option.default is not None} | dict(plan.options)
+    return replace(plan, options=values) if len(values) > len(plan.options) else plan
+
+
 def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
     """The plans that a job's open switches allow, those stated as they are; simplest first, not all of them legal.
 
     ``mesh``: whether the GPUs of a node have links of their own; ``few``: only what a search looks at.
     """
-    found: list[Plan] = []
+    seen: list[Plan] = []
     for choice in choices_of(job.plan):
         still_open = tuple(name for name in choice.switches if name in job.plan.open)
         if not still_open:
@@ -40,8 +49,8 @@ def candidates_of(job: Job, mesh: bool, *, few: bool = False) -> Iterator[Plan]:
             if few and not choice.searched(values):
                 continue
             plan = replace(job.plan, open=(), chosen=still_open).with_values(values)
-            if plan not in found:
-                found.append(plan)
+            if plan not in seen:
+                seen.append(plan)
                 yield plan
 
 
@@ -62,7 +71,7 @@ def schedules_of(family: Job, mesh: bool) -> Iterator[Job]:
 def legal(job: Job) -> bool:
     """Whether the degrees divide what they must."""
     try:
-        job.check()
+        check(job)
     except InputError:
         return False
     return True

@@ -1,6 +1,6 @@
 """Data parallelism: gradients summed over all ranks that hold the same weights, and what ZeRO divides among them.
 
-Those are the replicas and, within one, the sequence shards beside each other (``Job.replica_axis``).
+Those are the replicas and, within one, the sequence shards beside each other (``rank_groups.replica_axis``).
 
 Stage 0 (DDP): a layer's gradients are all-reduced while the layers before it run backward, once a step. Stage 1: they
 are reduce-scattered, each replica updates its share, and weights are gathered, layer by layer, ahead of the first
@@ -29,6 +29,7 @@ from .job import Job
 from .ledger import Buffer, Lifetime
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
+from .rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
 from .sought import SOUGHT, Sought, trains
 from .whole import accumulates_whole, keeps_whole, sums_beside
 from .wires import recast, wire_bytes
@@ -38,7 +39,7 @@ from .wires import recast, wire_bytes
 class OwnedParameters:
     """What one rank of a replica owns, in parameters: ``weight_shards`` ranks hold a copy of the weights together.
 
-    Routed experts are spread otherwise (``Job.expert_ranks``), and other ranks hold the same ones.
+    Routed experts are spread otherwise (``rank_groups.expert_ranks``), and other ranks hold the same ones.
     """
 
     job: Job
@@ -49,7 +50,7 @@ class OwnedParameters:
         job, copies = self.job, self.job.copies
         shards, secondary = job.plan.shard_group or copies, job.plan.secondary_shard or 0
         weights = shard_levels.level(job.plan)
-        return ParameterGroup(job.replica_axis, copies, parameters, shards, secondary=secondary, weights=weights)
+        return ParameterGroup(replica_axis(job), copies, parameters, shards, secondary=secondary, weights=weights)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """One layer, by who else holds it; a single entry unless its experts are spread on an axis of their own."""
@@ -58,7 +59,9 @@ class OwnedParameters:
         if not block.experts:
             return (self.replicated(whole / self.weight_shards),)
         routed = job.model.routed_parameters_per_layer
-        return together(self.replicated((whole - routed) / self.weight_shards), self.experts(routed / job.expert_ranks))
+        return together(
+            self.replicated((whole - routed) / self.weight_shards), self.experts(routed / expert_ranks(job))
+        )
 
     def layer_bytes(self, block: Block) -> float:
         """Bytes of one layer's weights."""
@@ -70,7 +73,7 @@ class OwnedParameters:
         groups = ("expert shard", "expert replicate") if job.plan.ep > 1 else ("shard", "replicate")
         if job.plan.ep == 1 and not job.scheme.usual:
             groups = ("+".join(("shard", *job.scheme.axes)), "replicate")
-        return ParameterGroup(job.expert_axis, job.expert_copies, parameters, job.expert_state_shards, groups)
+        return ParameterGroup(expert_axis(job), expert_copies(job), parameters, expert_state_shards(job), groups)
 
     def trained_layer(self, block: Block) -> tuple[ParameterGroup, ...]:
         """What of a layer is trained: all of it, or with frozen weights its adapters."""
@@ -157,8 +160,8 @@ def together(*parts: ParameterGroup) -> tuple[ParameterGroup, ...]:
     """Parts that the same ranks hold become one; the order of first appearance stays."""
     sums: dict[tuple[str, int], ParameterGroup] = {}
     for held in parts:
-        known = sums.get((held.axis, held.copies))
-        total = held.parameters if known is None else known.parameters + held.parameters
+        summed = sums.get((held.axis, held.copies))
+        total = held.parameters if summed is None else summed.parameters + held.parameters
         sums[held.axis, held.copies] = held._replace(parameters=total)
     return tuple(sums.values())
 
@@ -254,9 +257,9 @@ def refresh(
     """With levels apart, weights as the step before updated them; returns what their gather waits for."""
     last = list(after)
     if task.kind == FORWARD and task.micro_batch == 0:
-        for each in held:
-            if each.weights and each.parameters:
-                last = shard_levels.refresh(builder, each, each.parameters * job.work.optimizer.weights, name, last)
+        for group in held:
+            if group.weights and group.parameters:
+                last = shard_levels.refresh(builder, group, group.parameters * job.work.optimizer.weights, name, last)
     return last
 
 
@@ -350,14 +353,14 @@ def sum_beside(
 ) -> None:
     """Sum gradients that have just been made, or ``exchanged`` by their scheme, beside what comes next; with levels
     apart ``across`` the groups as well, or not yet."""
-    summed = [each for each in held if each.copies > 1 and each.parameters]
+    summed = [group for group in held if group.copies > 1 and group.parameters]
     if not summed:
         return
     builder.part = "gradients"
-    divided_by_ranks = sum(each.parameters for each in summed if each.shards > 1)
+    divided_by_ranks = sum(group.parameters for group in summed if group.shards > 1)
     copied = copies("copy gradients in", divided_by_ranks * job.work.stack.reduced_copy_bytes)
     ready = [builder.compute(f"{what} ready", *copied), *exchanged]
-    last = [sum_gradients(builder, job, each, f"sum {what}", ready, across=across) for each in summed]
+    last = [sum_gradients(builder, job, group, f"sum {what}", ready, across=across) for group in summed]
     if not job.work.stack.overlap_gradients:
         builder.compute(f"{what} summed", after=last)
 

@@ -5,19 +5,14 @@ Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ..base.registry import Registry
 from ..model import Experts
 from ..network import places_reached
+from .reasons import CHANGES_NUMBERS
 from .routing import ExpertRouting
-from .sought import CHANGES_NUMBERS, SOUGHT, Sought, sought_objects, spreads_experts, with_experts
-
-if TYPE_CHECKING:
-    from .job import Job
-    from .work import Work
 
 #: There, back, of these the shares that leave their node.
 NodeShares = tuple[float, float, float, float]
@@ -195,58 +190,3 @@ OVERLAPS.register(ExpertOverlap("none"))
 OVERLAPS.register(ExpertOverlap("shared_experts", shared_beside=True, word="sh"))
 OVERLAPS.register(ExpertOverlap("micro_batches", shared_beside=True, micro_batches=True, word="mi"))
 OVERLAPS.register(ExpertOverlap("two_batches", shared_beside=True, halves=True, word="tb"))
-
-
-# --- what a search tries of them --------------------------------------------------------------------------------
-
-
-def ways_to_dispatch(job: Job) -> Iterator[str]:
-    """Every way that trains, where tokens travel; a serving step's are spread with its experts."""
-    plan = job.plan
-    if plan.ep > 1 and plan.expert_shards != 0 and not job.step.serves:
-        others = (each for each in DISPATCHES.values() if each != plan.dispatch)
-        yield from (each.name for each in others if each.trains and each.searched)
-
-
-def ways_to_hide(job: Job) -> Iterator[str]:
-    """Shared experts where there are any; of training another micro-batch, of a serving step its other half."""
-    plan, experts = job.plan, job.model.experts
-    if experts is None or plan.ep == 1 or plan.expert_shards == 0:
-        return
-    several = job.training and job.micro_batches > 1
-    for each in OVERLAPS.values():
-        alone = not (each.micro_batches or each.halves)
-        fits = bool(experts.shared_width) if alone else (each.halves == job.step.serves and plan.expert_pieces == 1)
-        if each != plan.hiding and fits and each.shared_beside and (several or not each.micro_batches):
-            yield each.name
-
-
-def _dispatches(work: Work) -> list[ExpertDispatch]:
-    return [each for each in DISPATCHES.values() if each.trains or work.step.serves]
-
-
-def hides(job: Job) -> bool:
-    """Exchanges are hidden, or a schedule that would hide them runs all the same."""
-    turns = job.plan.hiding.micro_batches or job.plan.hiding.halves
-    return spreads_experts(job) or (turns and (job.model.experts is not None or job.plan.pp > 1))
-
-
-SOUGHT.register(
-    sought_objects(
-        "expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts
-    )
-)
-SOUGHT.register(
-    Sought(
-        "expert_overlap",
-        while_serving=False,
-        used=hides,
-        of=with_experts,
-        values=lambda model, work: [
-            each.name
-            for each in OVERLAPS.values()
-            if not (each.halves and not work.step.serves) and not (each.micro_batches and not work.step.trains)
-        ],
-        ways=ways_to_hide,
-    )
-)

@@ -20,7 +20,7 @@ def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[T
     >>> [(task.kind[0], task.chunk, task.beside) for task in dualpipe(2, 0, 4, 1)[:5]]
     [('f', 0, False), ('f', 1, False), ('f', 0, True), ('b', 1, False), ('f', 1, True)]
     """
-    half, each = stages // 2, micro_batches // 2
+    half, one_way = stages // 2, micro_batches // 2
     place, turned = min(stage, stages - 1 - stage), stage >= half
     done = {(kind, chunk): 0 for kind in (FORWARD, BACKWARD) for chunk in (0, 1)}
     order: list[Task] = []
@@ -29,7 +29,7 @@ def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[T
         chunk = way ^ turned
         number = done[kind, chunk]
         done[kind, chunk] += 1
-        order.append(Task(kind, micro_batches - 1 if number == each - 1 else number, chunk, beside))
+        order.append(Task(kind, micro_batches - 1 if number == one_way - 1 else number, chunk, beside))
 
     def both(forward: int, backward: int) -> None:
         do(FORWARD, forward, True)
@@ -43,7 +43,7 @@ def dualpipe(stages: int, stage: int, micro_batches: int, chunks: int) -> list[T
     for _ in range(half - place - 1):
         do(BACKWARD, 1)
         do(FORWARD, 1)
-    for _ in range(each - stages + place + 1):
+    for _ in range(one_way - stages + place + 1):
         both(0, 1)
         both(1, 0)
     for _ in range(half - place - 1):
@@ -68,8 +68,8 @@ def check(pipeline: Pipeline) -> Refusal:
         return "schedule", "dualpipe runs with vpp 1 on an even number of stages; use 1f1b"
     if pipeline.micro_batches % 2 or pipeline.micro_batches < 2 * pipeline.stages:
         least = 2 * pipeline.stages
-        found = f"{pipeline.micro_batches} micro-batches do not fill it"
-        return "schedule", f"{found}: dualpipe needs an even number, {least} and more"
+        problem = f"{pipeline.micro_batches} micro-batches do not fill it"
+        return "schedule", f"{problem}: dualpipe needs an even number, {least} and more"
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, StrictBool, field_validator
@@ -26,7 +25,7 @@ from .serving_engine import (
     Sizes,
     StateRule,
 )
-from .stated import Expected, Section, Stated
+from .stated import Expected, StackSection, Stated
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
@@ -35,14 +34,14 @@ Part = Literal["weights", "activations", "graphs", "context"]
 #: Operators by the name of their class.
 FAMILIES = frozenset(
     name
-    for name, each in vars(operators).items()
-    if isinstance(each, type) and issubclass(each, operators.Operator) and name in operators.__all__
+    for name, thing in vars(operators).items()
+    if isinstance(thing, type) and issubclass(thing, operators.Operator) and name in operators.__all__
 )
 #: A size, or from where on every so many.
 Size = PositiveInt | tuple[PositiveInt, PositiveInt]
 
 
-class GraphsSpec(Section):
+class GraphsSpec(StackSection):
     """Batches whose decode pass is captured: ``sizes`` are numbers, then pairs (from here on, every so many)."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -55,7 +54,7 @@ class GraphsSpec(Section):
     pads: StrictBool = Field(True, description="smaller batches are padded to the next size")
     pieces: StrictBool = Field(False, description="other passes run in pieces, to the same largest size")
 
-    def graphs(self) -> Graphs:
+    def facts(self) -> Graphs:
         """The same as engines read it."""
         return Graphs(
             _sizes(self.sizes),
@@ -74,7 +73,7 @@ def _sizes(stated: tuple[Size, ...]) -> Sizes:
     return Sizes(numbers, tuple(size for size in stated if not isinstance(size, int)))
 
 
-class ReserveSpec(Section):
+class ReserveSpec(StackSection):
     """Memory that an engine's scripts keep free: the sum of its parts, but at least ``least``."""
 
     fixed: Bytes = 0.0
@@ -84,7 +83,7 @@ class ReserveSpec(Section):
     least: Bytes = 0.0
 
 
-class MemorySpec(Section):
+class MemorySpec(StackSection):
     """Caches get ``share`` · (visible memory − ``before``) − ``after`` − ``reserve``."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -93,14 +92,14 @@ class MemorySpec(Section):
     after: tuple[Part, ...] = ()
     reserve: ReserveSpec = ReserveSpec()
 
-    def rule(self) -> MemoryRule:
+    def facts(self) -> MemoryRule:
         """The same as engines read it."""
         kept = self.reserve
         reserve = (kept.fixed, kept.token, kept.graph, kept.rank)
         return MemoryRule(self.share, self.before, self.after, reserve, kept.least)
 
 
-class SchedulerSpec(Section):
+class SchedulerSpec(StackSection):
     """Who decides what a step does."""
 
     source: str = Field(min_length=3, max_length=2000)
@@ -109,12 +108,12 @@ class SchedulerSpec(Section):
     share: str = Field("", max_length=200, description="the engine's own name for its share of memory")
     shares_tokens: StrictBool = Field(False, description="attention replicas share the tokens of a pass")
 
-    def scheduler(self) -> Scheduler:
+    def facts(self) -> Scheduler:
         """The same as engines read it."""
         return Scheduler(self.name, self.options, self.share, self.shares_tokens)
 
 
-class LimitsSpec(Section):
+class LimitsSpec(StackSection):
     """The most of a pass, and of sequences at once, on GPUs of ``memory`` and more."""
 
     memory: Bytes = 0.0
@@ -123,8 +122,12 @@ class LimitsSpec(Section):
     but: tuple[str, ...] = Field((), description="words of names of GPUs that have the limits of less memory")
     source: str = Field("", max_length=2000, description="version and line, where it is not that of all")
 
+    def facts(self) -> EngineLimits:
+        """The same as engines read it."""
+        return EngineLimits(self.memory, self.tokens, self.sequences, self.but)
 
-class PagesSpec(Section):
+
+class PagesSpec(StackSection):
     """Tokens of a block where an attention backend of its own runs models of some kinds of attention."""
 
     tokens: PositiveInt
@@ -132,6 +135,10 @@ class PagesSpec(Section):
     devices: tuple[str, ...] = Field((), description="words of names of GPUs; all when left out")
     backend: str = Field("", max_length=200, description="as the engine calls it")
     source: str = Field(min_length=3, max_length=2000)
+
+    def facts(self) -> Pages:
+        """The same as engines read it."""
+        return Pages(self.tokens, self.attention, self.devices)
 
     def provenance(self, what: str) -> Provenance:
         """The row of a report."""
@@ -152,11 +159,15 @@ class PaceSpec(Expected[Factor]):
     @field_validator("kernels")
     @classmethod
     def _known(cls, kernels: tuple[str, ...]) -> tuple[str, ...]:
-        known = {*operators.DTYPES, *FAMILIES, ROUTED}
-        if wrong := sorted({word for each in kernels for word in each.split()} - known):
+        allowed = {*operators.DTYPES, *FAMILIES, *operators.MEMORY_BOUND_OPS, ROUTED}
+        if wrong := sorted({word for kernel in kernels for word in kernel.split()} - allowed):
             raise PydanticCustomError("kernels", "no kernel is '{wrong}'; known: {known}",
-                                      {"wrong": wrong[0], "known": ", ".join(sorted(known))})  # fmt: skip
+                                      {"wrong": wrong[0], "known": ", ".join(sorted(allowed))})  # fmt: skip
         return kernels
+
+    def facts(self) -> Pace:
+        """The same as engines read it."""
+        return Pace(self.value, self.devices, self.kernels, self.least)
 
     def provenance(self, what: str) -> Provenance:
         """The row of a report."""
@@ -167,7 +178,7 @@ class PaceSpec(Expected[Factor]):
         return Provenance(f"{what}{of} on {', '.join(self.devices)}", value, self.source, "assumed")
 
 
-class StatesSpec(Section):
+class StatesSpec(StackSection):
     """How states of linear attention are kept, and up to where a prompt's beginning is found again."""
 
     kept: Literal["blocks", "pool", "never"] = Field(description="in blocks of the cache, in a pool, or not at all")
@@ -185,14 +196,12 @@ class StatesSpec(Section):
     every: PositiveCount = Field(0, description="tokens of a prompt behind which a state is kept besides")
     source: str = Field(min_length=3, max_length=2000)
 
-    def rule(self) -> StateRule:
+    def facts(self) -> StateRule:
         """The same as engines read it."""
-        told = self.model_dump(exclude={"source", "inside"})
-        inside = tuple(Pages(pages.tokens, pages.attention, pages.devices) for pages in self.inside)
-        return StateRule(inside=inside, **told)
+        return StateRule(inside=facts(self.inside), **self.model_dump(exclude={"source", "inside"}))
 
 
-class SelectionSpec(Section):
+class SelectionSpec(StackSection):
     """Choosing experts by biased sigmoids where the engine's one kernel for it does not take their number."""
 
     per_group: PositiveInt = Field(description="experts of a group that it takes, in powers of two altogether")
@@ -203,10 +212,9 @@ class SelectionSpec(Section):
     gate: PositiveCount = Field(0, description="kernels of a gate of shared experts, and of their sum with the others")
     source: str = Field(min_length=3, max_length=2000)
 
-    def selection(self) -> Selection:
+    def facts(self) -> Selection:
         """The same as engines read it."""
-        each = Prior(self.each.value, *self.each.ends)
-        return Selection(self.per_group, self.counts, self.kernels, each, self.but, self.gate)
+        return Selection(self.per_group, self.counts, self.kernels, facts(self.each), self.but, self.gate)
 
 
 def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
@@ -220,7 +228,7 @@ def _families(stated: Stated[dict[str, int]]) -> Stated[dict[str, int]]:
     return stated
 
 
-class EngineSpec(Section):
+class EngineSpec(StackSection):
     """How a serving engine runs a model; what is left out costs nothing."""
 
     kernels: Stated[str] | None = Field(None, description="the word that its kernels' libraries begin with")
@@ -275,49 +283,10 @@ class EngineSpec(Section):
 
     def engine(self, name: str) -> ServingEngine:
         """The same facts as programs and capacities read them."""
-        values: dict[str, Any] = {
-            "kernels": _value(self.kernels),
-            "libraries": {kernel: each.value for kernel, each in self.libraries.items()},
-            "graphs": self.graphs.graphs() if self.graphs else None,
-            "saved": _prior(self.saved),
-            "saved_types": {dtype: _prior(each) for dtype, each in self.saved_types.items()},
-            "fused_quantising": _value(self.fused_quantising),
-            "separate_quantising": _value(self.separate_quantising),
-            "step": _prior(self.step),
-            "sequence": _prior(self.sequence),
-            "hidden": _value(self.hidden),
-            "layer": _prior(self.layer),
-            "routed": _prior(self.routed),
-            "drafted": _prior(self.drafted),
-            "selection": self.selection.selection() if self.selection else None,
-            "launched": _value(self.launched),
-            "skew": _prior(self.skew),
-            "skews": {device: _prior(each) for device, each in self.skews.items()},
-            "front_end": _prior(self.front_end),
-            "hosts": {device: _prior(each) for device, each in self.hosts.items()},
-            "paces": tuple(Pace(each.value, each.devices, each.kernels, each.least) for each in self.paces),
-            "memory": self.memory.rule() if self.memory else None,
-            "context_bytes": _prior(self.context),
-            "peer_bytes": _prior(self.peer),
-            "graph_bytes": _prior(self.graph_memory),
-            "logit_bytes": _prior(self.logit),
-            "block_tokens": _value(self.block),
-            "pages": tuple(Pages(each.tokens, each.attention, each.devices) for each in self.pages),
-            "states": self.states.rule() if self.states else None,
-            "context_workspace": _value(self.context_workspace),
-            "limits": self._limits(),
-            "few_tokens": _value(self.few_tokens),
-            "slots": _value(self.slots),
-            "scheduler": self.scheduler.scheduler() if self.scheduler else None,
-        }
-        assert values.keys() == {each.name for each in fields(ServingEngine)} - {"name"}
-        return ServingEngine(name, **{key: value for key, value in values.items() if value is not None})
-
-    def _limits(self) -> tuple[EngineLimits, ...] | None:
-        if self.limits is None:
-            return None
-        ascending = sorted(self.limits.value, key=lambda each: each.memory)
-        return tuple(EngineLimits(each.memory, each.tokens, each.sequences, each.but) for each in ascending)
+        stated = {_READ_AS.get(key, key): facts(getattr(self, key)) for key in EngineSpec.model_fields}
+        if stated["limits"] is not None:
+            stated["limits"] = tuple(sorted(stated["limits"], key=lambda limits: limits.memory_bytes))
+        return ServingEngine(name, **{key: value for key, value in stated.items() if value is not None})
 
     def provenance(self, stack: str) -> Iterator[Provenance]:
         """What is stated, with its source."""
@@ -325,11 +294,11 @@ class EngineSpec(Section):
             entry = getattr(self, key)
             what = f"stack {stack}: {key.replace('_', ' ')}"
             if isinstance(entry, dict):
-                for name, each in entry.items():
-                    yield Provenance(f"{what} on {name}", _text(key, each), each.source, _basis(each))
+                for name, part in entry.items():
+                    yield Provenance(f"{what} on {name}", _text(key, part), part.source, _basis(part))
             elif isinstance(entry, tuple):
-                for each in entry:
-                    yield each.provenance(what)
+                for part in entry:
+                    yield part.provenance(what)
             elif isinstance(entry, GraphsSpec):
                 value = f"{' '.join(map(str, entry.sizes))}, to {entry.most} {entry.unit}"
                 yield Provenance(what, value, entry.source, "library")
@@ -348,12 +317,28 @@ class EngineSpec(Section):
                 yield Provenance(what, _text(key, entry), entry.source, _basis(entry))
 
 
-def _value(entry: Stated[Any] | None) -> Any:
-    return None if entry is None else entry.value
+#: Keys of a file whose facts :class:`ServingEngine` names with their unit.
+_READ_AS = {
+    "context": "context_bytes",
+    "peer": "peer_bytes",
+    "graph_memory": "graph_bytes",
+    "logit": "logit_bytes",
+    "block": "block_tokens",
+}
 
 
-def _prior(entry: Expected[Any] | None) -> Prior | None:
-    return None if entry is None else Prior(entry.value, *entry.ends)
+def facts(stated: Any) -> Any:
+    """What engines read of what a file states: a section's own facts, a value without its source, one that differs
+    between installations with its range; of many each."""
+    if hasattr(stated, "facts"):
+        return stated.facts()
+    if isinstance(stated, Expected):
+        return Prior(stated.value, *stated.ends)
+    if isinstance(stated, Stated):
+        return facts(stated.value)
+    if isinstance(stated, dict):
+        return {key: facts(value) for key, value in stated.items()}
+    return tuple(map(facts, stated)) if isinstance(stated, tuple) else stated
 
 
 def _basis(entry: Stated[Any]) -> str:
@@ -370,7 +355,7 @@ def _text(key: str, entry: Stated[Any]) -> str:
     def plain(value: Any) -> str:
         if isinstance(value, tuple):
             texts = (
-                each if isinstance(each, str) else f"{each.tokens} tokens, {each.sequences} sequences" for each in value
+                part if isinstance(part, str) else f"{part.tokens} tokens, {part.sequences} sequences" for part in value
             )
             return "; ".join(texts)
         if isinstance(value, float) and key not in _BARE:

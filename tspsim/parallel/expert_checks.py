@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..model import Experts
 from ..operators import element_bytes
 from ..steps import STEPS
 from .balance import BALANCES, BUSIEST
+from .job import Job
 from .pipeline import Refusal
 from .plan import EXPERT_POOL
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 def check(job: Job, axis: str) -> None:
@@ -25,8 +21,8 @@ def check(job: Job, axis: str) -> None:
         if plan.ep > 1:
             raise plan.refusal("ep", f"{plan.ep} spreads experts, but {model.name} has none; leave ep out")
         if plan.hiding.halves:
-            told = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
-            raise plan.refusal("expert_overlap", told)
+            problem = f"{plan.expert_overlap} hides exchanges with experts, but {model.name} has none; leave it out"
+            raise plan.refusal("expert_overlap", problem)
         return
     columns = job.scheme.shards(job)
     if experts.shared_width % columns:
@@ -43,16 +39,16 @@ def check(job: Job, axis: str) -> None:
         key, value = ("expert_dispatch", plan.expert_dispatch)
         if plan.hiding.halves:
             key, value = "expert_overlap", plan.expert_overlap
-        raise plan.refusal(key, f"{value} is of {', '.join(each.name for each in STEPS.values() if each.serves)}")
+        raise plan.refusal(key, f"{value} is of {', '.join(step.name for step in STEPS.values() if step.serves)}")
     if plan.dispatch.eight_bits and element_bytes(job.work.precision) > element_bytes("mxfp8"):
-        told = f"{plan.expert_dispatch} sends what products in eight bits read"
-        raise plan.refusal("expert_dispatch", f"{told}, and these are in {job.work.precision}")
+        problem = f"{plan.expert_dispatch} sends what products in eight bits read"
+        raise plan.refusal("expert_dispatch", f"{problem}, and these are in {job.work.precision}")
     if plan.hiding.micro_batches and (plan.ep == 1 or plan.order.of_micro_batches is None):
         raise plan.refusal("expert_overlap", "micro_batches hides exchanges of ep > 1 in 1f1b; use none")
     if plan.ep == 1:
         if experts.width % plan.tp:
-            found = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
-            raise plan.refusal("tp", found)
+            remedy = f"{plan.tp} does not divide the {experts.width} columns of an expert of {model.name}; set ep"
+            raise plan.refusal("tp", remedy)
         return
     if experts.count % plan.ep and plan.expert_shards is None:
         raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
@@ -86,14 +82,11 @@ def _serving_experts(job: Job) -> None:
     model, plan, experts = job.model, job.plan, job.model.experts
     assert experts is not None
     whole = job.whole_ranks
-    columns = whole // plan.ep if job.replicates_tokens else whole if plan.ep == 1 else 1
+    columns = max(1, whole // plan.ep) if job.replicates_tokens else whole if plan.ep == 1 else 1
     if experts.width % columns:
         raise plan.refusal("tp", f"{columns} does not divide the {experts.width} columns of an expert; set ep")
     if experts.count % plan.ep:
         raise plan.refusal("ep", f"{plan.ep} does not divide the {experts.count} experts of {model.name}")
-    if plan.ep > 1 and job.scheme.usual and plan.sp > 1 and not job.step.shards_tokens:
-        told = f"spreads experts over tp and dp in a {job.step.title}, where all ranks of sp have the same tokens"
-        raise plan.refusal("ep", f"{told}: leave sp at 1, or divide contexts over tp (tp and dcp)")
     if plan.ep > 1 and not job.scheme.usual and job.plan.token_shards % plan.ep:
         key, ranks = plan.token_axis, plan.token_shards
         raise plan.refusal("ep", f"{plan.ep} ranks are not a part of {key} = {ranks}; use a divisor of that")
@@ -138,7 +131,7 @@ def _shards(job: Job, experts: Experts) -> Refusal:
     if job.work.adapters is not None:
         return "expert_shards", f"{shards} is not built beside adapters; leave it out"
     if shards and plan.expert_owners % shards:
-        divisors = [str(each) for each in range(1, plan.expert_owners + 1) if plan.expert_owners % each == 0]
+        divisors = [str(count) for count in range(1, plan.expert_owners + 1) if plan.expert_owners % count == 0]
         allowed = ", ".join(["0", *divisors])
         return "expert_shards", f"{shards} does not divide the {plan.expert_owners} ranks of an expert; use {allowed}"
     return None
@@ -148,8 +141,8 @@ def _dispatch(job: Job, experts: Experts) -> Refusal:
     """What a way to experts needs of the routing, and of the ranks that tokens may be on."""
     plan, routing = job.plan, job.work.routing
     if routing.transitions and len(routing.transitions) != experts.count:
-        found = f"{len(routing.transitions)} rows of routing.transitions, but {experts.count} experts"
-        return "expert_dispatch", f"{found} of {job.model.name}"
+        problem = f"{len(routing.transitions)} rows of routing.transitions, but {experts.count} experts"
+        return "expert_dispatch", f"{problem} of {job.model.name}"
     if plan.ep == 1 or not job.step.serves or job.replicates_tokens:
         return None
     wrong = plan.dispatch.check(routing, experts, plan.ep)

@@ -50,8 +50,10 @@ def check(job: Job) -> Refusal:
         return None
     dispatch = plan.dispatch
     if dispatch.phases is not None or dispatch.gathers or dispatch.everywhere or dispatch.by_nodes is not None:
-        told = f"fused kernels move tokens to experts themselves; {plan.expert_dispatch} is a library's way: use links"
-        return "expert_dispatch", told
+        problem = (
+            f"fused kernels move tokens to experts themselves; {plan.expert_dispatch} is a library's way: use links"
+        )
+        return "expert_dispatch", problem
     if plan.hiding.halves or plan.hiding.micro_batches:
         return "expert_overlap", f"{plan.expert_overlap} hides what overlap: fused hides; leave one out"
     if plan.expert_pieces > 1:
@@ -69,7 +71,7 @@ def slices(job: Job) -> int:
 def arrive(builder: ProgramBuilder, count: int, size_bytes: float, name: str, after: Sequence[int]) -> list[list[int]]:
     """Rows of ``count`` slices: a rank's own are here, the others' come in one slice less; what each waits for."""
     moved = [_exchange(builder, size_bytes, name, after, Slice(number, count - 1)) for number in range(count - 1)]
-    return [list(after), *([each] for each in moved)]
+    return [list(after), *([move] for move in moved)]
 
 
 def forward(
@@ -135,8 +137,8 @@ def serve(
     their sum waits for."""
     wide = 2 if gated else 1
     of = count * (wide + 1)
-    for number, each in enumerate(arrived):
-        waits = [*each, *([] if number else here)]
+    for number, arrival in enumerate(arrived):
+        waits = [*arrival, *([] if number else here)]
         entered = builder.compute("experts", *[kernel] * wide, after=waits, slice_of=Slice(number, of))
     back: list[int] = []
     for number in range(count):
@@ -156,8 +158,8 @@ def _enter(
     arrived: Sequence[Sequence[int]],
     here: Sequence[int],
 ) -> int:
-    for number, each in enumerate(arrived):
-        waits = [*each, *([] if number else here)]
+    for number, arrival in enumerate(arrived):
+        waits = [*arrival, *([] if number else here)]
         last = builder.compute(name, *operators, after=waits, slice_of=Slice(number, len(arrived)))
     return last
 
@@ -167,9 +169,9 @@ def _leave(
 ) -> tuple[list[int], int]:
     count, back = slices(job), list[int]()
     for number in range(count):
-        each = Slice(number, count)
-        last = builder.compute(name, *operators, after=[entered], slice_of=each)
-        back.append(_exchange(builder, _size(job), back_name, [last], each))
+        part = Slice(number, count)
+        last = builder.compute(name, *operators, after=[entered], slice_of=part)
+        back.append(_exchange(builder, _size(job), back_name, [last], part))
     return back, last
 
 

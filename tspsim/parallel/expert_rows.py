@@ -70,7 +70,7 @@ def routed_shard(job: Job, tokens: int | None = None, position: int | None = Non
     local, slices, sources = expert_shards.products(job, experts)
     rows = tokens * (1 if replicated else sources) * experts.topk / experts.count * load_of(job, position)
     whole = job.whole_ranks if job.step.serves else plan.tp
-    columns = whole // plan.ep if replicated else slices if grouped else whole
+    columns = max(1, whole // plan.ep) if replicated else slices if grouped else whole
     dtype, kept = job.work.precision, None
     if job.step.serves:
         formats = job.work.formats
@@ -106,5 +106,5 @@ def touched_experts(job: Job, tokens: int, position: int | None) -> float:
     to read."""
     experts, plan = job.model.experts, job.plan
     assert experts is not None
-    each = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
-    return max(each) if position is None else each[position]
+    per_rank = touched(job.work.routing, plan.expert_balance, experts.count, plan.ep, tokens * experts.topk)
+    return max(per_rank) if position is None else per_rank[position]

@@ -21,7 +21,8 @@ from .plan import EXPERT_NODE
 def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> list[int]:
     """The MLP of a layer whose experts are on other replicas as well: tokens go there, or to all, and sums come back.
 
-    Ranks of ``tp`` have the same tokens; each takes its part of them to the experts, and gathers the whole afterwards.
+    Ranks of ``tp``, and of ``sp`` where contexts alone are divided, have the same tokens; each takes its part of them
+    to the experts, and gathers the whole afterwards.
     Exchanges and experts may be cut into pieces, as in :func:`tspsim.parallel.expert.forward`: every piece reads the
     experts that its own tokens chose.
     """
@@ -63,17 +64,18 @@ def serve(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]
     if fused:
         size, gated = sent_bytes(job, 1, wide), job.model.gated
         back = expert_fused.serve(builder, operator, gated, fused, arrived, planned, size)
-    for each in arrived if not fused else []:
-        multiplied = [builder.compute("experts", operator, after=[*each, *planned])]
+    for piece in arrived if not fused else []:
+        multiplied = [builder.compute("experts", operator, after=[*piece, *planned])]
         if dispatch.gathers:
             back.append(
                 builder.collective("reduce_scatter", "ep", size, "sum experts", after=multiplied, stream=EXCHANGE)
             )
         else:
             back += all_to_all(builder, job, "combine", 1, wide, multiplied, pieces)
-    if plan.tp > 1:
+    alike = "+".join(name for name, ranks in (("sp", job.context_ranks), ("tp", plan.tp)) if ranks > 1)
+    if alike:
         whole = job.tokens * job.model.hidden * job.activation_bytes
-        back = [builder.collective("all_gather", "tp", whole, "tokens of experts", after=back)]
+        back = [builder.collective("all_gather", alike, whole, "tokens of experts", after=back)]
     return [*back, *done]
 
 
@@ -101,8 +103,8 @@ def plan_copies(builder: ProgramBuilder, job: Job, chosen: list[int]) -> list[in
     if not loads.planned:
         return []
     size = job.plan.ep * routed_tokens(job) * experts.topk * CHOICE_BYTES
-    told = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
-    return [builder.host("plan of copies", loads.host_s, after=[told]) if loads.host_s else told]
+    choices = builder.collective("all_gather", "ep", size, "choices to all", after=chosen, stream="choices")
+    return [builder.host("plan of copies", loads.host_s, after=[choices]) if loads.host_s else choices]
 
 
 #: Of one choice of a token, as ranks tell each other.
@@ -175,6 +177,6 @@ def mean_tokens(job: Job) -> int:
 
 
 def routed_tokens(job: Job, tokens: int | None = None) -> int:
-    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` all have, of
-    ``tokens`` (None: the job's)."""
-    return -(-(job.tokens if tokens is None else tokens) // job.plan.tp)
+    """Tokens that a rank takes to experts in a serving step: its part of those that its ranks of ``tp`` (and of ``sp``
+    where contexts alone are divided) all have, of ``tokens`` (None: the job's)."""
+    return -(-(job.tokens if tokens is None else tokens) // (job.plan.tp * job.context_ranks))

@@ -23,23 +23,23 @@ from ..model.layer import LayerShard
 from ..steps import STEPS, Step
 from . import expert, expert_serving, folded_choice, folded_tables, folded_weights
 from .builder import ProgramBuilder
-from .choice import Option
 from .context.attention import context_bytes, latent_bytes
 from .context.chosen import chooses
 from .context.method import in_parts_refused
 from .decode import index_exchange
+from .decode.exchange import DECODE_EXCHANGES
 from .decode.sharing import refused_exchange
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
-from .folded_form import AXIS, form_of
+from .folded_form import AXIS, DECODE_FORMS, form_of
 from .folded_mlp import mlp_backward, mlp_in_turn, mlp_overlapped
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .memory import Residency
+from .option import Option
 from .pipeline import Refusal
 from .recompute import cheap_again
-from .registries import DECODE_EXCHANGES, DECODE_FORMS, SCHEMES
+from .residency import Residency
 from .sampling import sampled_head
-from .scheme import Received, Scheme, WholeTokens
+from .scheme import SCHEMES, Received, Scheme, WholeTokens
 from .transport import BUFFERS, piece_of, transport_of
 from .unpacked import unpacked
 
@@ -116,8 +116,8 @@ def gathered_context(job: Job) -> float:
     if chooses(group):  # all heads share latents and keys
         return max(context_bytes(job, job.layer(groups, block)) for block in job.model.distinct)
     every = [job.layer(groups, block) for block in job.model.distinct] if job.step.serves else [group]
-    one = max(context_bytes(job, each) for each in every)
-    latents = max(latent_bytes(job, each) for each in every)
+    one = max(context_bytes(job, member) for member in every)
+    latents = max(latent_bytes(job, member) for member in every)
     if job.training:
         return one * (1 + (groups if job.plan.recomputation == "full" else 1))
     return latents + one * (1 if job.plan.overlap is False else min(2, groups))
@@ -192,7 +192,7 @@ def check(job: Job) -> Refusal:
         return "overlap_by", "blocks merge parts of attention, and the stack writes scores out; use heads"
     own = [option.name for option in OPTIONS if option.name in plan.options]
     if own and splits(job):
-        decoding = ", ".join(each.name for each in STEPS.values() if each.serves and not each.shards_tokens)
+        decoding = ", ".join(step.name for step in STEPS.values() if step.serves and not step.shards_tokens)
         return own[0], f"is of steps that decode: {decoding}"
     if not splits(job):
         refused = form_of(plan).check(job)

@@ -8,8 +8,8 @@ from typing import Any
 from .choice import Choice, Values
 from .job import Job
 from .plan import Plan
-from .registries import WEIGHT_TRANSPORTS
 from .sought import SOUGHT, Sought
+from .transport import WEIGHT_TRANSPORTS
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
 PIECES = (1, 2, 4)
@@ -30,7 +30,7 @@ def options(job: Job, mesh: bool) -> Iterator[Values]:
     arrivals: list[Values] = [ring] if degree <= LONGEST_RING and "mlp_pieces" in plan.open else []
     arrivals += [{"weight_transport": "gather", "mlp_pieces": pieces} for pieces in _open(plan, "mlp_pieces", PIECES)]
     if "weight_transport" not in plan.open:
-        arrivals = [each for each in arrivals if each["weight_transport"] == plan.weight_transport] or [{}]
+        arrivals = [arrival for arrival in arrivals if arrival["weight_transport"] == plan.weight_transport] or [{}]
     divisors = [count for count in range(1, degree + 1) if degree % count == 0]
     for overlap_by in _open(plan, "overlap_by", ("heads", "blocks") if plan.overlap is not False else ("heads",)):
         few = overlap_by == "blocks" and "overlap_by" in plan.open

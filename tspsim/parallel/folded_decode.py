@@ -19,17 +19,16 @@ from ..operators import Gemm
 from ..steps.batch import dealt
 from . import folded, folded_attention, folded_mlp, folded_tables, folded_weights
 from .builder import ProgramBuilder
+from .context_share import ContextShare, in_heads
 from .decode.exchange import Partial
 from .decode.index_exchange import index_exchange_of, refused_choice
 from .decode.layer import mlp as served_mlp
 from .decode.layer import project, serve_layer, sum_rows
-from .decode.share import ContextShare, in_heads
 from .decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
-from .folded_form import AXIS, DecodeForm, form_of
+from .folded_form import AXIS, DECODE_FORMS, DecodeForm, form_of
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Refusal
-from .registries import DECODE_FORMS
 from .sampling import sampled_head
 
 
@@ -127,7 +126,7 @@ def check_sequences(job: Job) -> Refusal:
     """Whole sequences are dealt to ranks: no prompts, no ranks without one."""
     load, form = job.work.load, form_of(job.plan)
     if load.prompts:
-        can = ", ".join(each.name for each in DECODE_FORMS.values() if each.share(job.plan).ranks > 1)
+        can = ", ".join(form.name for form in DECODE_FORMS.values() if form.share(job.plan).ranks > 1)
         return "decode_form", f"{form.name} is of steps that decode alone; with prompts use {can}"
     if job.plan.hiding.halves:
         return "expert_overlap", f"{job.plan.expert_overlap} cuts batches that {form.name} deals to ranks; use none"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from .decode.share import ContextShare
+from ..base.registry import Registry
+from .context_share import ContextShare
 from .job import Job
 from .ledger import Buffer
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import DECODE_FORMS
 from .scheme import LayerPiece, Piece
 from .sought import SOUGHT, Sought, decodes
 
@@ -42,7 +42,7 @@ class DecodeForm:
     travels: bool = False
 
 
-DECODE_FORMS.of = DecodeForm
+DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms", DecodeForm)
 
 
 def form_of(plan: Plan) -> DecodeForm:

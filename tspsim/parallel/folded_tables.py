@@ -17,10 +17,10 @@ def embed(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 def look_up(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> None:
     """Rows live with their owner: numbers of all ranks' ``tokens`` go there (four bytes each), rows come back,
     all-to-all."""
-    asked = builder.collective("all_gather", "tsp", 4 * tokens, "token numbers", stream="context")
-    found = builder.compute("embedding lookup", layer.embedding(job.tokens), after=[asked])
+    numbers = builder.collective("all_gather", "tsp", 4 * tokens, "token numbers", stream="context")
+    looked_up = builder.compute("embedding lookup", layer.embedding(job.tokens), after=[numbers])
     size = job.tokens * job.model.hidden * job.activation_bytes
-    rows = builder.collective("all_to_all", "tsp", size, "embedding rows", after=[found], stream="context")
+    rows = builder.collective("all_to_all", "tsp", size, "embedding rows", after=[looked_up], stream="context")
     builder.compute("place rows", layer.embedding(job.tokens), after=[rows])
 
 

@@ -20,8 +20,8 @@ from typing import Literal
 
 from ..operators import MemoryBound
 from .builder import WHOLE, ProgramBuilder, Slice
-from .choice import Option
 from .job import Job
+from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
 from .sought import SOUGHT, Sought, serves
@@ -97,8 +97,8 @@ def check(job: Job, travels: bool) -> Refusal:
     if plan.overlap == FUSED and plan.tp == 1 and (not travels or plan.sp > 1):
         return "overlap", "fused is of tp's products and sums, or of experts that tokens are sent to, without sp"
     if plan.overlap == FUSED and TRANSPORT.name in plan.options and travels:
-        told = f"{plan.options[TRANSPORT.name]} is not built where experts are fused as well; leave it out"
-        return TRANSPORT.name, told
+        problem = f"{plan.options[TRANSPORT.name]} is not built where experts are fused as well; leave it out"
+        return TRANSPORT.name, problem
     if TRANSPORT.name in plan.options and plan.overlap != FUSED:
         return TRANSPORT.name, f"{plan.options[TRANSPORT.name]} is of `overlap: fused`; state that too"
     return None

@@ -24,7 +24,7 @@ from ..operators.base import Computes, Role
 
 def attach(model: Architecture, element: float, operators: Sequence[Operator]) -> tuple[Operator, ...]:
     """Operators with what lanes take in the place of every norm of the residual stream; ``element``: bytes."""
-    return tuple(each for operator in operators for each in _of_lanes(model, element, operator))
+    return tuple(kernel for operator in operators for kernel in _of_lanes(model, element, operator))
 
 
 def _of_lanes(model: Architecture, element: float, operator: Operator) -> Iterator[Operator]:

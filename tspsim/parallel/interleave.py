@@ -17,7 +17,7 @@ EXCHANGE = "experts"
 
 def flat(program: Program) -> list[Instruction]:
     """A program's instructions with repeats unrolled, waits as indices of the list."""
-    return [replace(each, layer=layer, after=tuple(after)) for each, layer, after in program.unrolled()]
+    return [replace(instruction, layer=layer, after=tuple(after)) for instruction, layer, after in program.unrolled()]
 
 
 def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
@@ -35,10 +35,10 @@ def pieces(instructions: Sequence[Instruction]) -> list[list[int]]:
 
 def shifted(instructions: Sequence[Instruction], offset: int) -> Iterator[Instruction]:
     """Instructions whose waits count from themselves, behind ``offset`` others."""
-    for each in instructions:
-        after = tuple([offset + index for index in each.after])
-        sliced = isinstance(each, Collective) and each.slices > 1
-        yield replace(each, after=after) if sliced else each.at(each.layer, after)
+    for instruction in instructions:
+        after = tuple([offset + index for index in instruction.after])
+        sliced = isinstance(instruction, Collective) and instruction.slices > 1
+        yield replace(instruction, after=after) if sliced else instruction.at(instruction.layer, after)
 
 
 def interleaved(tasks: Sequence[Sequence[Instruction]], offset: int = 0) -> Iterator[Instruction]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import TYPE_CHECKING
 
 from ..base.errors import InputError
 from ..base.memo import knowing, once
@@ -17,23 +15,16 @@ from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
 from ..operators import element_bytes
 from ..steps import Batch, Speculation, Step, Task
-from . import checks
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
 from .draft import DRAFTS
 from .lengths import OFFLOAD_FROM, Dealt, Groups, Pack, dealt, group_axis
-from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, stage_chunks
-from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
+from .pipeline import Chunk, PipelineOrder, chunk_layers, chunks_both_ways, in_turns, stage_chunks
+from .plan import DRAFT_REPLICAS, Plan
 from .recomputed import KEPT
-from .registries import SCHEMES
+from .registries import SCHEME_FACTS, SchemeFacts
 from .serving_engine import Captured
 from .work import Work
-
-if TYPE_CHECKING:
-    from .scheme import Scheme
-
-#: Layers that show a steady block: the first fills the pipeline of exchanges, the others repeat.
-BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,13 @@ class Job:
     @property
     def host_s(self) -> float:
         """Seconds of a serving step's host, beside launches, that its device waits for: once a pass."""
-        return sum(self.work.stack.engine.host_s(batch.sequences) + self.between_s for batch in self.forwards)
+        return sum(self.work.stack.engine.host_s(sequences) + self.between_s for sequences in self._hosted)
+
+    @property
+    def _hosted(self) -> list[int]:
+        """Sequences of every pass that the host of a replica sees: where others draft, it verifies theirs too."""
+        plan, drafting = self.plan, int(self.plan.options.get(DRAFT_REPLICAS, 0))
+        return [-(-batch.sequences * plan.dp // max(1, plan.dp - drafting)) for batch in self.forwards]
 
     @property
     def between_s(self) -> float:
@@ -104,12 +101,7 @@ class Job:
     @property
     def hidden_host_s(self) -> float:
         """Seconds of it that run beside the device: the step takes them at least."""
-        return sum(self.work.stack.engine.hidden_s(batch.sequences) for batch in self.forwards)
-
-    @property
-    def replica_axis(self) -> str:
-        """The axis of ranks that hold the same weights and sum their gradients: sequence shards are such ranks too."""
-        return "dp+sp" if self.plan.sp > 1 else "dp"
+        return sum(map(self.work.stack.engine.hidden_s, self._hosted))
 
     @property
     def copies(self) -> int:
@@ -117,68 +109,31 @@ class Job:
         return self.plan.dp * self.plan.sp
 
     @property
-    def expert_ranks(self) -> int:
-        """Ranks that one copy of a layer's routed experts is spread over: ``ep``, or without it ``tp`` by columns, and
-        both where ranks of ``tp`` serve.
-
-        An engine loads its weights once, so this is no step's own: folded ranks hold all experts of their group
-        whatever a step's form, also where each multiplies a part of their columns.
-        """
-        if self.plan.ep > 1 and (self.scheme.folds or not self.replicates_tokens):
-            return self.plan.ep
-        return self.plan.tp
+    def replicates_tokens(self) -> bool:
+        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves, and of
+        ``sp`` beside it where contexts alone are divided. Nothing is exchanged, and what each rank's experts add is
+        summed as tensor parallelism does."""
+        if not self.step.serves or self.plan.ep == 1:
+            return False
+        return self.whole_ranks % self.plan.ep == 0 or self.sums_over_experts
 
     @property
-    def replicates_tokens(self) -> bool:
-        """Whether ranks of an expert group have the same tokens anyway, as those of ``tp`` where one serves. Nothing is
-        exchanged, and what each rank's experts add is summed as tensor parallelism does."""
-        return self.plan.ep > 1 and self.whole_ranks % self.plan.ep == 0 and self.step.serves
+    def sums_over_experts(self) -> bool:
+        """Whether the sum behind experts is that of the whole group, ranks of ``sp`` among them: of a step that has all
+        tokens on these, experts that ``ep`` spreads over ``tp`` and them."""
+        ranks, ep = self.whole_ranks, self.plan.ep
+        return ep > ranks and ep % ranks == 0 and ranks * self.context_ranks % ep == 0
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks of ``sp`` that have the same tokens, and parts of their contexts: those of a serving step that does not
+        divide tokens."""
+        return self.plan.sp if self.step.serves and not self.step.shards_tokens and self.scheme.usual else 1
 
     @property
     def whole_ranks(self) -> int:
         """Ranks that have the same tokens in a serving step, and divide heads, columns and experts among them."""
         return self.scheme.whole_ranks(self)
-
-    @property
-    def expert_copies(self) -> int:
-        """Ranks of a pipeline stage that hold the same routed experts."""
-        plan = self.plan
-        return prod(plan.degree(axis) for axis in plan.expert_axes) // self.expert_ranks
-
-    @property
-    def expert_state_shards(self) -> int:
-        """Those of them among which state is divided: all, or those of one shard group."""
-        plan = self.plan
-        if plan.shard_group is None:
-            return self.expert_copies
-        experts, shards = plan.expert_parts or {}, plan.shard_parts or {}
-        inner = [axis for axis in plan.expert_axes if axis not in shards]
-        here = prod(plan.degree(axis) // experts[axis] for axis in inner) if plan.ep > 1 else self.own_copies
-        return here * prod(max(1, shards[axis] // experts.get(axis, 1)) for axis in shards)
-
-    @property
-    def own_copies(self) -> int:
-        """Ranks on a scheme's own axes that hold the same experts where none are spread: all but tensor parallel ones,
-        whose experts are split by columns."""
-        return 1 if self.scheme.usual else prod(self.plan.degree(axis) for axis in self.scheme.axes)
-
-    def ranks_along(self, axis: str) -> int:
-        """Ranks of a group along an axis, or along several joined by ``+``."""
-        group = self.plan.shard_group or self.plan.secondary_shard
-        sizes = {"edp": self.expert_copies, "shard": group or self.copies}
-        sizes["replicate"] = self.copies // sizes["shard"]
-        sizes["expert shard"] = self.expert_state_shards
-        sizes |= {name: prod(parts.values()) for name, parts in self.plan.groups.items()}
-        sizes[WEIGHT_LEVELS] = sizes["shard"] // sizes.get(WEIGHT_SHARD, 1)
-        sizes["expert replicate"] = self.expert_copies // self.expert_state_shards
-        return prod(sizes[part] if part in sizes else self.plan.degree(part) for part in axis.split("+"))
-
-    @property
-    def expert_axis(self) -> str:
-        """The axis of those ranks: ``edp``, or without expert groups all that hold what this rank holds."""
-        if self.plan.ep > 1:
-            return "edp"
-        return self.replica_axis if self.scheme.usual else "+".join(("dp", *self.scheme.axes))
 
     @property
     def multi_token(self) -> int:
@@ -249,7 +204,7 @@ class Job:
         """The micro-batch of them that is meant."""
         if self.pack is not None:
             return self.pack
-        packs = self.packs if self.replica is not None else [pack for each in self.dealt.packs for pack in each]
+        packs = self.packs if self.replica is not None else [pack for replica in self.dealt.packs for pack in replica]
         return max(packs, key=lambda pack: sum(pack.tokens) / pack.ranks)
 
     def taking(self, pack: Pack) -> Job:
@@ -267,7 +222,7 @@ class Job:
 
     def every_pack(self) -> Iterator[Job]:
         """The job in every micro-batch of any replica, those that are alike once."""
-        packs = (pack for each in self.dealt.packs for pack in each)
+        packs = (pack for replica in self.dealt.packs for pack in replica)
         for tokens, ranks in dict.fromkeys((pack.tokens, pack.ranks) for pack in packs):
             yield self.taking(Pack(tokens, ranks))
 
@@ -289,7 +244,7 @@ class Job:
         engine, load, whole = self.work.stack.engine, self.work.load, self.forwards
         passes = whole
         if load.pads_prompts:
-            passes = tuple(replace(each, rows=load.padded(each.rows), outputs=each.head_tokens) for each in whole)
+            passes = tuple(replace(batch, rows=load.padded(batch.rows), outputs=batch.head_tokens) for batch in whole)
         if self.plan.hiding.halves:
             passes = tuple(half for batch in passes for half in batch.halves)
         filled = [engine.filled(tuple(batch.rows), load.queries) for batch in passes]
@@ -403,23 +358,6 @@ class Job:
         """The job in some rows of its pass."""
         return knowing(replace(self), passes=self.passes, batch=replace(self.batch, rows=rows))
 
-    def one_forward(self) -> Job:
-        """The forward of a few layers and one micro-batch or pass, with a pipeline's stages as replicas beside each
-        other."""
-        if self.unequal and self.plan.pp > 1:  # dealt as they are: stages stay, with as many layers each
-            return self._in_few_layers()
-        alone = self.plan.in_one_stage(self.plan.dp * self.plan.pp)
-        gone = -(-BLOCKS * self.plan.offload_weights // max(self.chunk_sizes))
-        alone = replace(alone, offload_weights=gone) if gone else alone
-        return Job(self.model.steady(BLOCKS), alone, self.work.one_forward(self.sequences))
-
-    def _in_few_layers(self) -> Job:
-        """The forward of a few layers on every stage."""
-        plan = replace(self.plan, stage_layers=(), zero=0, recomputed=None, activation_store=None, offload_layers=0)
-        options = {name: value for name, value in plan.options.items() if name != OFFLOAD_FROM}
-        plan = replace(plan, offload_weights=0, options=options)
-        return Job(self.model.steady(BLOCKS * plan.pp), plan, self.work.one_forward(self.sequences))
-
     @property
     def token_shards(self) -> int:
         """Ranks that the tokens of a pass are divided over."""
@@ -457,8 +395,8 @@ class Job:
         """The order of a stage's tasks: the plan's, or where forwards and backwards are interleaved what stands in."""
         order = self.plan.order
         if self.training and self.plan.hiding.micro_batches and order.of_micro_batches:
-            return order.of_micro_batches
-        return order
+            order = order.of_micro_batches
+        return in_turns(order, self.plan.accumulation) if self.training else order
 
     def tasks(self, stage: int) -> list[Task]:
         """What a stage does in a step, in order."""
@@ -502,19 +440,15 @@ class Job:
             return Balanced(self.work.routing.rank_loads(experts.count, 1) * plan.ep)
         tokens = -(-self.tokens // plan.tp) if self.step.serves else self.tokens  # ranks of tp take a part each
         assignments, owners = float(tokens * plan.ep * experts.topk), plan.ep // plan.expert_owners
-        found = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
-        return found.of_slices(plan.expert_owners) if plan.expert_owners > 1 else found
+        loads = balanced(self.work.routing, plan.expert_balance, experts.count, owners, assignments)
+        return loads.of_slices(plan.expert_owners) if plan.expert_owners > 1 else loads
 
     @once
-    def scheme(self) -> Scheme:
-        """What spreads a replica."""
-        return SCHEMES.get(self.plan.scheme)
+    def scheme(self) -> SchemeFacts:
+        """What spreads a replica, as far as jobs ask; all of it: :func:`~tspsim.parallel.scheme.scheme_of`."""
+        return SCHEME_FACTS.get(self.plan.scheme)
 
     @property
     def head_shards(self) -> int:
         """Ranks, or steps of the folded schedule, that the heads are spread over."""
         return self.scheme.head_shards(self)
-
-    def check(self) -> None:
-        """Refuse a plan whose degrees cannot divide the model or the tokens; raises InputError with the remedy."""
-        checks.check(self)

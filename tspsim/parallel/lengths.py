@@ -17,16 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..base.errors import InputError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..model import Architecture
-from .sought import SOUGHT, Sought, of_lengths
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 class Pack(NamedTuple):
@@ -124,12 +120,12 @@ class Dealt(NamedTuple):
     @property
     def ranks_of_sequences(self) -> Mapping[int, int]:
         """How many ranks share a sequence → how many such sequences there are."""
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for packs in self.packs:
             for pack in packs:
                 if not pack.position:
-                    found[pack.ranks] = found.get(pack.ranks, 0) + len(pack.tokens)
-        return dict(sorted(found.items()))
+                    counts[pack.ranks] = counts.get(pack.ranks, 0) + len(pack.tokens)
+        return dict(sorted(counts.items()))
 
     @property
     def padded(self) -> int:
@@ -218,7 +214,7 @@ def told(dealt: Dealt, unequal: Unequal, shards: int) -> Iterator[str]:
         f"replica of up to {dealt.room:,} tokens a rank"
     )
     if dealt.padded > unequal.total:
-        alike = len({each for packs in dealt.packs for pack in packs for each in pack.tokens}) == 1
+        alike = len({tokens_of for packs in dealt.packs for pack in packs for tokens_of in pack.tokens}) == 1
         why = "to be as long as the longest pads" if alike else "shards of equal size pad"
         yield f"{why} {unequal.total:,} tokens to {dealt.padded:,}; rates count the former"
     shared = {ranks: count for ranks, count in dealt.ranks_of_sequences.items() if ranks > shards}
@@ -243,7 +239,7 @@ def _placed(
     whole ones fill one group after the other up to the mean."""
     loads, taken = [0.0] * count, [list[int]() for _ in range(count)]
     mean, filling, at = sum(costs) / count, list(range(count)), 0
-    for index in sorted(order, key=lambda each: -sizes[each]):
+    for index in sorted(order, key=lambda number: -sizes[number]):
         size = sizes[index]
         first = min(range(0, count, size), key=lambda start: max(loads[start : start + size]))
         if like and size == 1:
@@ -282,23 +278,3 @@ def _packs(
             fitting.append(tokens)
     for pack in open_:
         yield Pack(tuple(pack), shards)
-
-
-# --- what a search tries ----------------------------------------------------------------------------------------
-
-
-def ways_to_deal(job: Job) -> Iterator[str]:
-    """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
-    if job.unequal and job.plan.dp > 1:
-        yield from (each.name for each in DEALS.values() if each != WORK and (not each.like or job.plan.pp > 1))
-
-
-SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))
-SOUGHT.register(Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"]))
-SOUGHT.register(
-    Sought("deal", of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True)
-)
-SOUGHT.register(Sought("padded", why_not="is more work", of=of_lengths))
-SOUGHT.register(
-    Sought(OFFLOAD_FROM, of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"])
-)

@@ -9,6 +9,7 @@ from functools import partial
 from ..operators import Operator
 from . import hyper_connections
 from .job import Job
+from .whole import adds_up
 
 Lowering = Callable[[Sequence[Operator]], tuple[Operator, ...]]
 
@@ -25,7 +26,9 @@ def lowering_of(job: Job) -> Lowering:
     if job.training and store.columns_bytes is not None:
         steps.append(lambda operators: tuple(store.cast(operators)))
     if not stack.fuses:
-        steps.append(lambda operators: tuple(stack.run(operators)))
+        accumulates = adds_up(job)
+        biased = job.training and job.model.experts is not None and job.model.experts.expert_bias
+        steps.append(lambda operators: tuple(stack.run(operators, accumulates=accumulates, biased=biased)))
 
     def lower(operators: Sequence[Operator]) -> tuple[Operator, ...]:
         lowered = tuple(operators)

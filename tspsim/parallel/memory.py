@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ..model import Block
@@ -22,28 +21,8 @@ from .ledger import WORKSPACE, Buffer, Lifetime, peak
 from .pipeline import Chunk, spread_over
 from .recompute import NORMS, PRODUCTS, remade
 from .recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
-
-
-@dataclass(frozen=True)
-class Residency:
-    """What a scheme keeps, as far as memory cares.
-
-    Attributes
-    ----------
-    weight_shards
-        Ranks one copy of the weights is spread over.
-    compute_shards
-        t: ranks that heads and FFN columns of a rank's tokens are spread over.
-    buffers
-        Job → what the scheme's exchanges keep: other ranks' K and V, their weights.
-    logit_shards
-        Parts of the vocabulary, one of which has its logits here at a time.
-    """
-
-    weight_shards: Callable[[Job], int]
-    compute_shards: Callable[[Job], int]
-    buffers: Callable[[Job], Iterable[Buffer]]
-    logit_shards: Callable[[Job], int] = lambda job: 1
+from .residency import Residency
+from .scheme import scheme_of
 
 
 class KeptActivations(NamedTuple):
@@ -66,14 +45,14 @@ def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
     last = job.plan.pp - 1
     stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
     if job.unequal:  # what is in flight with the largest micro-batch counts as large
-        sizes = [stage_memory(each, residency, stage) for each in job.every_pack() for stage in stages]
+        sizes = [stage_memory(one, residency, stage) for one in job.every_pack() for stage in stages]
         return max(sizes, key=lambda parts: sum(parts.values()))
     return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
 
 
 def peak_bytes(job: Job) -> float:
     """Bytes of the fullest rank."""
-    return sum(peak_memory(job, job.scheme.residency).values())
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
 
 
 def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
@@ -104,7 +83,7 @@ def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterato
 
 def arriving_bytes(job: Job) -> float:
     """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
-    shards = job.scheme.residency.weight_shards(job)
+    shards = scheme_of(job.plan).residency.weight_shards(job)
     share = data.OwnedParameters(job, shards)
 
     def size(block: Block) -> float:
@@ -154,7 +133,7 @@ def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
     if job.plan.recomputed is None:
         return list(residency.buffers(job))
     both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
-    return max(both, key=lambda buffers: sum(each.size_bytes for each in buffers))
+    return max(both, key=lambda buffers: sum(buffer.size_bytes for buffer in buffers))
 
 
 def fullest(job: Job) -> Job:
@@ -168,12 +147,12 @@ def fullest(job: Job) -> Job:
 def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
     """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
     chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
-    each = {
+    parts = {
         kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
         for kinds in chunks
         for kind in kinds
     }
-    sizes = [sum(each[kind] * count for kind, count in kinds.items()) for kinds in chunks]
+    sizes = [sum(parts[kind] * count for kind, count in kinds.items()) for kinds in chunks]
     layers: Counter[Hashable] = Counter()
     most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
     for kinds, micro_batches in zip(chunks, most, strict=True):

@@ -143,7 +143,7 @@ def with_groups(
     ``groups`` are others, by the name of the axis along which their ranks stand.
     """
     others = groups or {}
-    for axis, part in (*expert.items(), *shard.items(), *(each for parts in others.values() for each in parts.items())):
+    for axis, part in (*expert.items(), *shard.items(), *(item for parts in others.values() for item in parts.items())):
         mesh = cut(mesh, axis, part)
     near, far = _parted(mesh, expert)
     made_of = {"ep": near, "edp": far} if near else {}

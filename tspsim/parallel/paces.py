@@ -22,8 +22,8 @@ class Pace:
     devices
         Names of GPUs.
     kernels
-        Types, classes of operators, :data:`ROUTED`, or several of them in a text: operators that have all of one
-        text's. None: all operators.
+        Types, classes of operators, names of those that move bytes, :data:`ROUTED`, or several of them in a text:
+        operators that have all of one text's. None: all operators.
     least_s
         Seconds that none of them takes less than.
     """
@@ -37,8 +37,9 @@ class Pace:
         """Whether it is one of the kernels."""
         if not self.kernels:
             return True
-        words = {operator.dtype, type(operator).__name__, ROUTED if operator.role.routed else ""}
-        return any(words.issuperset(each.split()) for each in self.kernels)
+        routed = ROUTED if operator.role.routed else ""
+        words = {operator.dtype, type(operator).__name__, getattr(operator, "op", ""), routed}
+        return any(words.issuperset(kernel.split()) for kernel in self.kernels)
 
 
 def paced(
@@ -49,12 +50,12 @@ def paced(
     Of several paces that hold, the first does; of operators that are ``but`` it has what a kernel takes at least, and
     no more.
     """
-    here = [each for each in paces if device in each.devices]
+    here = [pace for pace in paces if device in pace.devices]
     if not here:
         return None
 
     def seconds(operator: Operator, best_s: float) -> float:
-        first = next((each for each in here if each.holds(operator)), None)
+        first = next((pace for pace in here if pace.holds(operator)), None)
         if first is None:
             return best_s
         return max(first.least_s, best_s if but(operator) else first.factor * best_s)

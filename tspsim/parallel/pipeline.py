@@ -19,7 +19,6 @@ from ..base.errors import TspsimError
 from ..base.memo import remembered
 from ..base.registry import Registry
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from .sought import SOUGHT, Sought, of_lengths, serves, trains
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def stage_chunks(sizes: tuple[int, ...], stages: int, stage: int) -> tuple[Chunk
 def chunks_both_ways(sizes: tuple[int, ...], stage: int) -> tuple[Chunk, ...]:
     """The chunks of a stage that works for micro-batches from both ends."""
     stages = len(sizes)
-    (up,), (down,) = (stage_chunks(sizes, stages, each) for each in (stage, stages - 1 - stage))
+    (up,), (down,) = (stage_chunks(sizes, stages, position) for position in (stage, stages - 1 - stage))
     return up, replace(down, way=-1)
 
 
@@ -212,9 +211,9 @@ class PipelineOrder:
 
 def check_groups(pipeline: Pipeline) -> Refusal:
     """Interleaving goes through micro-batches in groups of as many as stages."""
-    stages, found = pipeline.stages, pipeline.micro_batches
-    if pipeline.chunks > 1 and found % stages:
-        return "vpp", f"interleaving needs micro-batches in groups of pp = {stages}, not {found}"
+    stages, count = pipeline.stages, pipeline.micro_batches
+    if pipeline.chunks > 1 and count % stages:
+        return "vpp", f"interleaving needs micro-batches in groups of pp = {stages}, not {count}"
     return None
 
 
@@ -273,6 +272,34 @@ ORDERS.register(
 )
 
 
+@remembered(256)
+def in_turns(order: PipelineOrder, turns: int) -> PipelineOrder:
+    """The order of a step whose micro-batches go through the pipeline in ``turns`` of gradient accumulation: it fills
+    and empties in each (torchtitan's and NeMo Automodel's local batch, a pipeline schedule's one ``step``)."""
+    if turns == 1:
+        return order
+
+    def tasks(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
+        each = micro_batches // turns
+        once = order.tasks(stages, stage, each, chunks)
+        return [task._replace(micro_batch=task.micro_batch + turn * each) for turn in range(turns) for task in once]
+
+    def check(pipeline: Pipeline) -> Refusal:
+        if pipeline.stages == 1:
+            return "accumulation", "turns are of a pipeline; without one micro_batch says how sequences accumulate"
+        if order.both_ways:
+            return "accumulation", f"{order.name} has micro-batches from both ends, which runs in one turn"
+        count = pipeline.micro_batches
+        if count % turns:
+            return "accumulation", f"{turns} turns do not divide the {count} micro-batches of a replica"
+        return order.check(pipeline._replace(micro_batches=count // turns))
+
+    def kept(stages: int, stage: int, micro_batches: int, sizes: Sequence[float]) -> tuple[int, ...]:
+        return order.in_flight(stages, stage, micro_batches // turns, sizes)
+
+    return replace(order, tasks=tasks, check=check, kept=kept)
+
+
 @remembered(4096)
 def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: int) -> None:
     """Raises TspsimError unless every stage does every kind of task of every micro-batch once in each of its chunks; of
@@ -282,10 +309,10 @@ def check_tasks(order: PipelineOrder, stages: int, micro_batches: int, chunks: i
     wanted = len(kinds) * micro_batches * (1 if order.both_ways else chunks)
     for stage in range(stages):
         tasks = order.tasks(stages, stage, micro_batches, chunks)
-        found = {(task.kind, task.micro_batch, task.chunk) for task in tasks}
-        if not len(tasks) == len(found) == wanted or not (order.both_ways or found == all_of_them):
-            told = f"gives stage {stage} of {stages} {len(tasks)} tasks, not each of the {wanted} that it has once"
-            raise TspsimError(f"pipeline order '{order.name}' {told}")
+        done = {(task.kind, task.micro_batch, task.chunk) for task in tasks}
+        if not len(tasks) == len(done) == wanted or not (order.both_ways or done == all_of_them):
+            problem = f"gives stage {stage} of {stages} {len(tasks)} tasks, not each of the {wanted} that it has once"
+            raise TspsimError(f"pipeline order '{order.name}' {problem}")
 
 
 def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]:
@@ -302,27 +329,3 @@ def most_in_flight(tasks: list[Task], sizes: Sequence[float]) -> tuple[int, ...]
             kept[task.chunk] -= 1
             size -= sizes[task.chunk]
     return peak
-
-
-# --- what a search tries of them --------------------------------------------------------------------------------
-
-SOUGHT.register(Sought("micro_batch", of=lambda model, work: not of_lengths(model, work) and not serves(model, work)))
-SOUGHT.register(
-    Sought(
-        "schedule",
-        of=trains,
-        used=lambda job: job.plan.pp > 1,
-        values=lambda model, work: [
-            each.name
-            for each in ORDERS.values()
-            if each.searched and (model.experts is not None or not each.for_experts)
-        ],
-        left=lambda model, work: {
-            each.name: each.why_not or NO_EXPERTS
-            for each in ORDERS.values()
-            if each.why_not or (each.for_experts and model.experts is None)
-        },
-    )
-)
-SOUGHT.register(Sought("vpp", of=lambda model, work: not serves(model, work)))
-SOUGHT.register(Sought("stage_layers", why_not="layers are spread as evenly as can be"))

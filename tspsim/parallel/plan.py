@@ -16,7 +16,7 @@ from .balance import BUSIEST, Balance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
 from .recomputed import Partly
-from .registries import CONTEXT_METHODS, SCHEMES, scheme_name
+from .registries import SCHEME_FACTS, scheme_name
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
@@ -88,6 +88,8 @@ class Plan:
         ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
     stage_layers
         Layers of every chunk, first to last; empty: as even as can be.
+    accumulation
+        Turns of gradient accumulation in each of which a pipeline fills and empties.
     recomputed
         Which layers that is said of, where not of all; of the others nothing is made again.
     activation_store
@@ -155,6 +157,7 @@ class Plan:
     expert_pieces: int = 1
     expert_shards: int | None = None
     stage_layers: tuple[int, ...] = ()
+    accumulation: int = 1
     recomputed: Partly | None = None
     activation_store: str | None = None
     offload_layers: int = 0
@@ -217,7 +220,7 @@ class Plan:
     @property
     def expert_axes(self) -> tuple[str, ...]:
         """Axes whose ranks may hold different experts, innermost first: a group is filled from them in this order."""
-        return *SCHEMES.get(self.scheme).axes, "dp"
+        return *SCHEME_FACTS.get(self.scheme).axes, "dp"
 
     @property
     def expert_parts(self) -> Mapping[str, int] | None:
@@ -253,7 +256,7 @@ class Plan:
     @once
     def token_axis(self) -> str:
         """The axis that carries sequence shards."""
-        return SCHEMES.get(self.scheme).token_axis
+        return SCHEME_FACTS.get(self.scheme).token_axis
 
     @property
     def recomputation_keys(self) -> str | dict[str, Any]:
@@ -272,13 +275,6 @@ class Plan:
         own = {name: value for name, value in values.items() if name in _FIELDS}
         others = {name: value for name, value in values.items() if name not in _FIELDS}
         return replace(self, **own, options={**self.options, **others} if others else self.options)
-
-    def with_defaults(self) -> Plan:
-        """The plan with the options that its scheme and its context method bring, at their defaults where it has
-        none."""
-        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
-        values = {each.name: each.default for each in brought if each.default is not None} | dict(self.options)
-        return replace(self, options=values) if len(values) > len(self.options) else self
 
     @property
     def token_shards(self) -> int:
@@ -313,7 +309,7 @@ class Plan:
     @property
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
-        groups = dict(SCHEMES.get(self.scheme).groups(self))
+        groups = dict(SCHEME_FACTS.get(self.scheme).groups(self))
         if self.expert_nodes > 1:
             groups[EXPERT_NODE] = self._parts(self.ep // self.expert_nodes, self.expert_axes) or {}
         if self.slice_group > 1:
@@ -341,7 +337,7 @@ class Plan:
     def in_one_stage(self, dp: int) -> Plan:
         """The plan without a pipeline, of ``dp`` replicas that divide nothing: for a few layers alone."""
         degrees = {**self.degrees, "pp": 1, "dp": dp}
-        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), zero=0)
+        alone = replace(self, degrees=degrees, vpp=1, schedule="1f1b", stage_layers=(), accumulation=1, zero=0)
         alone = replace(alone, recomputed=None, activation_store=None, offload_layers=0, offload_weights=0)
         return replace(alone, expert_overlap="shared_experts") if self.hiding.halves else alone
 
@@ -350,6 +346,6 @@ class Plan:
         return self.together.get(axis, self.degree(axis))
 
 
-_FIELDS = tuple(each.name for each in fields(Plan))
+_FIELDS = tuple(one.name for one in fields(Plan))
 #: Fields that are keys of a scenario's plan, and are told with its answer.
 SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]

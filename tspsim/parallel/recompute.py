@@ -34,7 +34,7 @@ def cheap_again(job: Job, *operators: Operator) -> tuple[Operator, ...]:
     if job.plan.recomputation == CHEAP or not job.work.stack.remakes:
         return operators if job.plan.recomputation == CHEAP else ()
     roles = [role for name in remade(job) for role in ROLES[name]]
-    return tuple(each for each in operators if each.role in roles)
+    return tuple(operator for operator in operators if operator.role in roles)
 
 
 def heads_again(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from ..base.memo import remembered
 from ..base.registry import Registry
-from .sought import SOUGHT, Sought, trains
 
 #: What of a layer is made again for its backward (:mod:`tspsim.parallel.recompute`).
 KEPT, ATTENTION, CHEAP, FULL = "none", "selective", "cheap", "full"
@@ -102,12 +101,3 @@ def _what(partly: Partly, recomputation: str, layers: int) -> tuple[str, ...]:
         (INSIDE if index % group else recomputation) if method.recomputed(index, partly.layers) else KEPT
         for index in range(layers)
     )
-
-
-SOUGHT.register(
-    Sought(
-        "recomputation",
-        of=trains,
-        values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full"),
-    )
-)

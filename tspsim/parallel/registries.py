@@ -1,25 +1,59 @@
-"""Where schemes, context methods and transports of weights register themselves."""
+"""Schemes by name, and what plans and jobs read of one.
+
+A plan's degrees say which scheme it has, and a scheme writes programs of plans: the registry stands below both. The
+whole of a scheme is :class:`~tspsim.parallel.scheme.Scheme`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from ..base.registry import Registry
-
-if TYPE_CHECKING:
-    from .context.method import ContextMethod
-    from .decode.exchange import DecodeExchange
-    from .decode.index_exchange import IndexExchange
-    from .folded_form import DecodeForm
-    from .scheme import Scheme
-    from .transport import Transport
+from .context_share import ContextShare
+from .option import Option
 
 
-class _Schemes(Registry["Scheme"]):
+class SchemeFacts(Protocol):
+    """What plans and jobs read of a scheme; each is described at :class:`~tspsim.parallel.scheme.Scheme`.
+
+    Plans and jobs are defined above this module, so that what is asked of one takes any.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def axes(self) -> tuple[str, ...]: ...
+    @property
+    def token_axis(self) -> str: ...
+    @property
+    def alone(self) -> str: ...
+    @property
+    def usual(self) -> bool: ...
+    @property
+    def unequal(self) -> bool: ...
+    @property
+    def folds(self) -> bool: ...
+    @property
+    def options(self) -> tuple[Option, ...]: ...
+    @property
+    def groups(self) -> Callable[[Any], Mapping[str, Mapping[str, int]]]: ...
+    @property
+    def context(self) -> Callable[[Any], ContextShare]: ...
+    @property
+    def shards(self) -> Callable[[Any], int]: ...
+    @property
+    def head_shards(self) -> Callable[[Any], int]: ...
+    @property
+    def whole_ranks(self) -> Callable[[Any], int]: ...
+
+
+class _Schemes(Registry[SchemeFacts]):
     """Schemes, each with axes of its own."""
 
-    def register(self, thing: Scheme) -> Scheme:
+    def register(self, thing: SchemeFacts) -> SchemeFacts:
         axes = getattr(thing, "axes", ())
         for other in self._objects.values():
             shared = sorted({*axes} & {*other.axes})
@@ -28,12 +62,7 @@ class _Schemes(Registry["Scheme"]):
         return super().register(thing)
 
 
-SCHEMES: Registry[Scheme] = _Schemes("scheme", "tspsim.schemes")
-CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods")
-DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim.decode_exchanges")
-INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.index_exchanges")
-DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_forms")
-WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports")
+SCHEME_FACTS: Registry[SchemeFacts] = _Schemes("scheme", "tspsim.schemes")
 
 
 def mesh_axes() -> tuple[str, ...]:
@@ -44,10 +73,10 @@ def mesh_axes() -> tuple[str, ...]:
 
 def scheme_axes() -> tuple[str, ...]:
     """Those that schemes spread a replica over."""
-    return tuple(dict.fromkeys(axis for scheme in SCHEMES.values() for axis in scheme.axes))
+    return tuple(dict.fromkeys(axis for scheme in SCHEME_FACTS.values() for axis in scheme.axes))
 
 
 def scheme_name(degrees: Mapping[str, int]) -> str:
     """The scheme that degrees ask for: the one whose own axes have several ranks, or the usual one."""
-    usual, *others = sorted(SCHEMES.values(), key=lambda scheme: not scheme.usual)
+    usual, *others = sorted(SCHEME_FACTS.values(), key=lambda scheme: not scheme.usual)
     return next((scheme.name for scheme in others if any(degrees.get(axis, 1) > 1 for axis in scheme.axes)), usual.name)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from ..model.attention import decoded
-from .choices import legal
+from .choices import legal, with_defaults
 from .job import Job
 from .plan import Plan
 from .registries import mesh_axes, scheme_axes
@@ -30,7 +30,7 @@ def fitting(job: Job, fits: Callable[[Job], bool]) -> str:
         if _runs(replace(job, plan=replace(job.plan, degrees=degrees).with_values(options)), fits):
             return _words(values)
     for degrees, options in _others(job.plan):
-        if _runs(replace(job, plan=Plan(job.plan.name, degrees).with_values(options).with_defaults()), fits):
+        if _runs(replace(job, plan=with_defaults(Plan(job.plan.name, degrees).with_values(options))), fits):
             stated = {key: value for key, value in {**degrees, **options}.items() if key != "pp" and value > 1}
             kept = {key: value for key, value in stated.items() if job.plan.degrees.get(key) == value}
             taken = {axis: job.plan.degree(axis) for axis in (*scheme_axes(), "dp") if job.plan.degree(axis) > 1}
@@ -59,7 +59,7 @@ def _ways(job: Job) -> Iterator[Mapping[str, int]]:
     yield from spread
     if plan.tp > 1 and decoded(job.rows) and job.scheme.context(plan).ranks == 1:
         yield {CONTEXTS: plan.tp}
-        yield from ({**each, CONTEXTS: plan.tp} for each in spread)
+        yield from ({**degrees, CONTEXTS: plan.tp} for degrees in spread)
 
 
 def _others(plan: Plan) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:

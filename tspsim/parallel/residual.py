@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from ..base.registry import Registry
 from .plan import Plan
-from .sought import ANOTHER_MODEL, SOUGHT, Sought
+from .reasons import ANOTHER_MODEL
+from .sought import SOUGHT, Sought
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,8 @@ class ExpertRouting:
         generator = np.random.Generator(np.random.PCG64(self.seed))
         if self.load == "measured":
             if len(self.shares) != experts:
-                found = f"{len(self.shares)} shares were given, but the model has {experts} experts"
-                raise InputError(found, key="workload.routing.shares")
+                problem = f"{len(self.shares)} shares were given, but the model has {experts} experts"
+                raise InputError(problem, key="workload.routing.shares")
             shares = np.array(self.shares, dtype=np.float64)
         elif self.load == "zipf":
             shares = generator.permutation(np.arange(1.0, experts + 1.0) ** -self.skew)
@@ -84,8 +84,8 @@ class ExpertRouting:
         elif self.load == "hot":
             assert self.hot_experts is not None and self.hot_share is not None
             if self.hot_experts >= experts:
-                found = f"{self.hot_experts} are all of the model's {experts} experts, and none is left for the rest"
-                raise InputError(found, key="workload.routing.hot_experts")
+                problem = f"{self.hot_experts} are all of the model's {experts} experts, and none is left for the rest"
+                raise InputError(problem, key="workload.routing.hot_experts")
             shares = np.full(experts, (1.0 - self.hot_share) / (experts - self.hot_experts))
             shares[: self.hot_experts] = self.hot_share / self.hot_experts
         else:

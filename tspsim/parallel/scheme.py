@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..base.registry import Registry
 from ..model.layer import LayerShard
 from ..steps import Step
 from .builder import ProgramBuilder
-from .choice import Choice, Option
-from .decode.share import ContextShare
+from .choice import Choice
+from .context_share import ContextShare
 from .job import Job
-from .memory import Residency
+from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import SCHEMES
+from .registries import SCHEME_FACTS
+from .residency import Residency
 
 Piece = Callable[[ProgramBuilder, Job, LayerShard], None]
 LayerPiece = Callable[[ProgramBuilder, Job, LayerShard, int], list[int]]
@@ -155,12 +157,13 @@ class Scheme:
         """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""
         if not isinstance(self.axes, tuple) or self.token_axis not in self.axes:
             raise ValueError(f"scheme '{self.name}': axes is a tuple of names, and token_axis '{self.token_axis}' one")
-        keys = [each.name for each in self.options]
+        keys = [option.name for option in self.options]
         if taken := sorted({*self.axes, *keys} & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
             raise ValueError(f"scheme '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
 
 
-SCHEMES.of = Scheme
+#: By name; :mod:`tspsim.parallel.registries` has what plans read of them.
+SCHEMES: Registry[Scheme] = SCHEME_FACTS.holding(Scheme)
 
 
 def scheme_of(plan: Plan) -> Scheme:

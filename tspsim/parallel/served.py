@@ -22,6 +22,7 @@ from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
+from .rank_groups import expert_ranks
 
 
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
@@ -73,7 +74,7 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     if EXPERT_POOL in job.plan.options:
         routed = 0  # on other GPUs
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
-    total = (routed / job.expert_ranks + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    total = (routed / expert_ranks(job) + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():
         whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
         total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)

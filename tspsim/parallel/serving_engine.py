@@ -105,10 +105,10 @@ def _captured(graphs: Graphs, queries: int, slots: int | None) -> tuple[int, ...
     if graphs.per_slot is not None and slots is not None:
         most = min(most, graphs.per_slot * slots * (queries // unit))
     sizes = graphs.with_drafts if graphs.with_drafts is not None and queries > 1 else graphs.sizes
-    found = sizes.up_to(most, itself=graphs.with_most and most > 0)
+    captured = sizes.up_to(most, itself=graphs.with_most and most > 0)
     if graphs.of_sequences:
-        return tuple(size * queries for size in found)
-    rounded = {-(-size // queries) * queries for size in found}
+        return tuple(size * queries for size in captured)
+    rounded = {-(-size // queries) * queries for size in captured}
     return tuple(sorted(size for size in rounded if size <= most))
 
 
@@ -185,7 +185,7 @@ class StateRule:
 
     def on(self, kind: str, device: str) -> StateRule:
         """The rule for models of a kind on GPUs of a name."""
-        return replace(self, inside=tuple(each for each in self.inside if each.hold(kind, device)))
+        return replace(self, inside=tuple(pages for pages in self.inside if pages.hold(kind, device)))
 
     def block_tokens(self, block: int, kind: str, token_bytes: float, state_bytes: float) -> int:
         """Tokens of a block, of which a layer with attention keeps ``token_bytes`` each, beside states of others.
@@ -196,7 +196,7 @@ class StateRule:
         """
         if not self.inflates or not token_bytes:
             return block
-        unit = lcm(max(block, self.align.get(kind, block)), *(each.tokens for each in self.inside))
+        unit = lcm(max(block, self.align.get(kind, block)), *(pages.tokens for pages in self.inside))
         return max(block, unit * ceil(state_bytes / (unit * token_bytes)))
 
 
@@ -421,8 +421,8 @@ class ServingEngine:
         kept = tuple(rows)
         queries = {row[0] for row in kept}
         if kept and len(queries) == 1 and decoded(kept) == kept and decoding in (None, *queries):
-            (each,) = queries
-            if self._next(each * sum(sequences for _, _, sequences in kept), each) is not None:
+            (per_sequence,) = queries
+            if self._next(per_sequence * sum(sequences for _, _, sequences in kept), per_sequence) is not None:
                 return Captured.WHOLE
         tokens = sum(count * sequences for count, _, sequences in kept)
         if self.graphs.pieces and kept and self._next(tokens, 1) is not None:
@@ -446,8 +446,8 @@ class ServingEngine:
         """A kernel as it finds its input: what is fused before it is no part of it, what is not stands before it."""
         if not isinstance(operator, Gemm):
             return operator
-        found = {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
-        quantised = found.get(operator.dtype, operator.quantised)
+        casts = {**dict.fromkeys(self.fused_quantising, True), **dict.fromkeys(self.separate_quantising, False)}
+        quantised = casts.get(operator.dtype, operator.quantised)
         return operator if quantised == operator.quantised else replace(operator, quantised=quantised)
 
     # --- the host -------------------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ class ServingEngine:
 
     def host_range_s(self, sequences: int) -> tuple[float, float]:
         """Between which those are expected, nine times of ten."""
-        low, high = (each * sequences for each in self.sequence[1:])
+        low, high = (seconds * sequences for seconds in self.sequence[1:])
         return (1.0 - self.hidden) * (self.step.low + low), (1.0 - self.hidden) * (self.step.high + high)
 
     def between_s(self, layers: int, routed: int, ranks: int, experts: Experts | None = None) -> float:
@@ -493,8 +493,8 @@ class ServingEngine:
         """The engine beside a device's host, with its waits and the limits that it has there; its blocks are those of
         models with a kind of attention."""
         factor, skew = self.slower_host(device), self.skews.get(device, self.skew)
-        limits = tuple(each for each in self.limits if each.holds_on(device))
-        block = next((each.tokens for each in self.pages if each.hold(kind, device)), self.block_tokens)
+        limits = tuple(limit for limit in self.limits if limit.holds_on(device))
+        block = next((pages.tokens for pages in self.pages if pages.hold(kind, device)), self.block_tokens)
         chosen = self.selection
         if chosen is not None and any(word in device.lower() for word in chosen.but):
             chosen = replace(chosen, kernels=1, but=())
@@ -509,7 +509,7 @@ class ServingEngine:
 
     def limits_on(self, visible_bytes: float) -> EngineLimits | None:
         """Passes' tokens and sequences on GPUs of a size; None: it has no limits."""
-        fitting = [each for each in self.limits if each.memory_bytes <= visible_bytes]
+        fitting = [limit for limit in self.limits if limit.memory_bytes <= visible_bytes]
         return fitting[-1] if fitting else None
 
     def pass_tokens(self, limits: EngineLimits, replicas: int) -> int:

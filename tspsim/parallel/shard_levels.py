@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from ..base.units import PositiveCount
 from .builder import ProgramBuilder
-from .choice import Option
 from .job import Job
+from .option import Option
 from .parameter_group import ParameterGroup
 from .pipeline import Refusal
 from .plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan

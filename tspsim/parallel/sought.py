@@ -10,21 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from ..base.registry import Registry
 from ..model import Architecture
-
-if TYPE_CHECKING:
-    from .job import Job
-    from .work import Work
-
-#: Reasons that several keys share.
-ANOTHER_QUESTION = "another question"
-ANOTHER_MODEL = "another model"
-CHANGES_NUMBERS = "changes what is computed"
-OF_THE_MACHINE = "a property of the machine"
-AS_STATED = "searches of serving steps keep it as stated"
+from .job import Job
+from .reasons import AS_STATED, OF_THE_MACHINE
+from .work import Work
 
 
 @dataclass(frozen=True)
@@ -94,8 +86,8 @@ def sought_objects(name: str, objects: Callable[[Work], Iterable[SaysWhyNot]], *
     others are not; ``more`` as :class:`Sought` has it."""
     return Sought(
         name,
-        values=lambda model, work: [each.name for each in objects(work) if not each.why_not],
-        left=lambda model, work: {each.name: each.why_not for each in objects(work) if each.why_not},
+        values=lambda model, work: [thing.name for thing in objects(work) if not thing.why_not],
+        left=lambda model, work: {thing.name: thing.why_not for thing in objects(work) if thing.why_not},
         **more,
     )
 
@@ -134,25 +126,25 @@ def spreads_experts(job: Job) -> bool:
 
 def searched_keys(model: Architecture, work: Work) -> list[Sought]:
     """Keys that a search goes through for a question, in the order in which they were declared."""
-    return [each for each in SOUGHT.values() if not each.reason(work) and each.of(model, work)]
+    return [key for key in SOUGHT.values() if not key.reason(work) and key.of(model, work)]
 
 
 def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
     """Why keys that could matter are left as they are stated → these keys."""
-    found: dict[str, list[str]] = {}
-    for each in SOUGHT.values():
-        if not each.of(model, work):
+    reasons: dict[str, list[str]] = {}
+    for key in SOUGHT.values():
+        if not key.of(model, work):
             continue
-        if each.reason(work):
-            found.setdefault(each.reason(work), []).append(each.called or each.name)
-        for value, reason in each.left(model, work).items():
-            found.setdefault(reason, []).append(f"{each.called or each.name}: {value}")
-    return found
+        if key.reason(work):
+            reasons.setdefault(key.reason(work), []).append(key.called or key.name)
+        for value, reason in key.left(model, work).items():
+            reasons.setdefault(reason, []).append(f"{key.called or key.name}: {value}")
+    return reasons
 
 
 def ways_of(job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
     """The job itself, then with every combination of what ``keys`` try; not all of them legal."""
-    tried = [each for each in keys if each.ways is not None]
+    tried = [key for key in keys if key.ways is not None]
     if not tried:
         yield job
         return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from ..hardware.pricers import in_steps
-from ..operators import Computes, Gemm, MemoryBound, Operator, Role
+from ..operators import Computes, Gemm, GroupedGemm, MemoryBound, Operator, Role
 from .paces import paced
 from .serving_engine import NO_ENGINE, Captured, Saving, ServingEngine
 
@@ -78,6 +78,9 @@ class Stack:
     gathered_copy_bytes, reduced_copy_bytes
         Bytes an element that kernels of the compute stream move around replicas' exchanges: weights out of the buffer
         that gathered them, gradients into the one that sums them (PyTorch's FSDP, ``_fsdp_collectives.py``).
+    expert_bias_bytes
+        Bytes that adding biases of routed experts moves where kernels of their own do, an element of what the products
+        make: of gate and up in a forward and in a backward, of the down projection in both.
     clip_passes
         How often gradients are read, or written, once more before the optimizer to clip them by their norm.
     regathers_context
@@ -90,6 +93,8 @@ class Stack:
         Of every step: data, logging, checks that wait for the device.
     spread
         Between which factors of the simulated step's time nine of ten measured ones lie, kernels and transfers aside.
+    spread_on
+        Names of devices whose whole runs gave ``spread``: what kernels and transfers err there is in it.
     engine
         What a serving engine does beside: graphs, padding, its own time a step, memory. In its steps the host's times
         above are of what no graph holds.
@@ -119,6 +124,7 @@ class Stack:
     keeps_whole: tuple[str, ...] = ()
     gathered_copy_bytes: float = 0.0
     reduced_copy_bytes: float = 0.0
+    expert_bias_bytes: tuple[float, float, float, float] | None = None
     clip_passes: float = 0.0
     regathers_context: bool = False
     row_copies: float = 0.0
@@ -126,13 +132,14 @@ class Stack:
     overlap_weights: bool = True
     step_s: float = 0.0
     spread: tuple[float, float] = (1.0, 1.0)
+    spread_on: tuple[str, ...] = ()
     engine: ServingEngine = NO_ENGINE
 
     @property
     def fuses(self) -> bool:
         """Whether a schedule's operators are the kernels that run."""
         unfused = self.traffic_factor > 1.0 or self.loss_factor is not None or self.accumulation_bytes > 0.0
-        return self.flash_attention and not unfused
+        return self.flash_attention and not unfused and self.expert_bias_bytes is None
 
     def launches(self, *, experts: bool) -> bool:
         """Whether the host takes time to issue anything of a model with experts or without."""
@@ -176,12 +183,18 @@ class Stack:
         priced = (lambda operator: best(finding(operator))) if fuses else best
         saves = captured is not Captured.NOTHING and engine.saves
         saving = Saving(engine, device).seconds if saves else None
-        # Operators that were calibrated on whole steps have their pace in what was fitted to those.
-        pace = paced(engine.paces, device.name, lambda operator: in_steps(device, operator) is not None)
+        measured = bool(device.spec.in_steps)
+
+        def fitted(operator: Operator) -> bool:
+            """Whether it was calibrated on whole steps, which have its pace, and what a graph saves, in them."""
+            return measured and in_steps(device, operator) is not None
+
+        pace = paced(engine.paces, device.name, fitted)
 
         def cost(operator: Operator) -> float:
             alone_s = priced(operator)
-            best_s = self.seconds(operator, alone_s if saving is None else saving(operator, alone_s))
+            saved_s = alone_s if saving is None or fitted(operator) else saving(operator, alone_s)
+            best_s = self.seconds(operator, saved_s)
             return best_s if pace is None else pace(operator, best_s)
 
         return cost
@@ -202,13 +215,31 @@ class Stack:
         times = {name: factor * getattr(self, name) for name in names}
         return replace(self, engine=engine, **times)
 
-    def run(self, operators: Iterable[Operator]) -> Iterator[Operator]:
-        """The kernels that this stack runs for some operators."""
+    def run(
+        self, operators: Iterable[Operator], *, accumulates: bool = True, biased: bool = False
+    ) -> Iterator[Operator]:
+        """The kernels that this stack runs for some operators; ``accumulates``: gradients are added to kept ones;
+        ``biased``: routed experts have biases."""
+        adds = self.accumulation_bytes > 0.0 and accumulates
         for operator in operators:
             yield from self._kernels(operator)
-            if self.accumulation_bytes and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
+            if biased and self.expert_bias_bytes is not None and isinstance(operator, GroupedGemm):
+                yield from self._biases(operator, self.expert_bias_bytes)
+            if adds and isinstance(operator, Gemm) and operator.computes is Computes.WEIGHT_GRADIENT:
                 weights = operator.batch * operator.m * operator.n
                 yield MemoryBound("add", self.accumulation_bytes * weights, operator.m, name="add to gradient")
+
+    @staticmethod
+    def _biases(product: GroupedGemm, sizes: tuple[float, float, float, float]) -> Iterator[Operator]:
+        """What adds the biases of a product of experts, or sums their gradients beside that of its weights."""
+        forward, backward = sizes[2:] if product.role is Role.EXPERTS_DOWN else sizes[:2]
+        rows, size = product.m, forward
+        if product.computes is Computes.WEIGHT_GRADIENT:
+            rows, size = product.k, backward
+        elif product.computes is Computes.INPUT_GRADIENT:
+            return
+        if size:
+            yield MemoryBound("add", size * product.batch * rows * product.n, rows, name="biases of experts")
 
     def _kernels(self, operator: Operator) -> tuple[Operator, ...]:
         if not self.flash_attention and operator.role is Role.ATTENTION:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, Field, StrictBool, model_validator
 
 from tspsim.base import catalog
 from tspsim.base.errors import InputError, UnknownNameError
@@ -15,7 +15,7 @@ from tspsim.steps import Step
 from .activation_store import ACTIVATION_STORES
 from .engine_spec import EngineSpec
 from .stack import Stack
-from .stated import Expected, Section, Stated
+from .stated import Expected, StackSection, Stated
 
 Factor = Annotated[float, Field(ge=1.0, le=20.0, allow_inf_nan=False)]
 Lower = Annotated[float, Field(ge=0.3, le=1.0)]
@@ -56,7 +56,7 @@ class VersionSpec(EngineSpec):
     )
 
 
-class StackSpec(Section):
+class StackSpec(StackSection):
     """A framework as its users run it; what is left out costs nothing."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -103,6 +103,11 @@ class StackSpec(Section):
     )
     gathered_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a weight, out of the gather's buffer")
     reduced_copy_bytes: Stated[BytesPerWeight] | None = Field(None, description="a gradient, into the sum's buffer")
+    expert_bias_bytes: Stated[tuple[BytesPerWeight, BytesPerWeight, BytesPerWeight, BytesPerWeight]] | None = Field(
+        None,
+        description="an element of what products make, to add experts' biases by kernels of their own: of gate and up"
+        " in a forward and a backward, of down in both",
+    )
     clip_passes: Stated[Annotated[float, Field(ge=0.0, le=8.0)]] | None = Field(
         None, description="how often gradients are read or written once more to clip them by their norm"
     )
@@ -118,8 +123,17 @@ class StackSpec(Section):
     spread: Stated[tuple[Lower, Upper]] | None = Field(
         None, description="factors of a step's time between which nine of ten measured ones lie"
     )
+    spread_on: Stated[tuple[str, ...]] | None = Field(
+        None, description="devices whose whole runs gave the spread: what kernels and transfers err is in it there"
+    )
     engine: EngineSpec | None = Field(None, description="of a serving engine: graphs, padding, host, memory")
     versions: dict[str, VersionSpec] = Field({}, description="what is otherwise in a version of the engine")
+
+    @model_validator(mode="after")
+    def _devices_have_a_spread(self) -> StackSpec:
+        if self.spread_on is not None and self.spread is None:
+            raise ValueError("spread_on names devices of a spread that is not stated: state spread too")
+        return self
 
     def version(self, name: str) -> StackSpec:
         """The stack as one of its versions; raises UnknownNameError where there is none of the name."""
@@ -127,12 +141,12 @@ class StackSpec(Section):
             raise UnknownNameError(f"version of {self.name}", name, self.versions)
         own = self.versions[name]
         stated = {key: getattr(own, key) for key in own.model_fields_set if key in EngineSpec.model_fields}
-        found: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
+        update: dict[str, Any] = {"name": f"{self.name}{catalog.VERSION}{name}"}
         if stated or self.engine is not None:
-            found["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
+            update["engine"] = (self.engine or EngineSpec()).model_copy(update=stated)
         host = ("kernel", "collective_per_rank", "spread")
-        found |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
-        return self.model_copy(update=found)
+        update |= {key: getattr(own, key) for key in host if getattr(own, key) is not None}
+        return self.model_copy(update=update)
 
     def runs(self, vendor: str, step: Step) -> bool:
         """Whether it runs such a step on a vendor's devices, as far as it says."""
@@ -208,7 +222,7 @@ def _text(key: str, entry: Stated[Any]) -> str:
         if isinstance(entry, Expected) and entry.range is not None:
             text += f" ({' to '.join(map(duration, entry.ends))})"
         return text
-    if isinstance(value, tuple) and all(isinstance(each, str) for each in value):
+    if isinstance(value, tuple) and all(isinstance(part, str) for part in value):
         return " and ".join(value)
     return " to ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 

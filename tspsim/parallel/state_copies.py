@@ -12,12 +12,13 @@ from .data import OwnedParameters
 from .job import Job
 from .parameter_group import ParameterGroup
 from .pipeline import Chunk
+from .scheme import scheme_of
 
 
 def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:
     """Of some parameters, what a rank writes: weights that are trained, and their state."""
     optimizer = job.work.optimizer
-    return sum(each.parameters / each.copies for each in held) * (optimizer.weights + optimizer.state)
+    return sum(group.parameters / group.copies for group in held) * (optimizer.weights + optimizer.state)
 
 
 def rank_bytes(job: Job, share: OwnedParameters, stage: int) -> float:
@@ -41,7 +42,7 @@ def file_s(job: Job) -> float:
 
 def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
     """What a rank of each of some stages writes."""
-    share = OwnedParameters(job, job.scheme.residency.weight_shards(job))
+    share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
     return [rank_bytes(job, share, stage) for stage in stages]
 
 
@@ -91,13 +92,13 @@ def copies(
 
 def _pieces(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[tuple[str, tuple[ParameterGroup, ...]]]:
     """Names and parameters of what is copied, in order: tables and layers of every chunk."""
-    found: list[tuple[str, tuple[ParameterGroup, ...]]] = []
+    pieces: list[tuple[str, tuple[ParameterGroup, ...]]] = []
     tables = job.work.adapters is None
     for chunk in chunks:
         if tables and chunk.has_embedding:
-            found.append(("state of the embedding", (share.embedding(chunk),)))
+            pieces.append(("state of the embedding", (share.embedding(chunk),)))
         for block, count in job.blocks([chunk]).items():
-            found += [("state of a layer", share.trained_layer(block))] * count
+            pieces += [("state of a layer", share.trained_layer(block))] * count
         if tables and chunk.has_head:
-            found.append(("state of the head", (share.head(chunk),)))
-    return found
+            pieces.append(("state of the head", (share.head(chunk),)))
+    return pieces

@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Value = TypeVar("Value")
 
 
-class Section(BaseModel):
+class StackSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Stated(Section, Generic[Value]):
+class Stated(StackSection, Generic[Value]):
     """A value and where it is from."""
 
     value: Value

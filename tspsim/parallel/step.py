@@ -221,12 +221,12 @@ class Writer:
         what was drafted, or drafts behind what was verified; of two turns the first is at hand when a step begins, and
         the second is drafted meanwhile."""
         whole, drafter, builder = self.job, self.job.drafter, self.builder
-        count = draft_pool.turns(whole.plan)
+        count = draft_pool.turns_of(whole)
         if not draft_pool.drafts_here(builder, whole):
             for turn in range(count):
                 if turn:
                     draft_pool.await_tokens(builder, whole, turn, draft_pool.DRAFTED)
-                self.job = draft_pool.part_of(whole, draft_pool.verifying(whole.plan), turn)
+                self.job = draft_pool.part_of(whole, turn, count)
                 builder.capture = self.job.capture
                 self.forward(chunk, task)
                 draft_pool.send(builder, whole, turn, draft_pool.ACCEPTED)
@@ -241,15 +241,15 @@ class Writer:
                 if not turn:
                     draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
                 self.job = whole
-                self.draft_by_model(drafter, layer, task, turn)
+                self.draft_by_model(drafter, layer, task, turn, count)
                 draft_pool.send(builder, whole, turn, draft_pool.DRAFTED)
             for turn in range(1, count):
                 draft_pool.await_tokens(builder, whole, turn, draft_pool.ACCEPTED)
         self.job, builder.capture = whole, whole.capture
 
-    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0) -> None:
+    def draft_by_model(self, drafter: Job, layer: WriteLayer, task: Task, turn: int = 0, turns: int = 1) -> None:
         """The same passes through a model of its own, from its embedding to its head; of a replica that does nothing
-        else, those of a turn."""
+        else, those of one of its ``turns``."""
         whole, model, alone = self.job, drafter.model, draft_pool.size(self.job.plan)
         mine = self.kinds, self.layer, self._written
         self.kinds = {block: drafter.layer(self.scheme.shards(drafter), block) for block in model.distinct}
@@ -259,7 +259,7 @@ class Writer:
             if number < whole.unlike_passes:
                 self.job = whole.drafting(number)
                 if alone:
-                    self.job = draft_pool.part_of(self.job, alone, turn)
+                    self.job = draft_pool.part_of(self.job, turn, turns, drafts=True)
             if not self.job.tokens:
                 break
             self.builder.capture, self.builder.part = self.job.capture, "draft"
@@ -318,7 +318,9 @@ class Writer:
             self.layers(module, layer, task, step=-1)
             products = [operator for operator in self.join() if isinstance(operator, Gemm)]
             builder.part = "head backward"
-            builder.compute("join backward", *(each for product in products for each in builder.gradients(product)))
+            builder.compute(
+                "join backward", *(gradient for product in products for gradient in builder.gradients(product))
+            )
         builder.further_token, builder.weight_gradients = False, not put_off
         if chunk.has_head and job.model.vocab:
             data.reduce_table(builder, job, self.share.head(chunk), "head", task, brought_home)
@@ -436,23 +438,23 @@ class Writer:
         resident = self.builder.further_token or task.kind == WEIGHTS
         away = 0 if resident or not job.training else plan.offload_layers
         fetched = spread_over(chunk.layers, 0) if resident else weight_offload.places(job, chunk)
-        each = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
-        if each.count(each[0]) == len(each):
-            return [KeptActivations(*each[0])] * len(each)
-        return list(itertools.starmap(KeptActivations, each))
+        layers = list(zip(blocks, again, spread_over(chunk.layers, away), fetched, strict=True))
+        if layers.count(layers[0]) == len(layers):
+            return [KeptActivations(*layers[0])] * len(layers)
+        return list(itertools.starmap(KeptActivations, layers))
 
     def runs_of_layers(self, blocks: Sequence[Block], first: int, write: WriteLayer) -> tuple[int, list[int]]:
         """Layers of a serving step, every kind written once; where the last one begins, and when it is complete."""
         builder = self.builder
-        known: dict[Block, tuple[WrittenLayer, list[int]]] = {}
+        layers_of: dict[Block, tuple[WrittenLayer, list[int]]] = {}
         start, ready, layer = 0, [0], first
         for block, same in itertools.groupby(blocks):
             count = len(list(same))
             builder.begin_layers(layer)
-            if block not in known:
+            if block not in layers_of:
                 done = write(self.kinds[block], KeptActivations(block, KEPT))
-                known[block] = builder.take_layer(), done
-            written, ready = known[block]
+                layers_of[block] = builder.take_layer(), done
+            written, ready = layers_of[block]
             start = builder.put_layers(written, layer, count)
             layer += count
         return start, ready

@@ -21,7 +21,7 @@ from ..model.layer import LayerShard, gradients
 from ..operators import Gemm, Operator
 from . import expert, expert_fused, expert_serving, fused, served, shard_levels, weight_peers
 from .builder import ProgramBuilder
-from .choice import Choice, Option
+from .choice import Choice
 from .context import method_of
 from .context.method import refused
 from .decode import draft_pool, expert_pool, host_attention, host_caches
@@ -30,13 +30,13 @@ from .fused import TRANSPORT, Cut, copied
 from .job import Job
 from .ledger import Buffer, Lifetime
 from .lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
-from .memory import Residency
+from .option import Option
 from .pipeline import Refusal
 from .plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
 from .recompute import cheap_again, heads_again
-from .registries import SCHEMES
+from .residency import Residency
 from .residual import RESIDUALS, STANDARD, residual_of
-from .scheme import Received, Scheme, WholeTokens
+from .scheme import SCHEMES, Received, Scheme, WholeTokens, scheme_of
 from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
 from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
 
@@ -47,10 +47,10 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
     attended = method_of(job.plan).forward(builder, job, layer, position, entering[-1][1])
     reduced, output = [], layer.leaving(cut.tokens)
-    for each in cut.slices:
-        projected = builder.compute("output projection", *output, after=[attended], slice_of=each)
+    for slice_of in cut.slices:
+        projected = builder.compute("output projection", *output, after=[attended], slice_of=slice_of)
         summed = reduce_rows(
-            builder, job, cut.tokens, projected, "sum attention", slice_of=each, sums=residual.sums_attention
+            builder, job, cut.tokens, projected, "sum attention", slice_of=slice_of, sums=residual.sums_attention
         )
         reduced.append([summed])
     builder.part = "mlp"
@@ -66,10 +66,10 @@ def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position
     else:
         leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
         products = column_products(builder, job, layer, cut, waits, "MLP")
-        for each, (entered, multiplied) in zip(cut.slices, products, strict=True):
+        for slice_of, (entered, multiplied) in zip(cut.slices, products, strict=True):
             first.append(entered)
             leaving.append(
-                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=each, sums=residual.sums_mlp)
+                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=slice_of, sums=residual.sums_mlp)
             )
     if not builder.recomputing:
         for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
@@ -298,9 +298,12 @@ def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
         entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
         residual = residual_of(plan)
         reduced = 0.5 * (entering + model.hidden) * residual.sums_attention
-        if layer.ffn or plan.ep == 1:
+        if (layer.ffn or plan.ep == 1) and not (thinnest.experts and job.sums_over_experts):
             reduced += model.hidden * residual.sums_mlp
         moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
+    if job.sums_over_experts and all(block.experts for block in model.blocks):
+        summed = job.tokens * model.hidden * job.activation_bytes
+        moved.append(Received("ep", 2.0 * (plan.ep - 1) / plan.ep * summed))
     shared = exchanged_bytes(job)
     if shared:
         moved.append(Received(context(plan).axis, shared))
@@ -344,7 +347,7 @@ def buffers(job: Job) -> Iterator[Buffer]:
         chunks = job.chunks(0)
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
     if draft_pool.size(job.plan) and job.drafter is not None:
-        chunks, shards = job.chunks(0), job.scheme.residency.weight_shards(job)
+        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
         kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
         whole, more = served.whole_model(job.drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
         drafted = served.weight_bytes(job.drafter, shards, whole) + more * served.cache_bytes(job.drafter, whole)

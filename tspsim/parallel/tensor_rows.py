@@ -45,19 +45,19 @@ def column_products(
             yield both, both
         return
     if not job.plan.sequence_regions or job.plan.tp == 1:
-        for each, wait in zip(cut.slices, waits, strict=True):
+        for slice_of, wait in zip(cut.slices, waits, strict=True):
             norm = layer.norm(tokens)
-            both = builder.compute(f"norm, {name}", norm, *down, *products, after=wait, slice_of=each)
+            both = builder.compute(f"norm, {name}", norm, *down, *products, after=wait, slice_of=slice_of)
             yield both, both
         return
     normed: list[int] = []
     gathered: list[list[int]] = []
     for chunk in range(len(waits)):
         while len(normed) < min(chunk + 2, len(waits)):
-            each = cut.slice(len(normed))
+            slice_of = cut.slice(len(normed))
             norm = layer.norm(tokens // job.plan.tp)
-            normed.append(builder.compute("norm", norm, *down, after=waits[len(normed)], slice_of=each))
-            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, each))
+            normed.append(builder.compute("norm", norm, *down, after=waits[len(normed)], slice_of=slice_of))
+            gathered.append(gather_rows(builder, job, tokens, normed[-1:], f"gather for {name}", width, slice_of))
         yield normed[chunk], builder.compute(name, *products, after=gathered[chunk], slice_of=cut.slice(chunk))
 
 
@@ -74,9 +74,9 @@ def column_gradients(
 ) -> list[int]:
     """Gradients of column-split products and the sum of their common input's, ``width`` elements a token; returns what
     the input's gradient waits for."""
-    each = [builder.gradients(product) for product in products]
-    d_input = [one[0] for one in each]
-    d_weight = [gradient for one in each for gradient in one[1:]]
+    pairs = [builder.gradients(product) for product in products]
+    d_input = [one[0] for one in pairs]
+    d_weight = [gradient for one in pairs for gradient in one[1:]]
     if job.plan.tp == 1 or not sums:
         return [builder.compute(name, *before, *d_input, *d_weight, *after_products)]
     multiplied = builder.compute(f"{name}, input", *before, *d_input, *after_products)

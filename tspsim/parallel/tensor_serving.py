@@ -12,13 +12,14 @@ from ..base.units import PositiveCount
 from ..model.layer import LayerShard
 from ..steps import STEPS, Step
 from .builder import ProgramBuilder
-from .choice import Option
+from .context.method import CONTEXT_METHODS
 from .decode import ContextShare, draft_pool, expert_pool, host_attention, host_caches, index_exchange
+from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import index_exchange_of
 from .job import Job
+from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import CONTEXT_METHODS, DECODE_EXCHANGES
 from .sampling import sampled_head
 from .tensor_rows import embed
 
@@ -72,7 +73,7 @@ def check_groups(job: Job) -> Refusal:
     stated = [name for name in ("dcp", "kvp") if plan.options.get(name, 1) > 1]
     own = [option.name for option in SERVING_OPTIONS if option.name in plan.options]
     if own and not job.step.serves:
-        serving = ", ".join(each.name for each in STEPS.values() if each.serves)
+        serving = ", ".join(step.name for step in STEPS.values() if step.serves)
         return own[0], f"is of steps that serve: {serving}"
     if not stated:
         return None
@@ -84,7 +85,7 @@ def check_groups(job: Job) -> Refusal:
     if plan.sp > 1:
         return key, f"{value} and sp {plan.sp} both divide contexts by tokens; leave one out"
     if plan.tp % value:
-        divisors = [str(each) for each in range(1, plan.tp + 1) if plan.tp % each == 0]
+        divisors = [str(degree) for degree in range(1, plan.tp + 1) if plan.tp % degree == 0]
         return key, f"{value} does not divide tp = {plan.tp}; use one of {', '.join(divisors)}"
     return None
 
@@ -92,7 +93,7 @@ def check_groups(job: Job) -> Refusal:
 def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Ways to see each other's prompts, or to share contexts."""
     tp, sp = keys.get("tp", 1), keys.get("sp", 1)
-    exchanges = [each.name for each in DECODE_EXCHANGES.values() if each.searched]
+    exchanges = [exchange.name for exchange in DECODE_EXCHANGES.values() if exchange.searched]
     if step.shards_tokens:
         yield from ({"exchange": name} for name in CONTEXT_METHODS) if sp > 1 else ({},)
         return

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..base.quick import replace
+from ..base.registry import Registry
 from ..model.layer import LayerShard
 from . import rings
 from .builder import Buffers, ProgramBuilder
 from .job import Job
 from .pipeline import Refusal
 from .plan import Plan
-from .registries import WEIGHT_TRANSPORTS
 
 #: Pieces of others that a pool holds at once: the one in use, and the one that arrives.
 BUFFERS = 2
@@ -99,7 +99,7 @@ class Transport(ABC):
         """Write what brings a piece's gradient on its way, or home; returns the instruction to wait for."""
 
 
-WEIGHT_TRANSPORTS.of = Transport
+WEIGHT_TRANSPORTS: Registry[Transport] = Registry("weight transport", "tspsim.weight_transports", Transport)
 
 
 class Ring(Transport):

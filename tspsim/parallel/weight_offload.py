@@ -20,16 +20,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from ..model import Block
 from . import weight_peers
+from .job import Job
 from .ledger import Buffer, Lifetime
 from .pipeline import Chunk, spread_over
 from .sought import SOUGHT, Sought, serves, trains
-
-if TYPE_CHECKING:
-    from .job import Job
 
 #: Layers that a rank has room for: one whose weights are used, and one whose weights come.
 BUFFERS = 2
@@ -37,11 +34,11 @@ BUFFERS = 2
 
 def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
     """Layers of some chunks whose weights lie in the host's memory, by kind."""
-    found: Counter[Block] = Counter()
+    gone_of: Counter[Block] = Counter()
     for chunk in chunks:
         blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
-        found.update(block for block, gone in zip(blocks, places(job, chunk), strict=True) if gone)
-    return found
+        gone_of.update(block for block, gone in zip(blocks, places(job, chunk), strict=True) if gone)
+    return gone_of
 
 
 def places(job: Job, chunk: Chunk) -> tuple[bool, ...]:

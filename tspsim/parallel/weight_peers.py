@@ -15,17 +15,14 @@ EnergonAI borrows the memory of GPUs that run nothing; here the neighbours work 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from .ledger import Buffer, Lifetime
 from .pipeline import Refusal
-from .plan import WEIGHT_PEERS
+from .plan import WEIGHT_PEERS, Plan
 from .sought import SOUGHT, Sought, serves
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 #: What a stated value must be.
 TYPE = Annotated[int, Field(ge=2, le=65536)]

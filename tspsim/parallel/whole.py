@@ -36,3 +36,12 @@ def keeps_whole(job: Job) -> bool:
 def reduces_once(job: Job) -> bool:
     """Whether a stack sums gradients behind the last micro-batch alone."""
     return job.work.stack.reduces_once or keeps_whole(job)
+
+
+def adds_up(job: Job) -> bool:
+    """Whether a micro-batch's gradients are added to kept ones: always where a framework sums into buffers of its own;
+    where one sums behind the last micro-batch what it kept until then, only if there are several (PyTorch's FSDP2,
+    ``_fsdp_param.py``: ``accumulate_unsharded_grad_if_needed``)."""
+    stack = job.work.stack
+    sums_what_it_kept = stack.reduces_once or bool(stack.keeps_whole)
+    return not sums_what_it_kept or accumulates_whole(job)

@@ -37,12 +37,12 @@ def corner(queries: Chunk, keys: Chunk, window: int, share: int = 1) -> Segments
     window = window or end - min(first, start)
     borders = (start, end, first, last, first + window, last + window)
     knots = sorted({min(max(border, start), end) for border in borders})
-    found = []
+    segments = []
     for left, right in pairwise(knots):
         seen = [max(0, min(last, x) - max(first, x - window)) for x in (left, right)]
         context = ceil(sum(seen) / 2 / share)
-        found += [(right - left, context)] if context else []
-    return tuple(found)
+        segments += [(right - left, context)] if context else []
+    return tuple(segments)
 
 
 def within(queries: Chunk, keys: Chunk, sizes: Sequence[int]) -> Iterator[tuple[Chunk, Chunk]]:
@@ -80,15 +80,15 @@ def block_in_window(
 ) -> Segments:
     """Pieces, none of them causal, that a shard attends of slices of shards' blocks, (owner, part, parts) each, and of
     their shares of ``cached`` tokens before. ``borders``: tokens of documents, and of chunks in them."""
-    found: Segments = ()
+    segments: Segments = ()
     for start, tokens in chunks(partition, sequence, shards, position):
         queries = cached + start, tokens
         for owner, part, parts in held:
             blocks = [sliced(keys, part, parts) for keys in chunks(partition, sequence, shards, owner)]
             for first, count in blocks:
                 for some, seen in within(queries, (cached + first, count), borders):
-                    found += corner(some, seen, window)
+                    segments += corner(some, seen, window)
             if cached:
                 for some, seen in within(queries, (0, cached), borders):
-                    found += corner(some, seen, window, shards * parts)
-    return found * sequences
+                    segments += corner(some, seen, window, shards * parts)
+    return segments * sequences

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from ..operators import MemoryBound, Role
 from ..operators.dtypes import wires
-from .sought import CHANGES_NUMBERS, SOUGHT, Sought, trains
+from .reasons import CHANGES_NUMBERS
+from .sought import SOUGHT, Sought, trains
 
 
 def wire_bytes(wire: str | None, usual: float) -> float:

@@ -88,8 +88,8 @@ class Work:
         step the rows of all its passes."""
         if self.step.serves:
             passes = self.step.passes(self.load, 1)
-            rows = tuple(row for each in passes for row in each.rows)
-            return Batch(rows, self.causal, sum(each.head_tokens for each in passes))
+            rows = tuple(row for batch in passes for row in batch.rows)
+            return Batch(rows, self.causal, sum(batch.head_tokens for batch in passes))
         if self.unequal.tokens:
             counts = Counter(self.unequal.tokens)
             return Batch(tuple(Row(tokens, 0, count) for tokens, count in sorted(counts.items())), self.causal)

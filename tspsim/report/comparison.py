@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tspsim.step.result import PlanResult, Result
-    from tspsim.studies.purchase.row import Row as OfferRow
+    from tspsim.studies.purchase.row import OfferRow
 
 
 @dataclass(frozen=True)

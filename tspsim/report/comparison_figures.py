@@ -15,7 +15,7 @@ from .numbers import label
 
 if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision
-    from tspsim.studies.purchase.row import Row
+    from tspsim.studies.purchase.row import OfferRow
     from tspsim.studies.uncertainty import Verdict
 
 #: Colours of Okabe and Ito (2008), then darker relatives.
@@ -121,7 +121,7 @@ def _powers(sizes: Sequence[float]) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": ticks, "ticktext": [f"{size:,}" for size in ticks]}
 
 
-def scaling(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:
+def scaling(rows: Sequence[OfferRow], colours: Mapping[str, str]) -> list[dict[str, Any]]:
     """Weak and strong efficiency against the ideal of one, over GPUs; open marks have groups across nodes."""
     choices = []
     for kind, words in (("weak", "weak: more nodes, more replicas"), ("strong", "strong: more nodes, the same work")):

@@ -29,7 +29,7 @@ from .served import timed
 if TYPE_CHECKING:
     from tspsim.step.result import PlanResult, Result
     from tspsim.studies.purchase.decision import Decision
-    from tspsim.studies.purchase.row import Row as OfferRow
+    from tspsim.studies.purchase.row import OfferRow
 
 HEADLINE = """
 <p class="kicker">{{ kicker }}</p>

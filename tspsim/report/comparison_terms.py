@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tspsim.step.result import Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.likely import Likely
-    from tspsim.studies.purchase.row import Row as OfferRow
+    from tspsim.studies.purchase.row import OfferRow
 
 #: Offers down, values across; the braces of the template are doubled.
 TABLE = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,18 +65,20 @@ def read(markdown: str) -> WorthTable:
 
 
 def plain(cell: str) -> str:
-    return LINK.sub(r"\1", cell.strip()).replace("**", "")
+    return LINK.sub(r"\1", cell.strip()).replace("**", "").replace("`", "")
 
 
-def write(markdown: str, folder: Path) -> WorthTable:
-    """The page and its numbers into a gallery's folder."""
+def write(markdown: str, folder: Path, further: Mapping[str, str] | None = None) -> WorthTable:
+    """The page and its numbers into a gallery's folder; ``further`` tables, in Markdown by their titles, follow."""
     import pandas as pd
     from markupsafe import Markup
 
     from .page import _asset, _environment
 
     worth = read(markdown)
-    text = _environment().from_string(_PAGE).render(style=Markup(_asset("page.css")), worth=worth, said=DESCRIPTION)
+    tables = {title: read(each) for title, each in (further or {}).items()}
+    page = _environment().from_string(_PAGE)
+    text = page.render(style=Markup(_asset("page.css")), worth=worth, said=DESCRIPTION, further=tables)
     atomic_write(folder / "pages" / f"{NAME}.html", text)
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame(worth.gains)
@@ -121,7 +123,8 @@ _PAGE = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>What the papers' schemes are worth · tspsim</title>
-<style>{{ style }}</style>
+<style>{{ style }}
+.words th, .words td { text-align: left; white-space: normal; overflow-wrap: anywhere; min-width: 7.5em; }</style>
 </head>
 <body>
 <header class="top"><span class="brand">tspsim</span></header>
@@ -140,6 +143,18 @@ without measured kernels for it. Published ratios are of their own machines and 
 <p class="small">Numbers: <a href="../tables/schemes-worth.csv">CSV</a>,
 <a href="../tables/schemes-worth.parquet">Parquet</a></p>
 </section>
+{% for title, table in further.items() %}
+<section>
+<h2>{{ title }}</h2>
+<div class="scroll"><table class="words">
+<thead><tr>{% for each in table.titles %}<th>{{ each }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in table.rows %}
+<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+</section>
+{% endfor %}
 </main>
 </body>
 </html>

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from .cluster import MOST_NODES, ClusterInline, Faults
 from .loading import load, load_text
-from .plan import Placement, Plan
+from .plan import PlanSpec, RankPlacement
 from .question import Offer, Prices, Scenario
 from .workload import OPTIMIZERS, OptimizerSpec, Workload
 
@@ -28,9 +28,9 @@ __all__ = [
     "Faults",
     "Offer",
     "OptimizerSpec",
-    "Placement",
-    "Plan",
+    "PlanSpec",
     "Prices",
+    "RankPlacement",
     "Scenario",
     "Workload",
     "load",

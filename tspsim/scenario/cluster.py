@@ -85,7 +85,7 @@ def end(vertex: Vertex) -> str:
     return f"GPU {vertex}" if isinstance(vertex, int) else shorten(vertex)
 
 
-class Measured(Section):
+class MeasuredBandwidths(Section):
     """Bandwidths between nodes: ``rows[i][j]`` reaches node j from node i with all NICs of both at work."""
 
     unit: StrictStr = Field("GB/s", description="of the numbers in rows")
@@ -94,7 +94,7 @@ class Measured(Section):
     )
 
     @model_validator(mode="after")
-    def _square(self) -> Measured:
+    def _square(self) -> MeasuredBandwidths:
         try:
             parse(f"1 {self.unit}", "bytes/s")
         except InputError as error:
@@ -109,7 +109,7 @@ class Measured(Section):
         unit = parse(f"1 {self.unit}", "bytes/s")
         return tuple(tuple(rate * unit for rate in row) for row in self.rows)
 
-    def of_nodes(self, nodes: int) -> Measured:
+    def of_nodes(self, nodes: int) -> MeasuredBandwidths:
         """Of the first nodes alone."""
         return self.model_copy(update={"rows": tuple(row[:nodes] for row in self.rows[:nodes])})
 
@@ -153,7 +153,9 @@ class ClusterInline(Section):
     topology: Annotated[StrictStr, Field(min_length=1, max_length=400)] | None = Field(
         None, description="GraphML file whose links take the place of the node's and the fabric's"
     )
-    measured: Measured | None = Field(None, description="bandwidth between every two nodes, instead of the switches")
+    measured: MeasuredBandwidths | None = Field(
+        None, description="bandwidth between every two nodes, instead of the switches"
+    )
     routing: RoutingChoice | None = Field(
         None, description="of equal paths between switches: a policy's name, or its name and seeds; default: spread"
     )

@@ -11,7 +11,7 @@ from ..base import catalog
 from ..base.errors import InputError, UnknownNameError, describe, shorten
 from ..base.units import parse
 from .cluster import ClusterInline, Island
-from .plan import Plan
+from .plan import PlanSpec
 from .question import Scenario, origin_of
 
 
@@ -288,7 +288,7 @@ def _with_known_names(scenario: Scenario, folder: Path | None) -> Scenario:
     def known_cluster(cluster: str | ClusterInline, key: str) -> str | ClusterInline:
         return with_known_parts(cluster, folder, key)
 
-    def known_pools(plan: Plan) -> Plan:
+    def known_pools(plan: PlanSpec) -> PlanSpec:
         if plan.pools is None:
             return plan
         update: dict[str, Any] = {

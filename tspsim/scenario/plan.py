@@ -20,11 +20,11 @@ from .loop import Rollout
 from .pools import Pools
 from .routing import RoutingChoice
 from .section import Name, Section, refuse
-from .spread import Placement, Spread
+from .spread import RankPlacement, Spread
 from .tiers import Tiers
 from .workload import SpeculationSpec
 
-__all__ = ["Placement", "Plan"]
+__all__ = ["PlanSpec", "RankPlacement"]
 
 #: Keys of plans that serve requests; a plan that states none has none in its plain data.
 SERVING = ("router", "engine", "speculation", "tiers", "pools")
@@ -34,7 +34,7 @@ WHERE_STATED = (*SERVING, "routing", "rollout")
 BEST = "best"
 
 
-class Search(Section):
+class SearchConstraints(Section):
     """What a plan that is searched for has to keep."""
 
     limits: Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=20)] = Field(
@@ -48,10 +48,10 @@ class Search(Section):
         return {} if value is True else value
 
 
-class Plan(Spread):
+class PlanSpec(Spread):
     """One way to spread the model over the cluster. Degrees left out are one, dp the GPUs that are left."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Plan.complete(schema))
+    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: PlanSpec.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
     routing: RoutingChoice | None = Field(
@@ -63,7 +63,7 @@ class Plan(Spread):
         None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
     )
     tiers: Tiers | None = Field(None, description="of requests: where prompts' blocks are kept that GPUs forget")
-    search: Search | None = Field(
+    search: SearchConstraints | None = Field(
         None, description="instead of degrees: the best of all plans, searched for by `plan`, `compare` and `run`"
     )
     pools: Pools | None = Field(
@@ -79,7 +79,7 @@ class Plan(Spread):
         return value
 
     @model_validator(mode="after")
-    def _degrees_of_pools(self) -> Plan:
+    def _degrees_of_pools(self) -> PlanSpec:
         if self.pools is not None:
             beside = sorted(self.model_fields_set - {"name", "pools", "recomputation", "speculation"})
             if beside:
@@ -93,7 +93,7 @@ class Plan(Spread):
         return {"name": BEST, "search": {}} if data == BEST else data
 
     @model_validator(mode="after")
-    def _searched_alone(self) -> Plan:
+    def _searched_alone(self) -> PlanSpec:
         if self.search is not None:
             beside = sorted(self.model_fields_set - {"name", "search", "recomputation"})
             if beside:

@@ -15,10 +15,10 @@ from ..base.units import Usd, UsdPerHour, UsdPerKilowattHour, in_si
 from ..steps import STEPS
 from .cluster import ClusterChoice, ClusterInline, Faults
 from .loop import Loop
-from .plan import BEST, SERVING, Plan
+from .plan import BEST, SERVING, PlanSpec
 from .project import Parts, Project
 from .section import Name, Prose, Section, refuse
-from .traffic import Traffic
+from .traffic import TrafficSpec
 from .variation import Variation
 from .workload import Workload
 
@@ -56,9 +56,9 @@ class Scenario(Section):
     description: Prose = Field("", description="what is asked, in prose")
     cluster: ClusterChoice = Field(description="the first offer's when left out")
     workload: Workload
-    traffic: Traffic | None = Field(None, description="requests to be served; without it a scenario is one step")
+    traffic: TrafficSpec | None = Field(None, description="requests to be served; without it a scenario is one step")
     loop: Loop | None = Field(None, description="reinforcement learning around the training step")
-    plans: Annotated[tuple[Plan, ...], Field(min_length=1, max_length=MOST_PLANS)] = Field(
+    plans: Annotated[tuple[PlanSpec, ...], Field(min_length=1, max_length=MOST_PLANS)] = Field(
         description="ways to spread the work over the GPUs; best: the planner's own"
     )
     prices: Prices = Prices()
@@ -169,7 +169,7 @@ class Scenario(Section):
 
     @field_validator("plans")
     @classmethod
-    def _complete(cls, plans: tuple[Plan, ...], info: ValidationInfo) -> tuple[Plan, ...]:
+    def _complete(cls, plans: tuple[PlanSpec, ...], info: ValidationInfo) -> tuple[PlanSpec, ...]:
         """Names are unique; recomputation that is left out follows the pass."""
         names = [plan.name for plan in plans]
         twice = next((name for name in names if names.count(name) > 1), None)
@@ -186,7 +186,7 @@ class Scenario(Section):
         return stated or Faults()
 
     @property
-    def searched(self) -> Plan | None:
+    def searched(self) -> PlanSpec | None:
         """The plan that has to be searched for; None: all are stated."""
         return next((plan for plan in self.plans if plan.search is not None), None)
 
@@ -232,7 +232,7 @@ class Scenario(Section):
             found += [catalog.locate(kind, text) for kind, known in kinds.items() if text in known]
         return tuple(dict.fromkeys(found))
 
-    def plan(self, name: str) -> Plan:
+    def plan(self, name: str) -> PlanSpec:
         """The plan of this name; raises UnknownNameError with the nearest."""
         for plan in self.plans:
             if plan.name == name:
@@ -274,7 +274,7 @@ class Scenario(Section):
         if data["project"] and data["project"]["own"] is None:
             del data["project"]["own"]
         for plan in data["plans"]:
-            if plan.get("expert_balance") == Plan.model_fields["expert_balance"].default.policy:
+            if plan.get("expert_balance") == PlanSpec.model_fields["expert_balance"].default.policy:
                 del plan["expert_balance"]
         seldom = ("offers", "project", "traffic", "loop")
         return {key: in_si(value) for key, value in data.items() if value or key not in seldom}

@@ -71,7 +71,7 @@ CollectiveKind = Annotated[str, OneOf(KINDS.names)]
 CollectiveAlgorithm = Annotated[str, OneOf(ALGORITHMS.names)]
 
 
-class Placement(Section):
+class RankPlacement(Section):
     """Which axes run along the node, and which along rails across nodes; the first named is innermost. And in which
     order nodes, or GPUs, are taken."""
 
@@ -82,7 +82,7 @@ class Placement(Section):
     )
 
     @model_validator(mode="after")
-    def _once(self) -> Placement:
+    def _once(self) -> RankPlacement:
         axes = (*self.node, *self.rails)
         twice = next((axis for axis in axes if axes.count(axis) > 1), None)
         if twice:
@@ -144,6 +144,9 @@ class Spread(Section):
     stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
         (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
     )
+    accumulation: PositiveCount = Field(
+        1, description="turns of gradient accumulation in each of which a pipeline fills and empties"
+    )
     zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
     shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
     secondary_shard: Degree | None = Field(
@@ -196,7 +199,7 @@ class Spread(Section):
         None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
     )
     algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
-    placement: Placement | None = Field(None, description="which axes run along the node and which along rails")
+    placement: RankPlacement | None = Field(None, description="which axes run along the node and which along rails")
 
     @model_validator(mode="before")
     @classmethod

@@ -64,7 +64,7 @@ class Slo(Section):
         return {name: seconds for name, seconds in stated.items() if seconds is not None}
 
 
-class Traffic(Section):
+class TrafficSpec(Section):
     """Requests: when they come, how long they are, what they share, and how they are counted."""
 
     arrivals: Annotated[Arrivals, OneKind(ARRIVALS)] = Field(description="when requests come")
@@ -97,7 +97,7 @@ class Traffic(Section):
     )
 
     @model_validator(mode="after")
-    def _together(self) -> Traffic:
+    def _together(self) -> TrafficSpec:
         for name in ("prompt", "output"):
             if getattr(self, name) is None and self.arrivals.name != "trace":
                 raise refuse(f"{name} is required: state its lengths, such as {name}: {{kind: fixed, of: 1Ki}}")
@@ -124,7 +124,7 @@ class Traffic(Section):
         stated = self.slo.share if self.slo is not None else None
         return stated or self.protocol.share or USUAL_SHARE
 
-    def points(self) -> tuple[Traffic, ...]:
+    def points(self) -> tuple[TrafficSpec, ...]:
         """One a point of a curve; mostly itself alone."""
         return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
 
@@ -168,11 +168,11 @@ class Traffic(Section):
         named = (getattr(getattr(self, key), "file", None) for key in ("arrivals", "prompt", "output"))
         return tuple(dict.fromkeys(file for file in named if file is not None))
 
-    def at_rate(self, rate: float) -> Traffic:
+    def at_rate(self, rate: float) -> TrafficSpec:
         """The same at a rate, in requests/s."""
         return self.model_copy(update={"arrivals": self.arrivals.at(rate)})
 
-    def with_files(self, folder: Path | None) -> Traffic:
+    def with_files(self, folder: Path | None) -> TrafficSpec:
         """With traces beside the scenario's file made reachable from here.
 
         Raises

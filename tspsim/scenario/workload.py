@@ -85,7 +85,7 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 SKEWED = ("zipf", "dirichlet")
 
 
-class RoutingSpec(Section):
+class ExpertRoutingSpec(Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
 
     load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = Field(
@@ -119,7 +119,7 @@ class RoutingSpec(Section):
     )
 
     @model_validator(mode="after")
-    def _square(self) -> RoutingSpec:
+    def _square(self) -> ExpertRoutingSpec:
         rows = self.transitions
         if any(len(row) != len(rows) or not sum(row) for row in rows):
             raise refuse("transitions: needs as many numbers in every row as there are rows, not all of a row zero")
@@ -128,7 +128,7 @@ class RoutingSpec(Section):
         return self
 
     @model_validator(mode="after")
-    def _complete(self) -> RoutingSpec:
+    def _complete(self) -> ExpertRoutingSpec:
         if (self.load == "measured") != bool(sum(self.shares)):
             raise refuse("load: measured needs shares, one number an expert, not all zero; other loads take none")
         if self.skew and self.load not in SKEWED:
@@ -355,7 +355,7 @@ class Workload(Section):
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
     )
     causal: StrictBool = Field(True, description="whether a token attends to those before it alone")
-    routing: RoutingSpec = Field(RoutingSpec(), description="how evenly tokens fall on experts")
+    routing: ExpertRoutingSpec = Field(ExpertRoutingSpec(), description="how evenly tokens fall on experts")
     multi_token: StrictBool = Field(False, description="train the model's modules for further tokens (MTP)")
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..base.units import digits, duration, percent
 from ..parallel import Plan
-from ..scenario.traffic import Traffic
+from ..scenario.traffic import TrafficSpec
 from ..step.description import describe_cluster, describe_model, provenance
 from ..step.question import FRESH, Lookups, Question
 from ..step.result import PlanResult, Range, Result, merit_of
@@ -130,7 +130,7 @@ def serve_plan(
     done: list[LoadedRun] = []
     programs = deployment.costs.programs
     notes = [*notes_of(programs.decoding((1,))), *of_experts_types(programs.question, programs.decoding(LOOKED_AT))]
-    notes += idle_clients(points)
+    notes += [*deployment.costs.notes, *idle_clients(points)]
     for number, each in enumerate(points):
 
         def told(share: float, number: int = number) -> None:
@@ -213,7 +213,7 @@ def deployment_of(question: Question, plan: Plan, lookups: Lookups = FRESH) -> D
     return Deployment(question, plan, options, place, speculation, router=keys.router, tiers=keys.tiers)
 
 
-def longest_request(deployment: Deployment, traffic: Traffic) -> int:
+def longest_request(deployment: Deployment, traffic: TrafficSpec) -> int:
     """Tokens of the longest prompt and its output together; raises InputError where the model has fewer positions."""
     first = traffic.points()[0]
     if first.arrivals.searches:
@@ -286,7 +286,7 @@ def notes_of_steady(metrics: Sequence[Any]) -> Iterator[str]:
         yield f"the run has no steady part{which}: its rates and dollars have ramp and drain in them"
 
 
-def idle_clients(points: Sequence[Traffic]) -> Iterator[str]:
+def idle_clients(points: Sequence[TrafficSpec]) -> Iterator[str]:
     """That of a closed loop's clients some send nothing, for there are fewer conversations than clients."""
     for each in points:
         clients, sent = each.arrivals.most, each.requests or each.protocol.requests(each.arrivals)

@@ -27,6 +27,7 @@ from .compositions import StepComposition
 from .decodes import Decodes, evened
 from .grid import Cells
 from .mixed import Mixed, Shape, around
+from .model_drafts import ModelDrafts, hiding_nothing
 from .overlapped import Overlapped
 from .programs import ALONE, Priced, StepPrograms
 from .sampled import Deviation, Seen
@@ -82,6 +83,11 @@ class ProgramCosts:
         quiet = replace(plan, expert_overlap=ALONE), undrafted(speculation)
         serial = StepPrograms(question, *quiet), StepPrograms(capturing_nothing(question), *quiet)
         self._overlapped = Overlapped(self.programs, Mixed(*serial, known.serial, bends, serial=True))
+        #: Passes of a draft model have tables of their own beside prompts; so have steps that only verify.
+        self._drafter: ModelDrafts | None = None
+        if speculation is not None and speculation.model is not None and speculation.tokens and plan.pp == 1:
+            self._drafter = ModelDrafts(question, plan, speculation, costs_of)
+            self._verifier = costs_of(hiding_nothing(question), plan, speculation=undrafted(speculation))
         self._alone: dict[int, Cells] = {}
         self._seen = Seen()
         self._ranges, self._kept = BoundedCache(MOST_KEPT), BoundedCache(MOST_KEPT)
@@ -140,6 +146,11 @@ class ProgramCosts:
 
     def _whole_s(self, work: StepWork, expert_tokens: int | None) -> float:
         """Of a step with prompts that is one pass."""
+        if self._drafter is not None:
+            sequences = work.sequences + len(work.chunks)
+            alone_s = self._verifier._whole_s(work, expert_tokens) - self._verifier.programs.host_s(sequences, 0.0)
+            device_s = alone_s + self._drafter.seconds(work)
+            return device_s + self.programs.host_s(sequences, device_s)
         for way in (self._mixed, self._overlapped):
             found = way.seconds(work, expert_tokens)
             if found is not None:
@@ -204,6 +215,11 @@ class ProgramCosts:
         return Deviation(len(found), sum(off for off, _ in found) / len(found), most, worst)
 
     # --- the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the plan should know beside what its programs say."""
+        return ()
 
     @property
     def front_end_s(self) -> float:
@@ -278,18 +294,20 @@ def costs_of(
     InputError
         The plan does not serve this model.
     """
-    memo = question.cluster.memo
-
-    def kept(what: str, key: Hashable, make: Callable[[], Found]) -> Found:
-        return memo.once(("steps of engines", what), lambda: BoundedCache(MOST_PLANS)).once(key, make)
-
     alike = *content(capturing_nothing(question), plan), speculation
-    known = kept("known", alike, Known)
+    known = kept(question, "known", alike, Known)
     return kept(
+        question,
         "costs",
         (*content(question, plan), speculation, num_gpu_blocks),
         lambda: ProgramCosts(question, plan, speculation=speculation, num_gpu_blocks=num_gpu_blocks, known=known),
     )
+
+
+def kept(question: Question, what: str, key: Hashable, make: Callable[[], Found]) -> Found:
+    """What was made for a key, kept with the question's cluster."""
+    memo = question.cluster.memo
+    return memo.once(("steps of engines", what), lambda: BoundedCache(MOST_PLANS)).once(key, make)
 
 
 def content(question: Question, plan: Plan) -> tuple[Hashable, ...]:

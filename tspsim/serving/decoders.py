@@ -16,13 +16,13 @@ from math import inf
 
 from .blocks import BlockPool
 from .sequence import Sequence
-from .speculation import Speculation
+from .speculation import AcceptanceModel
 
 
 class Decoders:
     """Those of one attention replica."""
 
-    def __init__(self, pool: BlockPool, speculation: Speculation | None) -> None:
+    def __init__(self, pool: BlockPool, speculation: AcceptanceModel | None) -> None:
         self.pool, self.block = pool, pool.block_tokens
         self.limited = pool.capacity != inf
         self.speculation = speculation

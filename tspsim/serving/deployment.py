@@ -9,7 +9,8 @@ from typing import Any
 from ..base.errors import InputError, UnknownNameError, describe
 from ..base.memo import once
 from ..base.units import compact
-from ..parallel import Job, Plan, capacity, scheme_axes, served
+from ..parallel import Job, Plan, capacity, scheme_axes, scheme_of, served
+from ..parallel.decode import draft_pool
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
 from ..scenario.tiers import Tiers
@@ -19,14 +20,15 @@ from ..step.question import Question
 from ..step.result import Memory
 from ..steps import Speculation
 from .blocks import States
-from .costs import ProgramCosts, costs_of
+from .costs import ProgramCosts
 from .engine import Engine
 from .metrics import Bill, Cache
 from .policies import POLICIES, Policy
+from .pooled_drafts import costs_of
 from .replicas import Members, ReplicaPool
 from .routers import ROUTERS
 from .service import Dispatcher
-from .speculation import Speculation as Drafts
+from .speculation import AcceptanceModel as Drafts
 from .tier_specs import tier_specs
 from .tiers import TieredPool
 from .work import Floats, StepwiseCost, StepWork
@@ -60,13 +62,18 @@ class Deployment:
 
     @once
     def lanes(self) -> int:
-        """Attention replicas that step together: those that share experts."""
-        return self.plan.attention_replicas
+        """Attention replicas that step together: those that share experts, or that one replica drafts for."""
+        return self.plan.attention_replicas * self.verifying
+
+    @property
+    def verifying(self) -> int:
+        """Engines of their own that step together: those that one replica drafts for."""
+        return draft_pool.group(self.plan)[0]
 
     @property
     def replicas(self) -> int:
-        """Engines of their own."""
-        return self.machines * (self.plan.dp // self.lanes)
+        """Engines, or groups of those that step together, that share nothing."""
+        return self.machines * (self.plan.dp // (self.plan.attention_replicas * draft_pool.group(self.plan)[1]))
 
     @once
     def drafts(self) -> Speculation | None:
@@ -79,9 +86,10 @@ class Deployment:
     def configured(self) -> Question:
         """The question with the engine's own limits as they are configured: graphs and memory follow them."""
         stack, policy = self.question.work.stack, self.policy
-        few = self.lanes > 1 and self.plan.dispatch.few_tokens
+        replicas = self.plan.attention_replicas
+        few = replicas > 1 and self.plan.dispatch.few_tokens
         try:
-            engine = configured(stack.engine, policy, self.options, self.lanes, few=few)
+            engine = configured(stack.engine, policy, self.options, replicas, few=few)
         except InputError as error:
             raise InputError(error.message, key=self.place[str(error.key)]) from None
         work = replace(self.question.work, stack=replace(stack, engine=engine))
@@ -212,7 +220,7 @@ class Deployment:
         ranks = configured_.cluster.gpus // plan.dp
         context = engine.context_bytes.value or configured_.work.runtime_reserve_bytes
         parts = {
-            "weights": served.weight_bytes(job, job.scheme.residency.weight_shards(job), stages[fullest]),
+            "weights": served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), stages[fullest]),
             "activations": capacity.activation_bytes(job, visible, stages[fullest]),
             "graphs": engine.graph_bytes.value,
             "context": context + engine.peer_bytes.value * (ranks - 1),
@@ -299,7 +307,7 @@ class Deployment:
     def pool(self, count: int, factor: float = 1.0, name: str = "replica") -> ReplicaPool:
         """So many of its engines behind their router, with steps that take ``factor`` times as long."""
         cost = self.costs if factor == 1.0 else Scaled(self.costs, factor)
-        members = [Members(self.engine, cost, count, self.lanes)]
+        members = [Members(self.engine, cost, count, self.plan.attention_replicas, self.verifying)]
         if self.tiers is None:
             return ReplicaPool(members, self.router, name)
         specs = tier_specs(self.tiers, self.question.cluster.node, self.costs.capacity, self.lanes)

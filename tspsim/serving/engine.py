@@ -11,7 +11,7 @@ from ..base.errors import InputError, UnknownNameError, describe
 from .blocks import States
 from .policies import POLICIES, Policy
 from .settings import Settings
-from .speculation import Speculation
+from .speculation import AcceptanceModel
 
 if TYPE_CHECKING:
     from ..parallel.serving_engine import ServingEngine
@@ -56,7 +56,7 @@ class Engine(Settings):
         *,
         kv_tokens: int | None = None,
         block_tokens: int | None = None,
-        speculation: Speculation | None = None,
+        speculation: AcceptanceModel | None = None,
         states: States | None = None,
         **options: Any,
     ) -> None:
@@ -85,7 +85,7 @@ class Engine(Settings):
         kv_tokens: int | None = None,
         block_tokens: int | None = None,
         scheduler: str | None = None,
-        speculation: Speculation | None = None,
+        speculation: AcceptanceModel | None = None,
         states: States | None = None,
         **options: Any,
     ) -> Engine:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 
-from ..scenario.traffic import Traffic
+from ..scenario.traffic import TrafficSpec
 from .bounds import kept_of, misses_in_words
 from .deployment import Deployment
 from .points import MOST_REQUESTS, longer_by, rate_of, served_rate, whole
@@ -50,7 +50,7 @@ class HighestRate:
 
 def highest_rate(
     deployment: Deployment,
-    traffic: Traffic,
+    traffic: TrafficSpec,
     *,
     rough: bool = False,
     start: float | None = None,
@@ -91,7 +91,7 @@ def highest_rate(
 class _Search:
     """Runs of one deployment at rates, and how many there were."""
 
-    def __init__(self, deployment: Deployment, traffic: Traffic, progress: Progress | None) -> None:
+    def __init__(self, deployment: Deployment, traffic: TrafficSpec, progress: Progress | None) -> None:
         self.deployment, self.traffic, self.progress = deployment, traffic, progress
         self.bounds = traffic.bounds(deployment.question.scenario.workload.model)
         trace = traffic.arrivals.trace()
@@ -109,7 +109,7 @@ class _Search:
             self.progress(min(0.99, self.runs / MOST_RUNS))
         return whole(self.deployment, self.asked(rate, count))
 
-    def asked(self, rate: float, count: int) -> Traffic:
+    def asked(self, rate: float, count: int) -> TrafficSpec:
         return self.traffic.at_rate(rate).model_copy(update={"requests": count})
 
     def alone(self) -> Waits:
@@ -164,7 +164,7 @@ class _Search:
         return low, high
 
 
-def most_served(deployment: Deployment, traffic: Traffic, waits: Waits, rate: float) -> float | None:
+def most_served(deployment: Deployment, traffic: TrafficSpec, waits: Waits, rate: float) -> float | None:
     """The rate that is served at most where requests come faster; None where they do not.
 
     In a short run few answers are written yet beside the prompts, so that what it serves is looked at again, of enough

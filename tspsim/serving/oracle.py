@@ -93,25 +93,40 @@ class Oracle:
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
         """The batch as an engine's scheduler hands it out."""
-        chunks: list[PromptChunk] = []
-        contexts: list[int] = []
-        for row in rows:
-            whole = len(row) == 3 and all(isinstance(value, int) and value >= 0 for value in row)
-            if not whole or not row[0] or not row[2]:
-                what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
-                raise InputError(f"{what}; not {describe(row)}", key="batch")
-            queries, context, count = row
-            if queries == self.queries and context:
-                contexts += [context] * count
-            else:
-                chunks += [PromptChunk(queries, context)] * count
-        if not chunks and not contexts:
+        rows = tuple(rows)
+        if not rows:
             raise InputError("an empty batch takes no step", key="batch")
-        return StepWork(chunks, contexts, self.queries)
+        columns = _columns(rows)
+        if columns is None:
+            wrong = next(row for row in rows if _columns((row,)) is None)
+            what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
+            raise InputError(f"{what}; not {describe(wrong)}", key="batch")
+        queries, contexts, counts = columns
+        own, singly = self.queries, counts.count(1) == len(rows)
+        if singly and queries.count(own) == len(rows) and all(contexts):
+            return StepWork((), contexts, own)
+        if not singly:
+            rows = tuple([row for row in rows for _ in range(row[2])])
+        decoding = [context for query, context, _ in rows if query == own and context]
+        chunks = [PromptChunk(query, context) for query, context, _ in rows if query != own or not context]
+        return StepWork(chunks, decoding, own)
 
     def breakdown(self, batch: Batch | Iterable[Sequence[int]]) -> dict[str, float]:
         """Seconds of a step by what they are for: attention, experts, products, collectives, host."""
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
+
+
+def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], ...] | None:
+    """Queries, contexts and counts of all rows, by whole columns (no loop in Python); None where a row is no three
+    whole numbers, the first and the last above zero."""
+    try:
+        queries, contexts, counts = zip(*rows, strict=True)
+    except (TypeError, ValueError):
+        return None
+    if not all(issubclass(kind, int) for kind in {*map(type, queries), *map(type, contexts), *map(type, counts)}):
+        return None
+    whole = min(queries) > 0 and min(contexts) >= 0 and min(counts) > 0
+    return (queries, contexts, counts) if whole else None
 
 
 def predict(scenario: Scenario | str | Path | Mapping[str, Any], plan: str | None = None, *, drafts: int = 0) -> Oracle:

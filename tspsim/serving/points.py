@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..scenario.traffic import Traffic
+from ..scenario.traffic import TrafficSpec
 from .bounds import kept_of
 from .deployment import Deployment
 from .metrics import measure
@@ -40,7 +40,7 @@ class LoadedRun:
 
 def serve(
     deployment: Deployment,
-    traffic: Traffic,
+    traffic: TrafficSpec,
     *,
     factor: float = 1.0,
     front_end_s: float | None = None,
@@ -68,7 +68,7 @@ def serve(
     return Waits.of(clients.book), outcome
 
 
-def whole(deployment: Deployment, traffic: Traffic, **keys: Any) -> Waits:
+def whole(deployment: Deployment, traffic: TrafficSpec, **keys: Any) -> Waits:
     """What came of all requests of a point, for what means nothing in part; keywords are those of :func:`serve`.
 
     Raises
@@ -84,7 +84,7 @@ def whole(deployment: Deployment, traffic: Traffic, **keys: Any) -> Waits:
 
 def point(
     deployment: Deployment,
-    traffic: Traffic,
+    traffic: TrafficSpec,
     *,
     every_step: bool = False,
     ranges: bool = True,
@@ -118,7 +118,7 @@ def point(
     return LoadedRun(run, typical, outcome.interrupted)
 
 
-def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Outcome) -> dict[str, Any]:
+def measured(deployment: Deployment, traffic: TrafficSpec, waits: Waits, outcome: Outcome) -> dict[str, Any]:
     """The entry ``serving`` of a run."""
     tokens = waits.total(lambda piece: piece.prompt_tokens) + waits.total(lambda piece: piece.output_tokens)
     length = int(tokens / len(waits)) if len(waits) else 1
@@ -142,7 +142,7 @@ def measured(deployment: Deployment, traffic: Traffic, waits: Waits, outcome: Ou
     return told | ({"tasks": found} if found else {})
 
 
-def steady_entries(deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True) -> dict[str, Any]:
+def steady_entries(deployment: Deployment, traffic: TrafficSpec, waits: Waits, longer: bool = True) -> dict[str, Any]:
     """The entries ``steady`` and ``bounds`` of ``serving``: null where a run has no steady part, or no bounds."""
     bounds = traffic.bounds(deployment.question.scenario.workload.model)
     if not len(waits):
@@ -157,7 +157,9 @@ def steady_entries(deployment: Deployment, traffic: Traffic, waits: Waits, longe
     return {"steady": steady, "bounds": kept}
 
 
-def lasting(deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool = True) -> tuple[Steady | None, Waits]:
+def lasting(
+    deployment: Deployment, traffic: TrafficSpec, waits: Waits, longer: bool = True
+) -> tuple[Steady | None, Waits]:
     """The steady part of a run, and the run that has it: where this one is too short, a longer one of the same traffic.
 
     A trace is no longer than it is, and requests that are all sent at once have no steady part.
@@ -179,7 +181,7 @@ def lasting(deployment: Deployment, traffic: Traffic, waits: Waits, longer: bool
     return found, waits
 
 
-def longer_by(traffic: Traffic, waits: Waits) -> int | None:
+def longer_by(traffic: TrafficSpec, waits: Waits) -> int | None:
     """Requests of a run that is long enough; None where there are no more, or more of them would change nothing."""
     trace = traffic.arrivals.trace()
     most = MOST_REQUESTS if trace is None else min(MOST_REQUESTS, len(trace))
@@ -189,7 +191,7 @@ def longer_by(traffic: Traffic, waits: Waits) -> int | None:
     return min(most, max(2 * len(waits), enough(waits)))
 
 
-def rate_of(traffic: Traffic) -> float | None:
+def rate_of(traffic: TrafficSpec) -> float | None:
     """Requests/s that come at times of their own, each of them alone; None of others."""
     arrivals = traffic.arrivals
     if arrivals.closed or arrivals.searches or arrivals.most is not None or traffic.prefix.turns_each > 1:
@@ -205,7 +207,7 @@ def engine_s(typical: Typical, waits: Waits, outcome: Outcome) -> dict[str, floa
 
 
 def ranges_of(
-    deployment: Deployment, traffic: Traffic, metrics: Mapping[str, Any], typical: Typical
+    deployment: Deployment, traffic: TrafficSpec, metrics: Mapping[str, Any], typical: Typical
 ) -> dict[str, tuple[float, float]]:
     """(low, high) of the means of waits and of the rate, from runs with faster and slower steps.
 
@@ -231,7 +233,7 @@ def ranges_of(
 NINE_OF_TEN = 1.645
 
 
-def other_draws(deployment: Deployment, traffic: Traffic, metrics: Mapping[str, Any]) -> dict[str, Any]:
+def other_draws(deployment: Deployment, traffic: TrafficSpec, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What the same question gives where requests are drawn anew: mean and standard deviation over all seeds."""
     seeds = range(traffic.seed + 1, traffic.seed + traffic.seeds)
     others = (whole(deployment, traffic.model_copy(update={"seed": seed})) for seed in seeds)

@@ -11,7 +11,7 @@ from ..base.memo import once
 from ..network import Cluster
 from ..network.load import load_fabric
 from ..network.wires import Wires
-from ..scenario import Plan as PlanKeys
+from ..scenario import PlanSpec as PlanKeys
 from ..scenario import Scenario
 from ..scenario.pools import Pools
 from ..step.question import FRESH, Lookups, cluster_of, look_up_pool

@@ -13,6 +13,7 @@ from ..base.memo import knowing, once, remembered
 from ..hardware.pricers import price
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
 from ..program.layout import MOVES, InstructionLayout, Thing, Timed, flattened
@@ -112,7 +113,7 @@ class StepPrograms:
         if step.name not in self._plans:
             work = replace(question.work, pass_=step.name, load=self._typical(step))
             chosen = scheduled(replace(question, work=work), self.plan)
-            chosen.check()
+            check(chosen)
             self._plans[step.name] = chosen.plan
         plan = self._plans[step.name]
         if plan.hiding.halves and load.batch + load.prompts < 2:

@@ -14,6 +14,7 @@ from .clock import happens_by, reach
 from .engine import Engine
 from .lane import Lane, StepPlan
 from .log import StepKind, StepLog
+from .policies.base import GroupsInStep
 from .requests import Request
 from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
@@ -76,6 +77,8 @@ class Replica:
     lanes
         Attention replicas that step together (attention data parallelism): each has queues and a cache of its own, and
         a step of all takes as long as ``cost`` says of one :class:`StepWork` each.
+    engines
+        Engines of so many each that wait for each other before every step, for one replica drafts for all.
     on_first_token, on_end
         Called with the request when its first output is there, and its last.
     on_chunk
@@ -96,6 +99,7 @@ class Replica:
         cost: StepCost,
         *,
         lanes: int = 1,
+        engines: int = 1,
         on_first_token: Callable[[Request], None] | None = None,
         on_end: Callable[[Request], None] | None = None,
         on_chunk: ChunkNotice | None = None,
@@ -105,7 +109,9 @@ class Replica:
         self.every_step = every_step
         self.log = StepLog()
         self._policy = engine.policy
-        self._group = self._policy.group(self._policy.settings_of(engine, lanes), self._policy.lane, lanes)
+        settings = self._policy.settings_of(engine, lanes)
+        groups = [self._policy.group(settings, self._policy.lane, lanes) for _ in range(engines)]
+        self._group = groups[0] if engines == 1 else GroupsInStep(groups)
         self.lanes: tuple[Lane, ...] = self._group.lanes
         for lane in self.lanes:
             lane.log = self.log

@@ -39,6 +39,8 @@ class Members:
     replicas: int = 1
     #: Attention replicas of each that step together, each with its own queue and cache.
     lanes: int = 1
+    #: Engines of each, with so many attention replicas, that wait for each other before every step.
+    engines: int = 1
 
     def build(
         self,
@@ -55,6 +57,7 @@ class Members:
             self.engine,
             self.cost,
             lanes=self.lanes,
+            engines=self.engines,
             on_first_token=on_first_token,
             on_end=on_end,
             on_chunk=on_chunk,

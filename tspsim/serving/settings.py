@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..scenario.section import Section
 from .blocks import States
 from .requests import Request
-from .speculation import Speculation
+from .speculation import AcceptanceModel
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Settings:
     #: Tokens of a block of it.
     block_tokens: int
     #: Drafts, and how many of them are kept; None: one token a step.
-    speculation: Speculation | None
+    speculation: AcceptanceModel | None
     #: Of a model with linear attention; None: it has none.
     states: States | None
 

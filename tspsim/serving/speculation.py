@@ -25,12 +25,12 @@ _AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Speculation:
+class AcceptanceModel:
     """Drafts of every step, and what becomes of them.
 
     Examples
     --------
-    >>> Speculation((0.8, 0.5)).tokens_a_step
+    >>> AcceptanceModel((0.8, 0.5)).tokens_a_step
     2.2
     """
 

@@ -26,6 +26,7 @@ from ..base.units import compact, flops, millions, percent
 from ..network import host_link_bytes_per_s
 from ..parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, weight_peers, write_program
 from ..parallel.decode import host_caches
+from ..parallel.few_layers import one_forward
 from ..parallel.memory import arriving_bytes, residual_tokens
 from ..program import Compute
 from ..scenario import Scenario
@@ -327,7 +328,7 @@ def served_bound(question: Question, job: Job) -> PlanBound:
         cold_bytes(job) / device.hbm_bytes_per_s,
         max(passes * job.model.layers * links_s, len(job.passes) * arriving_s(question, job), caches_s(question, job)),
     )
-    one = job.one_forward()
+    one = one_forward(job)
     block = Floor(
         one.group_tokens * work.block_flops_per_token(job.model) / flops_per_s,
         cold_bytes(one) / one.model.layers / plan.pp / device.hbm_bytes_per_s,

@@ -49,9 +49,15 @@ class Costs:
             self.transfers = (low, high)
 
     def range_of(self, tokens: float, makespan_s: float, parts: Breakdown, stack: Stack) -> Range:
-        """One common factor a kernel family, one for transfers, one for software; independent, to first order."""
-        faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
+        """One common factor a kernel family, one for transfers, one for software; independent, to first order. Of a
+        device whose whole runs gave the stack's spread, that spread alone: it has the other errors in it."""
         errors = self.errors()
+        factors = {family: errors[family] for family in parts.compute_s} | {TRANSFERS: self.transfers}
+        if self.device.name in stack.spread_on:
+            low_s, high_s = (makespan_s * factor for factor in stack.spread)
+            basis = f"90 %: whole runs under the stack {stack.name} on such devices (residuals)"
+            return Range(tokens / high_s, tokens / low_s, basis, factors=factors)
+        faster, slower = ((makespan_s * (1.0 - factor)) ** 2 for factor in stack.spread)
         for family, seconds in parts.compute_s.items():
             low, high = errors[family]
             faster += (seconds * (1.0 - low)) ** 2
@@ -61,5 +67,4 @@ class Costs:
         high_s = makespan_s + (slower + (exposed * (high - 1.0)) ** 2) ** 0.5
         software = f", one for the stack {stack.name}" if stack.spread != (1.0, 1.0) else ""
         basis = f"90 %: one factor a kernel family{software} and one for exposed transfers (residuals), independent"
-        factors = {family: errors[family] for family in parts.compute_s} | {TRANSFERS: self.transfers}
         return Range(tokens / high_s, tokens / low_s, basis, factors=factors)

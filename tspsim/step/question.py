@@ -37,14 +37,14 @@ from ..parallel import (
     scheme_of,
     switches_of,
 )
-from ..scenario import ClusterInline, Faults, Scenario
-from ..scenario import Plan as PlanKeys
-from ..scenario.cluster import Island, Measured
+from ..parallel.checks import check
+from ..scenario import ClusterInline, Faults, PlanSpec, Scenario
+from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
 #: Keys of a plan beside its switches.
-OTHERS = ("stage_layers", "expert_balance", "activation_store", "offload_layers", "offload_weights")
+OTHERS = ("stage_layers", "accumulation", "expert_balance", "activation_store", "offload_layers", "offload_weights")
 
 
 @dataclass(frozen=True)
@@ -172,24 +172,24 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         except InputError as error:
             raise error.at(key="cluster.islands") from None
     work = Work(
-        workload.pass_,
-        workload.sequence,
-        1 if workload.lengths else workload.sequences_of(replicas, entry.name),
-        precision,
-        optimizer_of(workload, stack.stack()),
-        workload.runtime_reserve,
-        workload.causal,
-        ExpertRouting(**workload.routing.model_dump()),
-        workload.multi_token,
-        None if workload.document == workload.sequence else workload.document,
-        Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
-        stack.stack().on(device.name, model.attention_kind.name),
-        workload.load(),
-        formats,
-        workload.unequal(),
-        replicas,
-        host_bandwidth(cluster.node),
-        host_reads(cluster.node),
+        pass_=workload.pass_,
+        sequence=workload.sequence,
+        sequences=1 if workload.lengths else workload.sequences_of(replicas, entry.name),
+        precision=precision,
+        optimizer=optimizer_of(workload, stack.stack()),
+        runtime_reserve_bytes=workload.runtime_reserve,
+        causal=workload.causal,
+        routing=ExpertRouting(**workload.routing.model_dump()),
+        multi_token=workload.multi_token,
+        document=None if workload.document == workload.sequence else workload.document,
+        adapters=Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
+        stack=stack.stack().on(device.name, model.attention_kind.name),
+        load=workload.load(),
+        formats=formats,
+        unequal=workload.unequal(),
+        replicas=replicas,
+        host_bytes_per_s=host_bandwidth(cluster.node),
+        host_reads_bytes_per_s=host_reads(cluster.node),
     )
     plans = []
     for entry in scenario.plans:
@@ -219,11 +219,11 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
     )
     for plan, entry in zip(plans, scenario.plans, strict=True):
         if entry.pools is None and scenario.loop is None:  # how much a loop's steps are is known by its parts
-            question.job(plan).check()
+            check(question.job(plan))
     return question
 
 
-def own_gpus(entry: PlanKeys, cluster: Cluster) -> int:
+def own_gpus(entry: PlanSpec, cluster: Cluster) -> int:
     """GPUs that generate alone, of a plan of a loop; raises InputError where none are left to train."""
     nodes = entry.rollout.nodes if entry.rollout is not None else None
     if nodes is not None and nodes >= cluster.nodes:
@@ -232,7 +232,7 @@ def own_gpus(entry: PlanKeys, cluster: Cluster) -> int:
     return (nodes or 0) * cluster.gpus_per_node
 
 
-def first_of_pools(scenario: Scenario, entry: PlanKeys, cluster: Cluster, lookups: Lookups) -> Plan:
+def first_of_pools(scenario: Scenario, entry: PlanSpec, cluster: Cluster, lookups: Lookups) -> Plan:
     """What stands for a plan with pools among a question's plans: one replica of those that write answers."""
     assert entry.pools is not None
     if scenario.traffic is None:
@@ -242,7 +242,7 @@ def first_of_pools(scenario: Scenario, entry: PlanKeys, cluster: Cluster, lookup
     return replace(pools["decode"].plans[0], name=entry.name)
 
 
-def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookups = FRESH) -> Question:
+def look_up_pool(scenario: Scenario, entry: PlanSpec, name: str, lookups: Lookups = FRESH) -> Question:
     """One replica of a pool, on as many GPUs as it takes of its cluster, as a question of its own.
 
     Raises
@@ -255,7 +255,7 @@ def look_up_pool(scenario: Scenario, entry: PlanKeys, name: str, lookups: Lookup
     alone = scenario.model_copy(
         update={
             "cluster": pool.cluster if pool.cluster is not None else scenario.cluster,
-            "plans": (PlanKeys(name=entry.name, **pool.degree_keys),),
+            "plans": (PlanSpec(name=entry.name, **pool.degree_keys),),
         }
     )
     if alone.faults != Faults():
@@ -332,7 +332,7 @@ def in_islands(cluster: Cluster, islands: Sequence[Island]) -> Cluster:
         raise error.at(key="cluster.islands") from None
 
 
-def measured_between(cluster: Cluster, measured: Measured) -> Cluster:
+def measured_between(cluster: Cluster, measured: MeasuredBandwidths) -> Cluster:
     """A cluster with measured bandwidths between its nodes."""
     pairs = measured.bytes_per_s
     try:
@@ -422,7 +422,7 @@ def multiplies(device: Device, dtype: str) -> bool:
     return True
 
 
-def with_choices(plan: Plan, keys: PlanKeys) -> Plan:
+def with_choices(plan: Plan, keys: PlanSpec) -> Plan:
     """The plan with the switches that its keys state; those it leaves to :mod:`tspsim.step.tuning` are named as
     open."""
     switches = switches_of(plan)

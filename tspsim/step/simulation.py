@@ -17,6 +17,7 @@ from ..engine.assignment import Assignment
 from ..engine.core import Interference, Submission
 from ..engine.steady import execute
 from ..parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
+from ..parallel.few_layers import one_forward
 from ..parallel.pipeline import check_tasks
 from ..parallel.remedy import fitting
 from ..program import Program
@@ -196,7 +197,7 @@ def _run_job(question: Question, job: Job, *, every_rank: bool, costs: Costs | N
     model_flops = job.work.tokens_of(plan.dp) * question.work.flops_per_token(question.model)
     peak = question.peak_of(question.work.precision)
     block = submission if steady_blocks(job) else run_block(question, job, costs)
-    alone = job.one_forward()
+    alone = one_forward(job)
     block_tokens = tokens if job.unequal else alone.group_tokens * plan.dp * plan.pp
     # Micro-batches that differ show no steady layer: the forward of all of them counts.
     block_s = block.makespan_s / alone.model.layers if job.unequal else metrics.layer_period_s(block)
@@ -332,7 +333,7 @@ def run_block(question: Question, job: Job, costs: Costs) -> Submission:
 
     Kernels cost what they do in ``costs``, whose own record of errors stays that of the step.
     """
-    job, question = job.one_forward(), question.on(job.plan)
+    job, question = one_forward(job), question.on(job.plan)
     mesh = build_mesh(job.plan, question.cluster.gpus, question.cluster.gpus_per_node)
     return run(question, mesh, job, Costs(costs.device, costs.scales), every_rank=False)
 

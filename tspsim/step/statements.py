@@ -23,6 +23,7 @@ from ..parallel import (
 )
 from ..parallel.decode.index_exchange import index_exchange_of
 from ..parallel.memory import arriving_bytes
+from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
 from ..parallel.sought import SOUGHT
 from ..program import Compute
@@ -190,7 +191,7 @@ def acceptance_in_words(drafts: SpeculationSpec) -> str:
 
 def notes_of(job: Job) -> tuple[str, ...]:
     """What a reader of this plan should know."""
-    notes = [*job.scheme.notes(job), *(cache_notes(job) if job.step.serves else ())]
+    notes = [*scheme_of(job.plan).notes(job), *(cache_notes(job) if job.step.serves else ())]
     if job.head_shards > job.model.kv_heads and not job.step.serves:
         times = job.head_shards // job.model.kv_heads
         notes.append(
@@ -208,7 +209,7 @@ def notes_of(job: Job) -> tuple[str, ...]:
         if dropped > 0.0:
             found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
             notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
-        if job.expert_ranks == 1:
+        if expert_ranks(job) == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     if job.plan.offload_weights:
         notes.append(arriving_note(job))
@@ -268,7 +269,7 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for each, _ in write_program(job.scheme, job, last | {"pp": stage}).counted():
+        for each, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
             if isinstance(each, Compute):
                 yield from (what for what in each.operators if isinstance(what, FusedMoE))
 

@@ -36,6 +36,7 @@ from ..parallel import (
     scheme_of,
     write_program,
 )
+from ..parallel.checks import check
 from ..parallel.choices import candidates_of, legal
 from ..program import Compute, Program
 from .metrics import steady_layer_s
@@ -101,7 +102,7 @@ def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, f
     options = options_of(job, cluster.layout.mesh)
     if not options:
         for plan in candidates_of(job, cluster.layout.mesh):
-            replace(job, plan=plan).check()
+            check(replace(job, plan=plan))
         return replace(job.plan, open=())
     if len(options) == 1:
         return replace(options[0], chosen=())

@@ -30,17 +30,19 @@ class Row(NamedTuple):
         return self.context_tokens + (self.query_tokens / 2 if causal else self.query_tokens)
 
 
-def dealt(rows: Iterable[tuple[int, int, int]], parts: int) -> tuple[Row, ...]:
-    """Of rows ``(queries, context, sequences)`` what the part with most has, where sequences are dealt in turn, longest
-    first.
+def dealt(rows: Iterable[tuple[int, int, int]], parts: int, part: int = 0) -> tuple[Row, ...]:
+    """Of rows ``(queries, context, sequences)`` what a part has, where sequences are dealt in turn, longest first: the
+    first part has most.
 
     >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2)]
     [(1, 8192, 1), (1, 4096, 2)]
+    >>> [tuple(row) for row in dealt(((1, 4096, 3), (1, 8192, 2)), 2, 1)]
+    [(1, 8192, 1), (1, 4096, 1)]
     """
     mine, before = [], 0
     for queries, context, sequences in sorted(rows, key=lambda row: -row[1]):
         after = before + sequences
-        count = -(-after // parts) - -(-before // parts)
+        count = -(-(after - part) // parts) - -(-(before - part) // parts)
         before = after
         if count:
             mine.append(Row(queries, context, count))

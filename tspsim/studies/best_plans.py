@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base.errors import InfeasibleError, InputError
 from ..fleet import FleetQuestion, own_scenario
-from ..scenario import Plan, Scenario
+from ..scenario import PlanSpec, Scenario
 from ..scenario.plan import BEST
 from .executors import in_order
 from .planner import Planner, ServingPlanner, TrafficPlanner, planner_of
@@ -119,7 +119,7 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
         return _of_step(scenario, bare, planner, limits)
     assert isinstance(planner, TrafficPlanner)  # there are no offers
     served = planner.run()
-    plan = Plan.model_validate(dict(served.best[0].keys))
+    plan = PlanSpec.model_validate(dict(served.best[0].keys))
     keys = dict.fromkeys(served.searched, ())
     found = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys, limits)
     return _in_place(scenario, bare, plan), found
@@ -135,11 +135,11 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Seque
         if lean is None or lean.bytes <= planner.question.device.visible_memory_bytes:
             raise InfeasibleError(f"{scenario.name}: {error}") from None
         # It stands in, is refused and says by how much it misses.
-        plan, refused = Plan.model_validate(plan_keys(replace(lean.job.plan, name=lean.name))), str(error)
+        plan, refused = PlanSpec.model_validate(plan_keys(replace(lean.job.plan, name=lean.name))), str(error)
     else:
         if answer.interrupted:
             raise KeyboardInterrupt
-        plan, refused = Plan.model_validate(answer.best[0].candidate.keys), ""
+        plan, refused = PlanSpec.model_validate(answer.best[0].candidate.keys), ""
     workload = bare.workload.model_copy(update={"global_batch": answer.batch, "sequences_per_replica": 1})
     found = Searched(
         "" if refused else plan.name,
@@ -154,7 +154,7 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Seque
     return _in_place(scenario, bare.model_copy(update={"workload": workload}), plan), found
 
 
-def _in_place(scenario: Scenario, bare: Scenario, plan: Plan) -> Scenario:
+def _in_place(scenario: Scenario, bare: Scenario, plan: PlanSpec) -> Scenario:
     """The plan where one was asked for; not twice where it is a stated one."""
     stated = [each.name for each in scenario.plans if each.search is None]
     plans = [plan if each.search is not None else each for each in scenario.plans]

@@ -1,10 +1,10 @@
 """The application: the page, and the parts of it that do something, one file each.
 
 A question is text. Whatever changes it (a key in the form, a line of YAML, a link, a plan that was found) goes through
-:meth:`tspsim.studio.question.Turns.turn`, which gives the text a number; :meth:`tspsim.studio.answering.Answers.answer`
-answers the numbered text, and what is shown of an older number is dimmed until then. The question stands in the page's
-address, so that reloading, going back and a new server find it again. Every part declares what it listens to in its
-``join``, beside the functions that answer.
+:meth:`tspsim.studio.question.QuestionTurns.turn`, which gives the text a number;
+:meth:`tspsim.studio.answering.Answers.answer` answers the numbered text, and what is shown of an older number is dimmed
+until then. The question stands in the page's address, so that reloading, going back and a new server find it again.
+Every part declares what it listens to in its ``join``, beside the functions that answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ ICON = (
     "%3Cpath d=%27M1 2h14v5H1z%27 fill=%27%232b6cb0%27/%3E%3Cpath d=%27M1 9h6v5H1z%27 fill=%27%23dd6b20%27/%3E"
     '%3C/svg%3E">'
 )
-PARTS = (question.Turns, answering.Answers, catalogs.Choices, whatif.SliderCurves, aside.Aside, pins.Pins, keeping.Keep)
+PARTS = (
+    question.QuestionTurns,
+    answering.Answers,
+    catalogs.Choices,
+    whatif.SliderCurves,
+    aside.Aside,
+    pins.Pins,
+    keeping.Keep,
+)
 
 
 def made(desks: Desks, start: str | None) -> Dash:

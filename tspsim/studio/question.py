@@ -31,7 +31,7 @@ plans:
 """
 
 
-class Turns(StudioPart):
+class QuestionTurns(StudioPart):
     """The question of every tab."""
 
     def join(self, app: Dash) -> None:

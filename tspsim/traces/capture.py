@@ -8,7 +8,6 @@ number.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,8 +18,9 @@ import numpy as np
 
 from ..base.errors import InputError
 from .kinds import UNKNOWN
-from .kineto import Event, EventsKept, Launchers, read_events
+from .kineto import read_events
 from .names import kind_of
+from .profile import Arguments, Event, Launchers, ProfileColumns
 from .reader import read_files, reader_of
 from .table import Trace
 
@@ -39,7 +39,7 @@ class Capture:
     shapes: tuple[str, ...]
 
 
-class _Launches(EventsKept):
+class _Launches(ProfileColumns):
     """Keeps launches that a capture records, beside what every file's reading keeps."""
 
     def __init__(self) -> None:
@@ -48,22 +48,19 @@ class _Launches(EventsKept):
         self.begins: list[float] = []
         self.ends: list[float] = []
 
-    def take(self, event: Event) -> None:
-        super().take(event)
-        _, name, _, start, _, raw = event
-        if _BEGIN in name:
-            self.begins.append(start)
-        elif _END in name:
-            self.ends.append(start)
-        elif _LAUNCH.search(name):
-            try:
-                said = json.loads(raw, strict=False) if raw else {}
-            except ValueError:
-                said = {}
-            said = said if isinstance(said, dict) else {}
-            numbers = (said.get(key) for key in ("correlation", "External id"))
-            correlation, external = (value if isinstance(value, int) else -1 for value in numbers)
-            self.launches.append((start, name, str(said.get("kernel", "")), correlation, external))
+    def take(self, events: list[Event]) -> None:
+        super().take(events)
+        for event in events:
+            name, said = event.name, event.args
+            if _BEGIN in name:
+                self.begins.append(event.ts)
+            elif _END in name:
+                self.ends.append(event.ts)
+            elif _LAUNCH.search(name):
+                said = said or Arguments()
+                numbers = said.correlation, said.external
+                correlation, external = (number if isinstance(number, int) else -1 for number in numbers)
+                self.launches.append((event.ts, name, str(said.kernel), correlation, external))
 
 
 def read(files: Sequence[Path | str], captures: Sequence[Path | str] = ()) -> Trace:
@@ -98,16 +95,16 @@ def read_capture(path: Path) -> Capture:
     begins, ends = sorted(reading.begins), sorted(reading.ends)
     if not begins:
         raise InputError("captures no graph: it has no call that begins a capture", file=str(path))
-    of = Launchers(reading)
-    names, operators, shapes = [], [], []
-    for start, _, kernel, correlation, external in sorted(reading.launches):
-        place = int(np.searchsorted(begins, start, side="right")) - 1
-        if place < 0 or (place < len(ends) and start > ends[place]):
-            continue
-        operator, dims, *_ = of(correlation, external)
-        names.append(kernel)
-        operators.append(operator)
-        shapes.append(dims)
+    kept = []
+    for launch in sorted(reading.launches):
+        place = int(np.searchsorted(begins, launch[0], side="right")) - 1
+        if place >= 0 and not (place < len(ends) and launch[0] > ends[place]):
+            kept.append(launch)
+    correlations, externals = (np.array([launch[column] for launch in kept], np.int64) for column in (3, 4))
+    operator = Launchers(reading).of(correlations, externals).operator.tolist()
+    names = [launch[2] for launch in kept]
+    operators = [reading.op_name.of(place) if place >= 0 else "" for place in operator]
+    shapes = [reading.op_shapes.of(place) if place >= 0 else "" for place in operator]
     if not names:
         raise InputError("captures no graph: nothing is launched while it captures", file=str(path))
     return Capture(path, tuple(names), tuple(operators), tuple(shapes))

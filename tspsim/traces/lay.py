@@ -98,6 +98,8 @@ class Laid:
     notes: tuple[str, ...] = ()
     batch: TracedBatch | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+    #: The next step is in the trace, and with it what the host does between them.
+    followed: bool = False
 
     @property
     def worst(self) -> tuple[LayerRow, ...]:
@@ -194,6 +196,7 @@ def lay(
         _kinds(lane, measured, operation, waiting),
         _operators(lane, measured, np.where(waiting, -1, operation)), causes,
         _left_over(measured, operation), _gaps(measured, start, measured_s), tuple(notes), batch,
+        followed=following is not None,
     )  # fmt: skip
 
 
@@ -222,6 +225,8 @@ def _chosen(trace: Trace, step: int | None) -> tuple[int, NDArray[Any], list[Any
         return step, np.flatnonzero(numbers == step), marks
     usual = float(np.median(list(counted.values())))
     whole = [number for number, count in counted.items() if count >= 0.8 * usual] or list(counted)
+    # Of a step that another follows it is known when it ends, its host's time included.
+    whole = [number for number in whole if number + 1 in counted] or whole
     spans = {}
     for number in whole:
         rows = numbers == number

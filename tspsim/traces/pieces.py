@@ -20,8 +20,8 @@ from ..base.errors import InputError
 
 #: What some editors and shells write in front of UTF-8.
 BOM = b"\xef\xbb\xbf"
-#: Bytes that are read at a time.
-PIECE = 4 << 20
+#: Bytes that are read at a time: what stays in a core's own cache is parsed three times as fast as megabytes.
+PIECE = 128 << 10
 #: The largest single event, and the largest head or tail, that is read.
 LARGEST = 64 << 20
 _BORDER = re.compile(rb"\}\s*,\s*\{")
@@ -109,19 +109,23 @@ def events(
         buffer, head = _beginning(path, source)
         if head:
             ending.beside |= _loose(head.rstrip().rstrip(b",") + b"}")
-        done = False
+        done, parts, size, enough = False, [buffer], len(buffer), 0
         for piece in source:
-            if done:
-                buffer += piece
-                if len(buffer) > LARGEST:
-                    raise InputError(f"what stands behind the events is over {LARGEST >> 20} MiB", file=str(path))
+            parts.append(piece)
+            size += len(piece)
+            if size > LARGEST:
+                what = "what stands behind the events is" if done else "an event is"
+                hint = "" if done else "; this is no trace"
+                raise InputError(f"{what} over {LARGEST >> 20} MiB{hint}", file=str(path))
+            if done or size < enough:
                 continue
-            buffer += piece
-            found, buffer, done = _whole_events(buffer, parse, one, ending, last=False)
+            found, buffer, done = _whole_events(b"".join(parts), parse, one, ending, last=False)
             if found:
                 yield found
-            if len(buffer) > LARGEST and not done:
-                raise InputError(f"an event is over {LARGEST >> 20} MiB; this is no trace", file=str(path))
+            # Of an event longer than a piece twice as much is read before it is looked at again.
+            enough = 2 * size if 2 * len(buffer) > size else 0
+            parts, size = [buffer], len(buffer)
+        buffer = b"".join(parts)
         while not done:
             before = len(buffer)
             found, buffer, done = _whole_events(buffer, parse, one, ending, last=True)
@@ -141,18 +145,23 @@ def events(
 
 def _beginning(path: Path, source: Iterator[bytes]) -> tuple[bytes, bytes | None]:
     """What follows the opening of the list of events, and what stands before it (None: the list is the file)."""
-    buffer = b""
-    for piece in source:
-        buffer += piece
-        buffer = buffer.removeprefix(BOM)
+    parts: list[bytes] = []
+    enough, piece = 0, b""
+    while True:
+        piece = next(source, b"")
+        parts.append(piece)
+        if piece and sum(map(len, parts)) < enough:
+            continue
+        buffer = b"".join(parts).removeprefix(BOM)
         start = buffer.lstrip()
         if start[:1] == b"[":
             return start[1:], None
         found = _ARRAY.search(buffer)
         if found is not None:
             return buffer[found.end() :], buffer[: found.start()]
-        if len(buffer) > LARGEST:
+        if not piece or len(buffer) > LARGEST:
             break
+        parts, enough = [buffer], 2 * len(buffer)
     raise InputError("has no list 'traceEvents'", file=str(path))
 
 
@@ -173,7 +182,7 @@ def _last_borders(buffer: bytes, most: int = 3) -> list[int]:
     places: list[int] = []
     end = len(buffer)
     while end > 0 and len(places) < most:
-        start = max(0, end - (1 << 14))
+        start = max(0, end - (1 << 12))
         found = [start + match.start() for match in _BORDER.finditer(buffer[start : end + 64])]
         places += [place for place in reversed(found) if place < end]
         end = start
@@ -186,7 +195,7 @@ def _one_by_one(
     buffer: bytes, one: Callable[[dict[str, Any]], E], ending: Ending, *, last: bool
 ) -> tuple[list[E], bytes, bool]:
     """The same read leniently, an event at a time."""
-    decoder = json.JSONDecoder(strict=False)
+    decoder = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
     # A character cut at the end of a piece becomes a mark, and its event is read again with what follows.
     text = buffer.decode("utf-8", errors="surrogateescape")
     found: list[E] = []

@@ -91,7 +91,7 @@ def read_files(files: Sequence[Path | str]) -> Trace:
     parts = _numbered(paths, parts)
     columns, words = joined(part.rows.columns() for part in parts)
     columns, words = _with_kinds(columns, words)
-    order = np.lexsort((columns["start_s"], columns["rank"]))
+    columns = _in_order(columns)
     machine = next((part.machine for part in parts if part.machine != TracedDevice()), TracedDevice())
     facts: dict[str, Any] = {}
     for part in parts:
@@ -99,7 +99,7 @@ def read_files(files: Sequence[Path | str]) -> Trace:
             # What is told by rank is of all of them.
             facts[name] = {**facts.get(name, {}), **fact} if isinstance(fact, Mapping) else fact
     trace = Trace(
-        columns={name: column[order] for name, column in columns.items()},
+        columns=columns,
         words=words,
         format=formats[0],
         files=tuple(paths),
@@ -185,6 +185,14 @@ def _numbered(paths: Sequence[Path], parts: list[FilePart]) -> list[FilePart]:
     return parts
 
 
+def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
+    """Rows by rank and start; as they are where they stand so, without a copy of every column."""
+    order = np.lexsort((columns["start_s"], columns["rank"]))
+    if (order[1:] > order[:-1]).all():
+        return columns
+    return {name: column[order] for name, column in columns.items()}
+
+
 def _with_kinds(columns: dict[str, Any], words: dict[str, list[str]]) -> tuple[dict[str, Any], dict[str, list[str]]]:
     """Rows without a kind get it by the rules, once a name and an operator."""
     given = np.array([bool(word) for word in words["kind"]] or [False])[columns["kind"]]
@@ -208,9 +216,11 @@ def _with_steps(trace: Trace) -> Trace:
     heavy = np.array([word in PRODUCTS for word in trace.words["kind"]])[columns["kind"]]
     backward = np.array([word in BACKWARD for word in trace.words["phase"]] or [False])[columns["phase"]]
     for rank in trace.ranks:
-        rows = np.flatnonzero((columns["rank"] == rank) & (step < 0))
+        rows: Any = np.flatnonzero((columns["rank"] == rank) & (step < 0))
         if not len(rows):
             continue
+        # All of a single rank's are taken as they are, without a copy.
+        rows = slice(None) if len(rows) == len(step) else rows
         marks = step_marks(trace.marks, rank)
         step[rows], layer[rows], said = numbered(
             columns["start_s"][rows],

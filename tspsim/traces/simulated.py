@@ -29,6 +29,7 @@ _BY_ROLE = {
     Role.ACTIVATION: "activation",
     Role.EXPERTS_ACTIVATION: "activation",
     Role.EXPERT_CHOICE: "router",
+    Role.EXPERT_CAST: "quantize",
     Role.EXPERT_ROWS: "permute",
     Role.EXPERT_SUM: "permute",
     Role.NORM: "norm",
@@ -76,6 +77,8 @@ class Operation:
     #: Of a transfer: its bytes as nccl-tests count them, and the axis that its group lies along.
     size_bytes: float = 0.0
     axis: str = ""
+    #: Of a collective what was asked.
+    collective: Collective | None = None
 
     @property
     def end_s(self) -> float:
@@ -116,7 +119,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SimulatedInstruction:
     """An instruction with the times that it had."""
 
     stream: str
@@ -134,7 +137,7 @@ class RankTimeline:
 
     rank: int
     operations: tuple[Operation, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[SimulatedInstruction, ...]
     makespan_s: float
     between_s: float
     job: Job
@@ -151,7 +154,7 @@ class RankTimeline:
         kept = [index for index, step in enumerate(self.steps) if start_s <= step.start_s < end_s]
         number = {old: new for new, old in enumerate(kept)}
         steps = tuple(
-            Step(
+            SimulatedInstruction(
                 step.stream,
                 tuple(number[each] for each in step.after if each in number),
                 step.start_s - start_s,
@@ -264,11 +267,11 @@ class Simulated:
         simulated = next(each for each in submission.ranks if each.rank.number == rank)
         starts, ends = columns["start_s"][rows].tolist(), columns["end_s"][rows].tolist()
         operations: list[Operation] = []
-        steps: list[Step] = []
+        steps: list[SimulatedInstruction] = []
         issued = simulated.role.rows()
         for number, (entry, start, end) in enumerate(zip(issued, starts, ends, strict=True)):
             instruction = entry.instruction
-            steps.append(Step(instruction.stream, tuple(entry.after), start, end - start))
+            steps.append(SimulatedInstruction(instruction.stream, tuple(entry.after), start, end - start))
             part, stream, layer = instruction.part, instruction.stream, entry.layer
             if isinstance(instruction, Compute):
                 alone = [self._alone(operator) for operator in instruction.operators]
@@ -290,6 +293,7 @@ class Simulated:
                     Operation(
                         number, kind, instruction.name, part, phase, layer, stream, start, end - start, True, None,
                         shape, instruction.size_bytes, instruction.axis,
+                        instruction if isinstance(instruction, Collective) else None,
                     )
                 )  # fmt: skip
             elif not isinstance(instruction, Launch | Copy):

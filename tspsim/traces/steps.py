@@ -184,12 +184,14 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
 
 def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
     """The same where single things that differ between two turns are forgiven."""
-    found = equal.view(np.int8).copy()
-    change = np.flatnonzero(np.diff(found))
-    for first, last in zip((change[:-1] + 1).tolist(), (change[1:] + 1).tolist(), strict=True):
-        if not found[first] and last - first <= longest:
-            found[first:last] = 1
-    return found
+    found = equal.view(np.int8)
+    change = np.flatnonzero(np.diff(found)) + 1
+    first, last = change[:-1], change[1:]
+    holes = (found[first] == 0) & (last - first <= longest)
+    borders = np.zeros(len(found) + 1, np.int8)
+    borders[first[holes]] = 1
+    borders[last[holes]] = -1
+    return found | np.cumsum(borders[:-1], dtype=np.int8)
 
 
 def layers_of(codes: NDArray[Any]) -> Repetition | None:
@@ -254,10 +256,17 @@ def numbered(
             step[:] = number[following]
         else:
             step[:] = 0
-    for number in np.unique(step[step >= 0]).tolist():
-        for back in (False, True):
-            rows = np.flatnonzero((step == number) & (backward == back))
-            if heavy[rows].any():
-                found = _layers(names[rows], kinds[rows], heavy[rows])
-                layer[rows] = np.where(found < 0, -1, found.max() - found) if back else found
+    # Steps of a kind have the same kernels, and so the same layers.
+    layers: dict[tuple[bytes, bytes], NDArray[np.int32]] = {}
+    for back in (False, True):
+        own = np.flatnonzero((step >= 0) & (backward == back))
+        own = own[np.argsort(step[own], kind="stable")]
+        for rows in np.split(own, np.flatnonzero(np.diff(step[own])) + 1):
+            if not heavy[rows].any():
+                continue
+            key = names[rows].tobytes(), kinds[rows].tobytes()
+            if key not in layers:
+                layers[key] = _layers(names[rows], kinds[rows], heavy[rows])
+            found = layers[key]
+            layer[rows] = np.where(found < 0, -1, found.max() - found) if back else found
     return step, layer, how

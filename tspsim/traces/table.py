@@ -28,6 +28,8 @@ NUMBERS: dict[str, str] = {
     "graph_node": "q",
     "wait_s": "d",
 }
+#: What stands where a number is not stated; 0 elsewhere.
+EMPTY = {"layer": -1, "step": -1, "graph_node": -1, "launch_s": float("nan"), "wait_s": float("nan")}
 #: Columns of words; each is kept once.
 WORDS = ("stream", "name", "kind", "operator", "shapes", "grid", "phase", "collective", "group")
 COLUMNS = (
@@ -88,6 +90,22 @@ class Words:
     def append(self, word: str) -> None:
         self.codes.append(self.code(word))
 
+    def extend(self, words: Sequence[str]) -> None:
+        """Append one after the other."""
+        for word in dict.fromkeys(words):
+            self.code(word)
+        self.codes.extend(map(self._of.__getitem__, words))
+
+    @classmethod
+    def of_codes(cls, codes: NDArray[np.int32], words: Sequence[str]) -> Words:
+        """A column from numbers of words, of which −1 is the empty one; words that no row has are left out."""
+        found = cls()
+        used = np.flatnonzero(np.bincount(codes + 1, minlength=1))
+        numbers = np.zeros(len(words) + 1, np.int32)
+        numbers[used] = [found.code(words[place - 1] if place else "") for place in used.tolist()]
+        found.codes.frombytes(numbers[codes + 1].data.cast("B"))
+        return found
+
     def of(self, row: int) -> str:
         """The word of a row."""
         return self.words[self.codes[row]]
@@ -99,6 +117,28 @@ class Rows:
     def __init__(self) -> None:
         self.numbers: dict[str, array[Any]] = {name: array(kind) for name, kind in NUMBERS.items()}
         self.words = {name: Words() for name in WORDS}
+
+    @classmethod
+    def of(
+        cls,
+        count: int,
+        numbers: Iterable[tuple[str, NDArray[Any]]],
+        words: Iterable[tuple[str, NDArray[np.int32], Sequence[str]]],
+    ) -> Rows:
+        """So many rows from whole columns, of words their numbers and what those mean; a column at a time, so that what
+        gives them may let go of each. Columns that are left out are empty, as by :meth:`add`."""
+        rows = cls()
+        for name, column in numbers:
+            rows.numbers[name].frombytes(np.ascontiguousarray(column, NUMBERS[name]).data.cast("B"))
+        for name, codes, own in words:
+            rows.words[name] = Words.of_codes(codes, own)
+        for name, values in rows.numbers.items():
+            if not len(values):
+                values.extend(array(NUMBERS[name], [EMPTY.get(name, 0)]) * count)
+        for each in rows.words.values():
+            if not len(each.codes):
+                each.codes.extend(array("i", [each.code("")]) * count)
+        return rows
 
     def __len__(self) -> int:
         return len(self.numbers["start_s"])
@@ -152,13 +192,13 @@ class Rows:
         words["group"].append(group)
 
     def columns(self) -> tuple[dict[str, NDArray[Any]], dict[str, list[str]]]:
-        """Arrays by name (words as their numbers), and the words of each column."""
+        """Arrays by name (words as their numbers), and the words of each column; no copies, so rows are final."""
         arrays: dict[str, NDArray[Any]] = {
-            name: np.frombuffer(column, dtype=column.typecode).copy() if len(column) else np.zeros(0, column.typecode)
+            name: np.frombuffer(column, dtype=column.typecode) if len(column) else np.zeros(0, column.typecode)
             for name, column in self.numbers.items()
         }
         for name, column in self.words.items():
-            arrays[name] = np.frombuffer(column.codes, np.int32).copy() if len(column.codes) else np.zeros(0, np.int32)
+            arrays[name] = np.frombuffer(column.codes, np.int32) if len(column.codes) else np.zeros(0, np.int32)
         return arrays, {name: column.words for name, column in self.words.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from tspsim.model import Architecture
@@ -13,6 +14,8 @@ STACKS = {
     "Automodel": "automodel",
     "torchtitan": "torchtitan",
     "Primus": "primus",
+    "03_primus": "primus",  # hisohara/ai-scripts, training/03_primus
+    "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
 }
 #: Everything else that is published ran on Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
@@ -100,6 +103,68 @@ def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
     if "Automodel" not in address:
         return None
     return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
+
+
+#: Words of a row's notes → what joins its nodes, where they say otherwise than its GPU's usual fabric: nodes of
+#: InternEvo's runs have four ports of 100 Gb/s for eight GPUs.
+FABRICS = {"4x100Gb RoCE per node": "roce-50g"}
+#: Words of sources whose DeepSeek-V3 trains its module for a further token unless the model's name says otherwise: they
+#: count 260 GFLOP a token, and 249 of the runs "w/o MTP".
+WITH_FURTHER_TOKENS = ("Megatron-Bridge", "dgxc-benchmarking")
+
+
+def further_tokens(model: str, source: str) -> bool:
+    """Whether a run has modules for further tokens.
+
+    >>> [further_tokens(model, "Megatron-Bridge") for model in ("DeepSeekV3", "DeepSeekV3 (w/o MTP)", "Kimi_K2")]
+    [True, False, False]
+    """
+    name = model.lower()
+    deepseek = re.sub(r"[^a-z0-9]", "", name).startswith("deepseekv3")
+    usual = deepseek and "w/o mtp" not in name and any(word in source for word in WITH_FURTHER_TOKENS)
+    return usual or "w/ mtp" in name
+
+
+def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int, ...]:
+    """Layers of every pipeline chunk that a recipe does not spread evenly; empty where it does.
+
+    Recipes of the 61 layers of DeepSeek-V3 and Kimi-K2 in 4, 8 or 16 chunks fill all but the last, which has the loss
+    and the module for a further token (Megatron-Bridge, ``set_deepseek_v3_pipeline_model_parallel_layout``; NeMo's
+    performance scripts, ``map_pp_vp_to_layout``).
+
+    >>> from tspsim.model import load_model
+    >>> [layers_of_chunks("Megatron-Bridge", load_model("deepseek-v3"), chunks) for chunks in (4, 32)]
+    [(16, 16, 16, 13), ()]
+    """
+    if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
+        each = 64 // chunks
+        return (each,) * (chunks - 1) + (61 - each * (chunks - 1),)
+    return ends_alone(model.layers, chunks)
+
+
+def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
+    """Layers of every chunk where embedding and head count as one each; empty where layers divide by themselves, or do
+    not so either (Megatron-Core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_…``, which NeMo's
+    recipes of Llama 3.1 405B set).
+
+    >>> ends_alone(126, 64)[:3], ends_alone(30, 32)[-2:], ends_alone(80, 16)
+    ((1, 2, 2), (1, 0), ())
+    """
+    if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
+        return ()
+    each = (layers + 2) // chunks
+    return (each - 1, *[each] * (chunks - 2), each - 1)
+
+
+def turns_of(words: str, notes: str, stages: int) -> int:
+    """Turns of gradient accumulation in each of which a pipeline empties: NeMo Automodel's local batches, as its page
+    counts them; 1 elsewhere, where such a number counts micro-batches.
+
+    >>> [turns_of(source, "local batch 8, GA 4", stages=4) for source in ("NeMo/Automodel", "dgxc-benchmarking")]
+    [4, 1]
+    """
+    found = re.search(r"\bGA (\d+)\b", notes)
+    return int(found.group(1)) if found and stages > 1 and "automodel" in words.lower() else 1
 
 
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.

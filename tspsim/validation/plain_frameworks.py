@@ -22,7 +22,7 @@ from ..base.memo import remembered
 from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import LOOKUPS, named_device
-from .frameworks import as_routed, stack_in_words
+from .frameworks import as_routed, stack_in_words, turns_of
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
 #: Words of a row that name another board than its ``gpu`` does.
@@ -110,6 +110,9 @@ def question(row: Row) -> Question:
         **keys(row, "extra"),
     }
     plan = {"name": "run", **keys(row, "plan")}
+    turns = turns_of(whole, str(row.get("note", "")), int(plan.get("pp", 1)))
+    if turns > 1:
+        plan.setdefault("accumulation", turns)
     return look_up(load({"name": "validation", "cluster": cluster, "workload": workload, "plans": [plan]}), LOOKUPS)
 
 

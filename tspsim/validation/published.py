@@ -15,7 +15,16 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .conventions import convention_of, step_flops
 from .devices import device, named_device
-from .frameworks import adapters_of, as_routed, recomputed_by_recipe, stack_of
+from .frameworks import (
+    FABRICS,
+    adapters_of,
+    as_routed,
+    further_tokens,
+    layers_of_chunks,
+    recomputed_by_recipe,
+    stack_of,
+    turns_of,
+)
 from .runs import TOO_LARGE, Predicted, Run, memory_of, nearest_gating, simulate_run
 from .unstated import completed
 
@@ -33,7 +42,7 @@ def predict_published(row: Row, position: int, answers: RowAnswers) -> None:
     step = simulate_run(run)
     if not step.fits:
         raise InputError(TOO_LARGE)
-    metric = metric_of(str(row["metric"]), str(row["source_url"]), run, step)
+    metric = metric_of(row, run, step)
     predicted, one, other = (metric(seconds) for seconds in (step.seconds, step.low, step.high))
     answers.predict(position, predicted, min(one, other), max(one, other))
 
@@ -100,7 +109,8 @@ def stated_run(row: Row) -> Run:
         cp=count_of(row, "cp"),
         pp=count_of(row, "pp"),
         vpp=vpp,
-        stage_layers=ends_alone(shape.layers, count_of(row, "pp") * vpp),
+        stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
+        accumulation=turns_of(source, str(row.get("notes", "")), count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
@@ -108,9 +118,10 @@ def stated_run(row: Row) -> Run:
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
-        multi_token="w/ mtp" in model.lower(),
+        multi_token=further_tokens(model, source),
         precision=precision_of(str(row["precision"])),
         stack=stack_of(str(row["source_url"])),
+        fabric=next((fabric for words, fabric in FABRICS.items() if words in str(row.get("notes", ""))), ""),
         adapter_rank=rank,
         adapter_targets=targets,
         adapter_experts=experts,
@@ -143,20 +154,6 @@ def micro_batch_of(row: Row) -> int:
     (``pipeline_parallel_microbatches``: "the default value will be the number of pipeline stages")."""
     stated, ranks = count_of(row, "mbs"), count_of(row, "pp")
     return max(1, stated // ranks) if "torchtitan" in str(row["source_url"]) and ranks > 1 else stated
-
-
-def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of every chunk where embedding and head count as one each; empty where layers divide by themselves, or do
-    not so either (Megatron-Core's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_…``, which NeMo's
-    recipes of Llama 3.1 405B set).
-
-    >>> ends_alone(126, 64)[:3], ends_alone(30, 32)[-2:], ends_alone(80, 16)
-    ((1, 2, 2), (1, 0), ())
-    """
-    if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
-        return ()
-    each = (layers + 2) // chunks
-    return (each - 1, *[each] * (chunks - 2), each - 1)
 
 
 #: Dispatchers that Megatron-Bridge's guide (docs.nvidia.com, MoE Dispatcher Selection Guide) names first: HybridEP in
@@ -288,17 +285,21 @@ def recomputed_of(text: str) -> Partly | None:
     return Partly(int(found.group(1))) if found else None
 
 
-def metric_of(metric: str, address: str, run: Run, step: Predicted) -> Callable[[float], float]:
-    """Seconds of a step → the metric in its unit, by the convention of the source."""
+def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:
+    """Seconds of a step → the metric of a row in its unit, by the convention of the source."""
+    metric = str(row["metric"])
     if metric == "step_time_s":
         return lambda seconds: seconds
     if metric == "tokens/s/gpu":
         return lambda seconds: run.tokens / (seconds * run.gpus)
     if metric not in ("TFLOP/s/gpu", "MFU", "HFU"):
         raise InputError(f"metric '{metric}' is not predicted")
-    convention = convention_of(address)
+    convention = convention_of(str(row["source_url"]), str(row["model"]), str(row.get("notes", "")))
     recomputed = step.recomputation == "full" and (metric == "HFU" or convention.recomputed)
     passes = convention.adapter_passes if run.adapter_rank else 3.0
-    flops = step_flops(run.model, run.sequence, run.tokens, convention, passes=passes, recomputed=recomputed) / run.gpus
+    flops = step_flops(
+        run.model, run.sequence, run.tokens, convention,
+        passes=passes, recomputed=recomputed, multi_token=run.multi_token,
+    ) / run.gpus  # fmt: skip
     unit = 1e12 if metric == "TFLOP/s/gpu" else device(run.device).peak_of(run.precision)
     return lambda seconds: flops / (seconds * unit)

@@ -27,6 +27,7 @@ from tspsim.step.costs import Costs
 from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of
 
 from ..base.memo import remembered
+from ..parallel import scheme_of
 from .devices import LOOKUPS
 
 #: What joins the nodes of a GPU's usual training machine, where a source does not say (data sheets of DGX and HGX
@@ -59,6 +60,7 @@ class Run:
     pp: int = 1
     vpp: int = 1
     stage_layers: tuple[int, ...] = ()
+    accumulation: int = 1
     ep: int = 1
     expert_dispatch: str = "ranks"
     zero: int = 0
@@ -137,7 +139,7 @@ def memory_of(run: Run) -> Predicted:
         question = _asked(tried)
         plan = question.plans[0]
         job = question.job(plan)
-        peak, first = peak_bytes(job), stage_memory(job, job.scheme.residency, 0)
+        peak, first = peak_bytes(job), stage_memory(job, scheme_of(job.plan).residency, 0)
         state = sum(first.get(part, 0.0) for part in STATE)
         fits = peak <= question.device.visible_memory_bytes
         step = Predicted(math.nan, math.nan, math.nan, peak, fits, _told(tried), state)
@@ -170,7 +172,7 @@ def _policies(run: Run) -> Iterator[Run]:
 
 def _asked(run: Run) -> Question:
     """A run with as many micro-batches as its memory depends on."""
-    return question_of(run, min(_micro_batches(run), 2 * run.pp))
+    return question_of(run, min(_micro_batches(run), 2 * run.pp) if run.accumulation == 1 else _micro_batches(run))
 
 
 def _told(run: Run) -> str:
@@ -182,7 +184,7 @@ def _told(run: Run) -> str:
 def _step(run: Run) -> Predicted:
     micro_batches = _micro_batches(run)
     few, more = run.pp, 2 * run.pp
-    if micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
+    if run.accumulation > 1 or micro_batches <= more or (run.vpp > 1 and micro_batches % run.pp):
         return _simulated(run, micro_batches)
     first = _simulated(run, few)
     if not first.fits:
@@ -275,6 +277,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 "tp": run.tp, "sp": run.cp, "pp": run.pp, "vpp": run.vpp, "zero": run.zero,
                 **({} if run.shard_group is None else {"shard_group": run.shard_group}),
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
+                **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
                 "micro_batch": run.micro_batch, "recomputation": _recomputation(run),

@@ -8,7 +8,7 @@ from ...base.units import PositiveNumber
 from .base import Autoscaler
 
 
-class Fixed(Autoscaler):
+class FixedReplicas(Autoscaler):
     """Always as many."""
 
     name = "fixed"
@@ -21,4 +21,4 @@ class Fixed(Autoscaler):
         return f"always {self.of:,}"
 
 
-Autoscaler.registry.register(Fixed)
+Autoscaler.registry.register(FixedReplicas)

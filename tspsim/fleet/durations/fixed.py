@@ -10,7 +10,7 @@ from ...traffic.kind import Floats
 from .base import Durations, Span
 
 
-class Fixed(Durations):
+class FixedDuration(Durations):
     """Every job runs as long."""
 
     name = "fixed"
@@ -23,4 +23,4 @@ class Fixed(Durations):
         return duration(self.of)
 
 
-Durations.registry.register(Fixed)
+Durations.registry.register(FixedDuration)

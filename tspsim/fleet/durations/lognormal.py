@@ -13,7 +13,7 @@ from ...traffic.kind import Floats, refuse
 from .base import Durations, Span
 
 
-class LogNormal(Durations):
+class LogNormalDuration(Durations):
     """exp(normal(ln median, σ)), cut to ``cap``."""
 
     name = "lognormal"
@@ -22,7 +22,7 @@ class LogNormal(Durations):
     cap: Span | None = Field(None, description="longer ones are cut to it")
 
     @model_validator(mode="after")
-    def _capped_above(self) -> LogNormal:
+    def _capped_above(self) -> LogNormalDuration:
         if self.cap is not None and self.cap < self.median:
             raise refuse(f"cap {duration(self.cap)} is less than median {duration(self.median)}")
         return self
@@ -36,4 +36,4 @@ class LogNormal(Durations):
         return f"log-normal, median {duration(self.median)}, σ {self.sigma:.3g}{cut}"
 
 
-Durations.registry.register(LogNormal)
+Durations.registry.register(LogNormalDuration)

@@ -10,7 +10,7 @@ from ..nodes import Nodes
 from .base import Placement
 
 
-class Spread(Placement):
+class SpreadOverLeaves(Placement):
     """A node of every leaf in turn, the roomiest leaves first."""
 
     name = "spread"
@@ -28,4 +28,4 @@ class Spread(Placement):
         return "spread over as many leaves as can be"
 
 
-Placement.registry.register(Spread)
+Placement.registry.register(SpreadOverLeaves)

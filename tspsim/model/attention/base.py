@@ -11,21 +11,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ...base.errors import InputError
 from ...base.registry import Registry
 from ...operators import DTYPES, Gemm, Operator, Role
 from ...operators.dtypes import caches
+from ..dimensions import Dimensions
 from ..formats import WeightClass
 from ..parts import Block
+from ..serving_shard import ServingShard
+from ..shard import Shard
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..layer import LayerShard
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
+Model = TypeVar("Model", bound=Dimensions)
 #: (query tokens a sequence, tokens in its cache before them, sequences).
 Rows = tuple[tuple[int, int, int], ...]
 #: Most queries a sequence that decode kernels take at once (drafts and one; engines reorder batches by such a number).
@@ -54,7 +55,7 @@ def tokens_of(rows: Rows) -> int:
     return sum(queries * sequences for queries, _, sequences in rows)
 
 
-def product(layer: ServingLayer, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:
+def product(layer: ServingShard, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:
     """A projection of attention, in the type that its weights are multiplied in."""
     formats, part = layer.formats, WeightClass.ATTENTION
     return Gemm(tokens, n, k, formats.multiplied(part), name=name, role=role, weight_dtype=formats.read(part))
@@ -130,22 +131,22 @@ class AttentionKind(ABC):
         """The type of ``attention`` in a model's YAML."""
 
     @abstractmethod
-    def describe(self, model: Architecture) -> dict[str, Any]:
+    def describe(self, model: Dimensions) -> dict[str, Any]:
         """The section that reads back to ``model``."""
 
-    def block(self, model: Architecture, layer: int) -> Block:
+    def block(self, model: Dimensions, layer: int) -> Block:
         """Attention of layer number ``layer`` of a model of this kind; whether it has experts is not asked here."""
         return Block(attention=self.name)
 
-    def further_block(self, model: Architecture) -> Block:
+    def further_block(self, model: Dimensions) -> Block:
         """Attention of a module for further tokens: that of the last layer."""
         return self.block(model, model.layers - 1)
 
-    def period(self, model: Architecture) -> int:
+    def period(self, model: Dimensions) -> int:
         """Layers after which the pattern repeats."""
         return 1
 
-    def whole_pass(self, model: Architecture) -> Architecture:
+    def whole_pass(self, model: Model) -> Model:
         """The model as training and forward steps run it, where whole sequences pass.
 
         Raises
@@ -164,86 +165,86 @@ class AttentionKind(ABC):
     # --- parameters -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Matrix elements of a layer's attention that a token is multiplied with."""
 
-    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+    def undivided_parameters(self, model: Dimensions, block: Block) -> int:
         """Those of them that stand whole on every tensor-parallel rank."""
         return 0
 
-    def shard_parameters(self, layer: LayerShard) -> int:
+    def shard_parameters(self, layer: Shard) -> int:
         """Those that heads divide, on one shard."""
         whole = self.undivided_parameters(layer.model, layer.kind)
         return (self.matrix_parameters(layer.model, layer.kind) - whole) // layer.shards
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Biases, and what else belongs to the projections and is no matrix."""
         return 0
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of norms inside attention."""
         return 0
 
     # --- serving steps --------------------------------------------------------------------------------------
 
-    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """What no tensor-parallel rank divides, behind the norm: latents, keys of an indexer."""
         return ()
 
     @abstractmethod
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """What heads divide, up to the write to the cache."""
 
     @abstractmethod
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Attention over the cache."""
 
-    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Of :meth:`attend`, what says which tokens are attended: nothing where all are."""
         return ()
 
-    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The rest of :meth:`attend`."""
         return self.attend(layer, rows)
 
-    def choices(self, model: Architecture, block: Block) -> int:
+    def choices(self, model: Dimensions, block: Block) -> int:
         """Entries that an indexer of the layer chooses a query; 0 where it owns none."""
         return 0
 
-    def scored_elements(self, model: Architecture, block: Block) -> float:
+    def scored_elements(self, model: Dimensions, block: Block) -> float:
         """Elements of a token that its indexer scores, as they are made; 0 where a layer owns none."""
         return 0.0
 
-    def border_elements(self, model: Architecture, block: Block) -> float:
+    def border_elements(self, model: Dimensions, block: Block) -> float:
         """Elements that whoever goes on with a prompt needs of the tokens before, besides what is cached of all."""
         return 0.0
 
     @abstractmethod
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """What follows it, up to the output projection."""
 
-    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+    def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
         """What makes keys and values of cached tokens for the kernels of prompts: nothing where those are cached."""
         return ()
 
-    def unpacked_width(self, layer: ServingLayer) -> int:
+    def unpacked_width(self, layer: ServingShard) -> int:
         """Elements of a cached token that the kernels of prompts need made, of a shard's heads: what :meth:`expand`
         leaves."""
         return 0
 
-    def merged(self, model: Architecture) -> tuple[int, int]:
+    def merged(self, model: Dimensions) -> tuple[int, int]:
         """Widths of a head's query and output as the decode kernels take them and give them back."""
         return model.head_dim, model.head_dim
 
     # --- work and cache -------------------------------------------------------------------------------------
 
-    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
         """Lengths of a context beyond which a query reads less of what is added, or chooses."""
         most = block.window or block.chunk
         return (most,) if most else ()
 
     @abstractmethod
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """What a layer keeps, ``state_type`` being that of a state; raises InputError for a type that this kind has no
         cache in."""
 
@@ -252,19 +253,19 @@ class AttentionKind(ABC):
         """Types that a cache can be kept in, and bytes of an element, scales included."""
         return {**caches(), **self.cache_layouts}
 
-    def cache_elements(self, model: Architecture, block: Block) -> float:
+    def cache_elements(self, model: Dimensions, block: Block) -> float:
         """Elements of K and V, or of latents, that a token adds to a layer's cache."""
         return 2 * model.kv_width
 
     def element_bytes(self, cache_type: str) -> float:
         """Bytes of a cached element; raises InputError for a type that this kind has no cache in."""
-        known = self.cache_types
-        if cache_type not in known:
-            allowed = ", ".join(sorted(known))
+        types = self.cache_types
+        if cache_type not in types:
+            allowed = ", ".join(sorted(types))
             raise InputError(f"attention of kind '{self.name}' keeps no cache in '{cache_type}'; it can: {allowed}")
-        return known[cache_type]
+        return types[cache_type]
 
-    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+    def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """Model FLOPs of a token that meets ``pairs`` others, besides the layer's matrices: 4·a a pair, no more of them
         than the window, and of a chunk half, as the mean over its tokens is."""
         if block.window:
@@ -273,7 +274,7 @@ class AttentionKind(ABC):
             pairs = min(pairs, block.chunk / 2)
         return 4.0 * model.attention_width * pairs
 
-    def flops(self, model: Architecture, block: Block, rows: Rows) -> float:
+    def flops(self, model: Dimensions, block: Block, rows: Rows) -> float:
         """The same of all rows, each query at the mean number of pairs of its row."""
         return sum(
             sequences * queries * self.pair_flops(model, block, context + queries / 2.0)

@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ..dimensions import Dimensions
 from ..parts import Block, Indexing
-from .base import ATTENTION_KINDS, CacheUse, Rows, attended, product, tokens_of
+from ..serving_shard import ServingShard
+from .base import ATTENTION_KINDS, CacheUse, Model, Rows, attended, product, tokens_of
 from .latent import LATENT, Latent
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
 
-def indexing_of(model: Architecture) -> Indexing:
+def indexing_of(model: Dimensions) -> Indexing:
     assert model.indexing is not None
     return model.indexing
 
@@ -44,24 +44,24 @@ class Chosen(Latent):
 
         return SparseSection
 
-    def describe(self, model: Architecture) -> dict[str, Any]:
+    def describe(self, model: Dimensions) -> dict[str, Any]:
         indexing = indexing_of(model)
         return super().describe(model) | {
             "kind": self.name, "index_heads": indexing.heads, "index_dim": indexing.head_dim,
             "index_topk": indexing.topk, "index_every": indexing.every, "index_shared_from": indexing.shared_from,
         }  # fmt: skip
 
-    def block(self, model: Architecture, layer: int) -> Block:
+    def block(self, model: Dimensions, layer: int) -> Block:
         return Block(attention=self.name, indexer=indexing_of(model).owned(layer))
 
-    def further_block(self, model: Architecture) -> Block:
+    def further_block(self, model: Dimensions) -> Block:
         """It owns an indexer, whoever does before it."""
         return Block(attention=self.name, indexer=True)
 
-    def period(self, model: Architecture) -> int:
+    def period(self, model: Dimensions) -> int:
         return indexing_of(model).every
 
-    def whole_pass(self, model: Architecture) -> Architecture:
+    def whole_pass(self, model: Model) -> Model:
         """Attention to the whole context, without indexers."""
         indexing = indexing_of(model)
         left_out = self._index_matrices(model) / 1e6
@@ -73,42 +73,42 @@ class Chosen(Latent):
 
     # --- parameters -----------------------------------------------------------------------------------------
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Of latent attention, and of the indexer: queries from the queries' latent, a key and a weight a head."""
         indexer = self._index_matrices(model) if block.indexer else 0
         return super().matrix_parameters(model, block) + indexer
 
-    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+    def undivided_parameters(self, model: Dimensions, block: Block) -> int:
         """Projections down to the latents, and the indexer."""
         return super().undivided_parameters(model, block) + (self._index_matrices(model) if block.indexer else 0)
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """The indexer's key has a norm with a bias."""
         return super().norm_parameters(model, block) + (2 * indexing_of(model).head_dim if block.indexer else 0)
 
-    def _index_matrices(self, model: Architecture) -> int:
+    def _index_matrices(self, model: Dimensions) -> int:
         indexing, entering = indexing_of(model), self.facts(model).q_rank or model.hidden
         return entering * indexing.heads * indexing.head_dim + model.hidden * (indexing.head_dim + indexing.heads)
 
     # --- serving steps --------------------------------------------------------------------------------------
 
-    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         operators = super().enter(layer, rows)
         if not layer.kind.indexer:
             return operators
         return *operators, *index_entry(layer, tokens_of(rows), self.facts(layer.model).q_rank or layer.model.hidden)
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)
         queries, _ = layer.projections(tokens)
         size = 2.0 * tokens * layer.heads * latent.rope_dim * layer.activation_bytes
         rope = MemoryBound("rope", size, tokens, role=Role.ROPE)
         return queries, rope, self._absorb(layer, tokens, latent.kv_rank, latent.nope_dim, "absorb queries")
 
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
 
-    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Scores of the keys that this rank has, and the best of those."""
         if not layer.kind.indexer:
             return ()
@@ -116,7 +116,7 @@ class Chosen(Latent):
         shape = indexing.heads, indexing.head_dim, indexing.topk
         return (Indexer(attended(rows), *shape, key_bytes=key_bytes(indexing), shards=layer.index_shards),)
 
-    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, indexing = self.facts(layer.model), indexing_of(layer.model)
         attention = SparseAttention(
             attended(rows),
@@ -132,43 +132,43 @@ class Chosen(Latent):
         )
         return (attention,)
 
-    def choices(self, model: Architecture, block: Block) -> int:
+    def choices(self, model: Dimensions, block: Block) -> int:
         return indexing_of(model).topk if block.indexer else 0
 
-    def scored_elements(self, model: Architecture, block: Block) -> float:
+    def scored_elements(self, model: Dimensions, block: Block) -> float:
         return indexing_of(model).head_dim if block.indexer else 0.0
 
-    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+    def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
         """Nothing: prompts attend latents too."""
         return ()
 
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)
         values = self._absorb(layer, tokens, latent.value_dim, latent.kv_rank, "values from latent")
         return values, layer.output(tokens)
 
-    def unpacked_width(self, layer: ServingLayer) -> int:
+    def unpacked_width(self, layer: ServingShard) -> int:
         """None: prompts attend latents too."""
         return 0
 
     # --- work and cache -------------------------------------------------------------------------------------
 
-    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
         return (indexing_of(model).topk,)
 
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, and the key of an indexer where the layer owns one."""
         shared = key_bytes(indexing_of(model)) if block.indexer else 0.0
         return replace(super().cache(model, block, cache_type), shared_token_bytes=shared)
 
-    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+    def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """Latent attention's of the chosen tokens, and 2·head_dim a head of the indexer of all."""
         indexing = indexing_of(model)
         scored = 2.0 * indexing.heads * indexing.head_dim * pairs if block.indexer else 0.0
         return super().pair_flops(model, block, min(pairs, indexing.topk)) + scored
 
 
-def index_entry(layer: ServingLayer, tokens: int, entering: int, key_columns: int = 0) -> tuple[Operator, ...]:
+def index_entry(layer: ServingShard, tokens: int, entering: int, key_columns: int = 0) -> tuple[Operator, ...]:
     """An indexer's queries, key and weights of some tokens, and the fp8 queries and key written, in one kernel.
 
     ``key_columns`` are those of the product that makes keys: head_dim when left out.
@@ -176,13 +176,13 @@ def index_entry(layer: ServingLayer, tokens: int, entering: int, key_columns: in
     indexing = indexing_of(layer.model)
     queries = indexing.heads * indexing.head_dim
     columns = (key_columns or indexing.head_dim) + indexing.heads
-    made: tuple[Gemm, ...] = (
+    products: tuple[Gemm, ...] = (
         product(layer, tokens, queries, entering, "indexer's queries", Role.LATENT_DOWN),
         product(layer, tokens, columns, layer.model.hidden, "indexer's key and weights", Role.LATENT_DOWN),
     )
     read = (queries + columns) * layer.activation_bytes
     size = tokens * (read + queries + key_bytes(indexing) + 4.0 * indexing.heads)
-    return *made, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
+    return *products, MemoryBound("rope", size, tokens, name="indexer's rope + cache write", role=Role.ROPE)
 
 
 CHOSEN = ATTENTION_KINDS.register(Chosen())

@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Gemm, Indexer, MemoryBound, Operator, Role, SparseAttention
+from ..dimensions import Dimensions
 from ..formats import WeightClass
 from ..parts import Block, CompressedAttention
+from ..serving_shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, attended, product, tokens_of
 from .chosen import index_entry, indexing_of, key_bytes
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
 #: Bytes of a cached entry of 448 elements in fp8, 64 rotary ones in bf16 and eight bytes of scales (vLLM), an element.
@@ -42,7 +42,7 @@ class Compressed(AttentionKind):
 
         return CompressedSection
 
-    def describe(self, model: Architecture) -> dict[str, Any]:
+    def describe(self, model: Dimensions) -> dict[str, Any]:
         facts, indexing = facts_of(model), indexing_of(model)
         return {
             "kind": self.name, "heads": model.heads, "head_dim": model.head_dim, "rope_dim": facts.rope_dim,
@@ -56,21 +56,21 @@ class Compressed(AttentionKind):
         """Its own layouts alone: an entry has rotary elements and scales beside those of the type."""
         return self.cache_layouts
 
-    def block(self, model: Architecture, layer: int) -> Block:
+    def block(self, model: Dimensions, layer: int) -> Block:
         facts = facts_of(model)
         ratio = facts.ratios[layer % len(facts.ratios)]
         return Block(attention=self.name, indexer=ratio == facts.indexed, compression=ratio)
 
-    def further_block(self, model: Architecture) -> Block:
+    def further_block(self, model: Dimensions) -> Block:
         """It keeps its window alone (the last of the published ratios is 0)."""
         return Block(attention=self.name, compression=0)
 
-    def period(self, model: Architecture) -> int:
+    def period(self, model: Dimensions) -> int:
         return len(facts_of(model).ratios)
 
     # --- parameters -----------------------------------------------------------------------------------------
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Latents, queries, the grouped output projection, the compressor and the indexer with its own."""
         facts, indexing = facts_of(model), indexing_of(model)
         entering = facts.q_rank + model.head_dim + self.compressor_columns(model, block)
@@ -82,20 +82,20 @@ class Compressed(AttentionKind):
             total += facts.q_rank * indexing.heads * indexing.head_dim + model.hidden * columns
         return total
 
-    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+    def undivided_parameters(self, model: Dimensions, block: Block) -> int:
         """Latents, compressors and the indexer: all but queries and the output projection."""
         facts = facts_of(model)
         queries = facts.q_rank * model.attention_width
         output = model.attention_width * facts.output_rank + facts.output_groups * facts.output_rank * model.hidden
         return self.matrix_parameters(model, block) - queries - output
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         """A sink a head, and the positions inside an entry that compressors add."""
         width = model.head_dim if block.compression else 0
         width += indexing_of(model).head_dim if block.indexer else 0
         return model.heads + block.compression * self.overlap(block) * width
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of both latents and of compressed entries."""
         compressed = model.head_dim if block.compression else 0
         return (
@@ -107,13 +107,13 @@ class Compressed(AttentionKind):
         """Entries that a token goes into: neighbouring ones overlap where an indexer chooses."""
         return 2 if block.indexer else 1
 
-    def compressor_columns(self, model: Architecture, block: Block) -> int:
+    def compressor_columns(self, model: Dimensions, block: Block) -> int:
         """Columns that become entries, and their weights."""
         return 2 * self.overlap(block) * model.head_dim if block.compression else 0
 
     # --- serving steps --------------------------------------------------------------------------------------
 
-    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block, tokens = layer.model, layer.kind, tokens_of(rows)
         facts, indexing, entry = facts_of(model), indexing_of(model), self.entry_bytes(model, layer.formats.cache)
         width, columns = facts.q_rank + model.head_dim, self.compressor_columns(model, block)
@@ -134,7 +134,7 @@ class Compressed(AttentionKind):
             operators += index_entry(layer, tokens, facts.q_rank, keys)
         return tuple(operators)
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         facts, tokens = facts_of(layer.model), tokens_of(rows)
         size = 2.0 * tokens * layer.heads * facts.rope_dim * layer.activation_bytes
         return (
@@ -142,10 +142,10 @@ class Compressed(AttentionKind):
             MemoryBound("rope", size, tokens, role=Role.ROPE),
         )
 
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         return *self.choose(layer, rows), *self.attend_chosen(layer, rows)
 
-    def choose(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def choose(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Scores of the entries that this rank has, and the best of those."""
         if not layer.kind.indexer:
             return ()
@@ -154,7 +154,7 @@ class Compressed(AttentionKind):
         stride = layer.kind.compression
         return (Indexer(attended(rows), *shape, stride, key_bytes(indexing), shards=layer.index_shards),)
 
-    def attend_chosen(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend_chosen(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         model, block = layer.model, layer.kind
         facts, indexing = facts_of(model), indexing_of(model)
         widths = layer.heads, model.head_dim, model.head_dim
@@ -174,13 +174,13 @@ class Compressed(AttentionKind):
         stride = block.compression
         return (replace(of_window, topk=topk, compression=stride, window=facts.window, apart=apart),)
 
-    def choices(self, model: Architecture, block: Block) -> int:
+    def choices(self, model: Dimensions, block: Block) -> int:
         return indexing_of(model).topk if block.indexer else 0
 
-    def scored_elements(self, model: Architecture, block: Block) -> float:
+    def scored_elements(self, model: Dimensions, block: Block) -> float:
         return indexing_of(model).head_dim / block.compression if block.indexer else 0.0
 
-    def border_elements(self, model: Architecture, block: Block) -> float:
+    def border_elements(self, model: Dimensions, block: Block) -> float:
         """Latents of a window, and where entries overlap the columns of one more of them, its indexer's too."""
         latest = facts_of(model).window * model.head_dim
         if self.overlap(block) == 1:
@@ -188,7 +188,7 @@ class Compressed(AttentionKind):
         columns = self.compressor_columns(model, block) + 2 * self.overlap(block) * indexing_of(model).head_dim
         return latest + block.compression * columns
 
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """Every group's heads to its rank, and all of them to h."""
         facts, tokens = facts_of(layer.model), tokens_of(rows)
         groups = max(1, facts.output_groups // layer.shards)
@@ -207,21 +207,21 @@ class Compressed(AttentionKind):
         return down, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
 
     @staticmethod
-    def element(layer: ServingLayer) -> str:
+    def element(layer: ServingShard) -> str:
         """The cache's type as kernels name it."""
         return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     # --- work and cache -------------------------------------------------------------------------------------
 
-    def entry_bytes(self, model: Architecture, cache_type: str) -> float:
+    def entry_bytes(self, model: Dimensions, cache_type: str) -> float:
         """Bytes of a cached entry, of one token or of several."""
         return model.head_dim * self.element_bytes(cache_type)
 
-    def bends(self, model: Architecture, block: Block) -> tuple[int, ...]:
+    def bends(self, model: Dimensions, block: Block) -> tuple[int, ...]:
         chosen = (indexing_of(model).topk * block.compression,) if block.indexer else ()
         return facts_of(model).window, *chosen
 
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """An entry every few tokens with its indexer's key, and the window; what a compressor has begun is not
         counted."""
         facts, entry = facts_of(model), self.entry_bytes(model, cache_type)
@@ -232,10 +232,10 @@ class Compressed(AttentionKind):
             entry / block.compression, shared_token_bytes=shared, latest=facts.window, latest_token_bytes=entry
         )
 
-    def cache_elements(self, model: Architecture, block: Block) -> float:
+    def cache_elements(self, model: Dimensions, block: Block) -> float:
         return model.head_dim / block.compression if block.compression else 0.0
 
-    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+    def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """4·a a latent of the window and a chosen entry, and the indexer's of all entries."""
         facts, indexing = facts_of(model), indexing_of(model)
         attended, scored = min(pairs, facts.window), 0.0
@@ -246,7 +246,7 @@ class Compressed(AttentionKind):
         return 4.0 * model.attention_width * attended + scored
 
 
-def facts_of(model: Architecture) -> CompressedAttention:
+def facts_of(model: Dimensions) -> CompressedAttention:
     assert model.compressed is not None
     return model.compressed
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import Attention, DecodeAttention, MemoryBound, Operator, Role
+from ..dimensions import Dimensions
 from ..parts import Block
+from ..serving_shard import ServingShard
+from ..shard import Shard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..layer import LayerShard
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
 
@@ -30,50 +30,50 @@ class Grouped(AttentionKind):
 
         return GroupedSection
 
-    def describe(self, model: Architecture) -> dict[str, Any]:
+    def describe(self, model: Dimensions) -> dict[str, Any]:
         heads = ("heads", "kv_heads", "head_dim", "qk_norm", "qk_norm_wide", "output_gate")
         names = *heads, "window", "chunk", "full_every"
         return {name: getattr(model, name) for name in names} | {"kind": self.name, "bias": model.attention_bias}
 
-    def block(self, model: Architecture, layer: int) -> Block:
+    def block(self, model: Dimensions, layer: int) -> Block:
         if (layer + 1) % model.full_every == 0:
             return Block(attention=self.name)
         return Block(window=model.window, chunk=model.chunk, attention=self.name)
 
-    def period(self, model: Architecture) -> int:
+    def period(self, model: Dimensions) -> int:
         return model.full_every if model.window or model.chunk else 1
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Wq, Wk, Wv, Wo: h·(2a + 2c), and h·a of a gate."""
         gate = model.attention_width if model.output_gate else 0
         return model.hidden * (2 * (model.attention_width + model.kv_width) + gate)
 
-    def shard_parameters(self, layer: LayerShard) -> int:
+    def shard_parameters(self, layer: Shard) -> int:
         """Of the packed [Wq, Wk, Wv, Wo], at least one head of keys and values on every shard."""
         gate = layer.query_width if layer.model.output_gate else 0
         return layer.model.hidden * (2 * layer.query_width + 2 * layer.kv_width + gate)
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         biased = model.attention_bias or model.linear_bias
         bias = model.attention_width + 2 * model.kv_width if biased else 0
         return bias + (model.hidden if model.linear_bias else 0)
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of Q and K over d, or over all their heads."""
         if model.qk_norm_wide:
             return model.attention_width + model.kv_width
         return 2 * model.head_dim if model.qk_norm else 0
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
         return layer.qkv(tokens), layer.rope(tokens), self.write(layer, tokens)
 
-    def write(self, layer: ServingLayer, tokens: int) -> MemoryBound:
+    def write(self, layer: ServingShard, tokens: int) -> MemoryBound:
         """K and V read where they were made and written to the cache, a kernel of its own in every engine."""
         moved = 2.0 * layer.kv_width * (layer.activation_bytes + self.element_bytes(layer.formats.cache))
         return MemoryBound("cache_write", tokens * moved, tokens, name="cache write", role=Role.ROPE)
 
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         operators: list[Operator] = []
         cache = layer.formats.cache
         prompts, decodes = prefilled(rows), decoded(rows)
@@ -93,12 +93,12 @@ class Grouped(AttentionKind):
         return tuple(operators)
 
     @staticmethod
-    def _seen(layer: ServingLayer, context: int) -> int:
+    def _seen(layer: ServingShard, context: int) -> int:
         most = layer.kind.window or layer.kind.chunk
         return layer.held(min(context, most) if most else context)
 
     @staticmethod
-    def _pieces(layer: ServingLayer, queries: int, cached: int) -> tuple[tuple[int, int], ...]:
+    def _pieces(layer: ServingShard, queries: int, cached: int) -> tuple[tuple[int, int], ...]:
         """Queries and what they see, at most, wherever chunks begin: whole chunks, and the rest at the end of one; a
         decoding query likewise sees a full chunk. So more context is never less work."""
         chunk = layer.kind.chunk
@@ -107,14 +107,14 @@ class Grouped(AttentionKind):
         whole, rest = divmod(queries, chunk)
         return ((chunk, chunk),) * whole + (((rest, min(chunk, cached + rest)),) if rest else ())
 
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         tokens = tokens_of(rows)
         if not layer.model.output_gate:
             return (layer.output(tokens),)
         size = 3.0 * tokens * layer.query_width * layer.activation_bytes
         return MemoryBound("swiglu", size, tokens, name="output gate", role=Role.OTHER), layer.output(tokens)
 
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """2·c elements a token. Of chunks all tokens are kept, as vLLM does by default: it leaves
         ``VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE`` off for latency."""
         return CacheUse(2.0 * model.kv_width * self.element_bytes(cache_type), block.window, heads=model.kv_heads)

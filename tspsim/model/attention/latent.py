@@ -12,12 +12,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
+from ..dimensions import Dimensions
 from ..parts import Block, LatentAttention
+from ..serving_shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, tokens_of
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
 #: Bytes of a cached token with a latent of 512 and a rotary key of 64: ``fp8_ds_mla`` keeps the latter in bf16 and a
@@ -39,10 +39,10 @@ class Latent(AttentionKind):
 
         return LatentSection
 
-    def describe(self, model: Architecture) -> dict[str, Any]:
+    def describe(self, model: Dimensions) -> dict[str, Any]:
         return {"kind": self.name, "heads": model.heads, **asdict(self.facts(model))}
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """Projections down to the latents, up to the heads, and back."""
         latent = self.facts(model)
         queries = (latent.q_rank or model.hidden) * model.heads * latent.query_dim
@@ -50,21 +50,21 @@ class Latent(AttentionKind):
         output = model.heads * latent.value_dim * model.hidden
         return model.hidden * latent.down_width + queries + keys_and_values + output
 
-    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+    def undivided_parameters(self, model: Dimensions, block: Block) -> int:
         """Projections down to the latents."""
         return model.hidden * self.facts(model).down_width
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         biased = model.attention_bias or model.linear_bias
         bias = model.attention_width + 2 * model.kv_width if biased else 0
         return bias + (model.hidden if model.linear_bias else 0)
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Of the latents; Q and K over d where the model has those."""
         latent = self.facts(model)
         return (2 * model.head_dim if model.qk_norm else 0) + latent.q_rank + latent.kv_rank
 
-    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)
         normed = latent.q_rank + latent.kv_rank
         size = 2.0 * tokens * (normed + latent.rope_dim) * layer.activation_bytes
@@ -72,7 +72,7 @@ class Latent(AttentionKind):
         norms = MemoryBound("rmsnorm", size + written, tokens, name="norms of latents + cache write", role=Role.NORM)
         return *layer.down_projections(tokens), norms
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, tokens = self.facts(layer.model), tokens_of(rows)
         queries, keys_and_values = layer.projections(tokens)
         rope = MemoryBound(
@@ -88,7 +88,7 @@ class Latent(AttentionKind):
             operators.append(self._absorb(layer, decodes, latent.kv_rank, latent.nope_dim, "absorb queries"))
         return tuple(operators)
 
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, operators = self.facts(layer.model), list[Operator]()
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
@@ -104,47 +104,47 @@ class Latent(AttentionKind):
             )
         return tuple(operators)
 
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         latent, decodes = self.facts(layer.model), tokens_of(decoded(rows))
         output = layer.output(tokens_of(rows))
         if not decodes:
             return (output,)
         return self._absorb(layer, decodes, latent.value_dim, latent.kv_rank, "values from latent"), output
 
-    def expand(self, layer: ServingLayer, tokens: int) -> tuple[Operator, ...]:
+    def expand(self, layer: ServingShard, tokens: int) -> tuple[Operator, ...]:
         """A shard's heads of some latents."""
         _, keys_and_values = layer.projections(tokens)
         return (keys_and_values,) if tokens else ()
 
-    def unpacked_width(self, layer: ServingLayer) -> int:
+    def unpacked_width(self, layer: ServingShard) -> int:
         """A key, its rotary part with it, and a value a head."""
         latent = self.facts(layer.model)
         return layer.heads * (latent.query_dim + latent.value_dim)
 
-    def merged(self, model: Architecture) -> tuple[int, int]:
+    def merged(self, model: Dimensions) -> tuple[int, int]:
         """Absorbed queries with their rotary part, and outputs still in the latent's space."""
         latent = self.facts(model)
         return latent.cache_width, latent.kv_rank
 
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """A latent and a rotary key a token, whatever the heads."""
         return CacheUse(self.facts(model).cache_width * self.element_bytes(cache_type))
 
-    def cache_elements(self, model: Architecture, block: Block) -> float:
+    def cache_elements(self, model: Dimensions, block: Block) -> float:
         return self.facts(model).cache_width
 
     @staticmethod
-    def element(layer: ServingLayer) -> str:
+    def element(layer: ServingShard) -> str:
         """The cache's type as kernels name it."""
         return "fp8" if layer.formats.cache == "fp8_ds_mla" else layer.formats.cache
 
     @staticmethod
-    def facts(model: Architecture) -> LatentAttention:
+    def facts(model: Dimensions) -> LatentAttention:
         assert model.latent is not None
         return model.latent
 
     @staticmethod
-    def _absorb(layer: ServingLayer, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
+    def _absorb(layer: ServingShard, tokens: int, n: int, k: int, name: str) -> AbsorbProduct:
         return AbsorbProduct(tokens, layer.heads, n, k, layer.wide, name=name)
 
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...base.errors import InputError
 from ...operators import DTYPES, DeltaScan, MemoryBound, Operator, Role, ShortConvolution, element_bytes
+from ..dimensions import Dimensions
 from ..parts import Block, LinearAttention
+from ..serving_shard import ServingShard
 from .base import ATTENTION_KINDS, AttentionKind, CacheUse, Rows, decoded, prefilled, product, tokens_of
 from .grouped import GROUPED
 from .latent import LATENT
 
 if TYPE_CHECKING:
-    from ..architecture import Architecture
-    from ..serving import ServingLayer
     from .sections import AttentionSection
 
 
@@ -36,28 +36,28 @@ class Linear(AttentionKind):
         """Those of the layers that have a cache."""
         return self.full.cache_types
 
-    def describe(self, model: Architecture) -> dict[str, Any]:
-        known = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
-        return {name: value for name, value in known.items() if name in self.section.model_fields}
+    def describe(self, model: Dimensions) -> dict[str, Any]:
+        values = self.full.describe(model) | asdict(linear_of(model)) | {"kind": self.name}
+        return {name: value for name, value in values.items() if name in self.section.model_fields}
 
-    def block(self, model: Architecture, layer: int) -> Block:
+    def block(self, model: Dimensions, layer: int) -> Block:
         if linear_of(model).full(layer, model.layers):
             return self.full.block(model, layer)
         return Block(attention=self.name)
 
-    def period(self, model: Architecture) -> int:
+    def period(self, model: Dimensions) -> int:
         return linear_of(model).full_every
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Taps of the convolution, and a decay and its bias a head."""
         linear = linear_of(model)
         return linear.channels * linear.convolution + 2 * linear.v_heads
 
-    def norm_parameters(self, model: Architecture, block: Block) -> int:
+    def norm_parameters(self, model: Dimensions, block: Block) -> int:
         """Over a head's output."""
         return linear_of(model).v_dim
 
-    def attend(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def attend(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear = linear_of(layer.model)
         return tuple(
             DeltaScan(
@@ -74,14 +74,14 @@ class Linear(AttentionKind):
             for part in _kernels(rows)
         )
 
-    def leave(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def leave(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens = linear_of(layer.model), tokens_of(rows)
         width = self.share(layer, linear.v_heads) * linear.v_dim
         size = 3.0 * tokens * width * layer.activation_bytes
         gated = MemoryBound("rmsnorm", size, tokens, name="gated norm", role=Role.NORM)
         return gated, product(layer, tokens, layer.model.hidden, width, "output projection", Role.OUTPUT)
 
-    def convolve(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def convolve(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         """The convolution over this shard's q, k and v."""
         linear = linear_of(layer.model)
         keys = self.share(layer, linear.k_heads) * linear.k_dim
@@ -90,7 +90,7 @@ class Linear(AttentionKind):
             ShortConvolution(part, self.name, channels, linear.convolution, layer.wide) for part in _kernels(rows)
         )
 
-    def cache(self, model: Architecture, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
+    def cache(self, model: Dimensions, block: Block, cache_type: str, state_type: str = "fp32") -> CacheUse:
         """The state of a sequence, and in bf16 the inputs that its convolution reaches back to."""
         linear = linear_of(model)
         if state_type not in DTYPES:
@@ -99,15 +99,15 @@ class Linear(AttentionKind):
         state = linear.state_elements * element_bytes(state_type)
         return CacheUse(0.0, sequence_bytes=state + reached, state_heads=linear.k_heads)
 
-    def cache_elements(self, model: Architecture, block: Block) -> float:
+    def cache_elements(self, model: Dimensions, block: Block) -> float:
         return 0.0
 
-    def pair_flops(self, model: Architecture, block: Block, pairs: float) -> float:
+    def pair_flops(self, model: Dimensions, block: Block, pairs: float) -> float:
         """A token updates and reads the state, however many came before it: 6 an element."""
         return 6.0 * linear_of(model).state_elements
 
     @staticmethod
-    def share(layer: ServingLayer, heads: int) -> int:
+    def share(layer: ServingShard, heads: int) -> int:
         """Of so many heads those of a shard."""
         return max(1, heads // layer.shards)
 
@@ -123,13 +123,13 @@ class GatedDelta(Linear):
 
         return GatedDeltaSection
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """h·(2·K + 2·V) of q, k, v and the gate, 2·h a head, V·h back."""
         linear = linear_of(model)
         entering = 2 * linear.key_width + 2 * linear.value_width + 2 * linear.v_heads
         return model.hidden * (entering + linear.value_width)
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens, hidden = linear_of(layer.model), tokens_of(rows), layer.model.hidden
         keys, values = self.share(layer, linear.k_heads), self.share(layer, linear.v_heads)
         width = 2 * keys * linear.k_dim + 2 * values * linear.v_dim
@@ -151,29 +151,29 @@ class KimiDelta(Linear):
 
         return KimiDeltaSection
 
-    def matrix_parameters(self, model: Architecture, block: Block) -> int:
+    def matrix_parameters(self, model: Dimensions, block: Block) -> int:
         """h·(2·K + V) of q, k and v, h a head, both gates through their ranks, V·h back."""
         linear, hidden = linear_of(model), model.hidden
         gates = hidden * (linear.k_dim + linear.v_dim) + linear.k_dim * linear.key_width
         gates += linear.v_dim * linear.value_width
         return hidden * (linear.channels + linear.v_heads + linear.value_width) + gates
 
-    def undivided_parameters(self, model: Architecture, block: Block) -> int:
+    def undivided_parameters(self, model: Dimensions, block: Block) -> int:
         """Both gates down to their ranks."""
         linear = linear_of(model)
         return model.hidden * (linear.k_dim + linear.v_dim)
 
-    def other_parameters(self, model: Architecture, block: Block) -> int:
+    def other_parameters(self, model: Dimensions, block: Block) -> int:
         """Taps of the convolution, a decay a head and its bias a channel."""
         linear = linear_of(model)
         return linear.channels * linear.convolution + linear.v_heads + linear.key_width
 
-    def enter(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def enter(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear, name = linear_of(layer.model), "gates, down"
         width = linear.k_dim + linear.v_dim
         return (product(layer, tokens_of(rows), width, layer.model.hidden, name, Role.LATENT_DOWN),)
 
-    def project(self, layer: ServingLayer, rows: Rows) -> tuple[Operator, ...]:
+    def project(self, layer: ServingShard, rows: Rows) -> tuple[Operator, ...]:
         linear, tokens = linear_of(layer.model), tokens_of(rows)
         heads = self.share(layer, linear.v_heads)
         keys, values = heads * linear.k_dim, heads * linear.v_dim
@@ -185,7 +185,7 @@ class KimiDelta(Linear):
         )
 
 
-def linear_of(model: Architecture) -> LinearAttention:
+def linear_of(model: Dimensions) -> LinearAttention:
     assert model.linear is not None
     return model.linear
 

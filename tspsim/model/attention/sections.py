@@ -143,8 +143,8 @@ class GatedDeltaSection(_DeltaSection, _HeadsSection):
     @model_validator(mode="after")
     def _state_heads_divide(self) -> GatedDeltaSection:
         if self.v_heads % self.k_heads:
-            found = {"k_heads": self.k_heads, "v_heads": self.v_heads}
-            raise PydanticCustomError("heads", "{k_heads} k_heads do not divide {v_heads} v_heads", found)
+            context = {"k_heads": self.k_heads, "v_heads": self.v_heads}
+            raise PydanticCustomError("heads", "{k_heads} k_heads do not divide {v_heads} v_heads", context)
         return self
 
 
@@ -156,8 +156,8 @@ class KimiDeltaSection(_DeltaSection, _LatentsSection):
     @model_validator(mode="after")
     def _as_many_heads(self) -> KimiDeltaSection:
         if self.v_heads != self.k_heads:
-            found = {"k_heads": self.k_heads, "v_heads": self.v_heads}
-            raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", found)
+            context = {"k_heads": self.k_heads, "v_heads": self.v_heads}
+            raise PydanticCustomError("heads", "{v_heads} v_heads beside {k_heads} k_heads; they are as many", context)
         return self
 
 
@@ -182,14 +182,16 @@ class CompressedSection(AttentionSection):
     @model_validator(mode="after")
     def _groups_divide(self) -> CompressedSection:
         if self.heads % self.output_groups:
-            found = {"groups": self.output_groups, "heads": self.heads}
-            raise PydanticCustomError("groups", "{groups} output_groups do not divide {heads} heads", found)
+            context = {"groups": self.output_groups, "heads": self.heads}
+            raise PydanticCustomError("groups", "{groups} output_groups do not divide {heads} heads", context)
         return self
 
     def check_layers(self, layers: int) -> None:
         if len(self.compression) != layers:
-            found = {"stated": len(self.compression), "layers": layers}
-            raise PydanticCustomError("layers", "attention.compression has {stated} entries for {layers} layers", found)
+            context = {"stated": len(self.compression), "layers": layers}
+            raise PydanticCustomError(
+                "layers", "attention.compression has {stated} entries for {layers} layers", context
+            )
 
     def facts(self) -> dict[str, Any]:
         compressed = CompressedAttention(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from .schedule import Schedule, busiest_s, power_sum
 
 if TYPE_CHECKING:
-    from ..calibration import BetweenNodes, FabricFactors, Spread
+    from ..calibration import BetweenNodes, FabricFactors, TransferSpread
     from ..cluster import Cluster
 
 SHARPNESS = 6.0
@@ -43,7 +43,7 @@ class Across:
     ramp_s: float
     fluid_s: float
     floor_s: float
-    spread: Spread
+    spread: TransferSpread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """(latency, fluid part) in seconds of a collective of ``size_bytes``."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Protocol
 from ..calibration import UNMEASURED, Factors
 from ..kinds import CollectiveKind
 from .between import across
-from .curves import Measured
+from .curves import MeasuredCurve
 from .schedule import Group, Schedule, busiest_s
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from ..calibration import Curve, Spread
+    from ..calibration import Curve, TransferSpread
     from ..cluster import Cluster
 
 #: A group's schedules for one byte of a kind of collective; none: it cannot run there.
@@ -29,7 +29,7 @@ class CollectiveCost(Protocol):
     """Seconds by size, and how far off they may be."""
 
     @property
-    def spread(self) -> Spread: ...
+    def spread(self) -> TransferSpread: ...
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """Seconds of latency, and seconds that contention stretches."""
@@ -41,7 +41,7 @@ class ProtocolLine:
 
     latency_s: float
     fluid_s: float
-    spread: Spread = UNMEASURED
+    spread: TransferSpread = UNMEASURED
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
         """Seconds of latency, and seconds that contention stretches."""
@@ -88,7 +88,7 @@ def timed(
         factors = curve.libraries.get(library or "", Factors())
         floor, stretch = slowest(group, schedule, lambda sound: build(sound, kind)[0])
         bandwidth = inside_bytes_per_s(group)
-        measured = Measured(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
+        measured = MeasuredCurve(curve, kind, group.size, bandwidth, factors.latency, factors.bandwidth, floor, stretch)
         return [AlgorithmCandidate(name, schedule, measured)]
     return lines(group.cluster, name, schedule, kind.passed_on(group.size))
 

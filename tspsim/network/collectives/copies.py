@@ -24,12 +24,12 @@ def build(group: Group, kind: CollectiveKind) -> list[Schedule]:
     engine, cluster = group.cluster.node.copy_engine, group.cluster
     if engine is None or len(group.members) > 1:
         return []
-    found = direct.build(group, kind)
+    schedules = direct.build(group, kind)
     as_built = cluster.sound.bandwidth_bytes_per_s
-    slower = [as_built[each.links] / cluster.bandwidth_bytes_per_s[each.links] for each in found]
+    slower = [as_built[schedule.links] / cluster.bandwidth_bytes_per_s[schedule.links] for schedule in schedules]
     return [
-        replace(each, busy_s=np.asarray(each.load * factor / engine.bandwidth.value))
-        for each, factor in zip(found, slower, strict=True)
+        replace(schedule, busy_s=np.asarray(schedule.load * factor / engine.bandwidth.value))
+        for schedule, factor in zip(schedules, slower, strict=True)
     ]
 
 
@@ -43,9 +43,12 @@ class Copies(CollectiveAlgorithm):
         engine = group.cluster.node.copy_engine
         return [
             AlgorithmCandidate(
-                self.name, each, ProtocolLine(engine.latency.value * each.node_steps, each.fluid_s), apart=True
+                self.name,
+                schedule,
+                ProtocolLine(engine.latency.value * schedule.node_steps, schedule.fluid_s),
+                apart=True,
             )
-            for each in self.schedules(group, kind)
+            for schedule in self.schedules(group, kind)
             if engine is not None
         ]
 

@@ -21,13 +21,13 @@ from ..kinds import CollectiveKind
 from .schedule import power_sum
 
 if TYPE_CHECKING:
-    from ..calibration import Curve, Spread
+    from ..calibration import Curve, TransferSpread
 
 SHARPNESS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredCurve:
     """A curve for one kind and number of ranks.
 
     ``latency`` and ``bandwidth`` are the library's factors, ``floor_s`` the seconds a byte of S takes on the slowest
@@ -44,7 +44,7 @@ class Measured:
     stretch: float = 1.0
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> TransferSpread:
         return self.curve.spread if self.ranks <= self.curve.ranks[1] else self.curve.spread.wider()
 
     def alone(self, size_bytes: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from .choices import AlgorithmCandidate, inside_bytes_per_s, slowest
 from .schedule import Group, power_sum
 
 if TYPE_CHECKING:
-    from ..calibration import CustomAllReduce, Spread
+    from ..calibration import CustomAllReduce, TransferSpread
 
 SHARPNESS = 12.0
 #: GPUs that the kernels are made for (vllm, custom_all_reduce.py: _SUPPORTED_WORLD_SIZES).
@@ -42,7 +42,7 @@ class Custom:
     stretch: float = 1.0
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> TransferSpread:
         return self.kernels.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:
@@ -67,12 +67,12 @@ def engine_takes(group: Group, kind: CollectiveKind) -> bool:
 
 def choices(group: Group, kind: CollectiveKind, library: str | None) -> tuple[AlgorithmCandidate, ...]:
     """The all-reduce of the serving engine that ``library`` names, if it names one."""
-    found = [each for each in group.cluster.node.collectives.custom_all_reduce if each.library == library]
-    if not found:
+    curves = [curve for curve in group.cluster.node.collectives.custom_all_reduce if curve.library == library]
+    if not curves:
         return ()
     if kind is not ALL_REDUCE or len(group.members) > 1:
         raise InputError(f"library '{library}' knows nothing but all_reduce inside one node")
     schedule = direct.build(group, kind)[0]
     floor, stretch = slowest(group, schedule, lambda sound: direct.build(sound, kind)[0])
-    cost = Custom(found[0], group.size, inside_bytes_per_s(group), floor, stretch)
-    return (AlgorithmCandidate(found[0].library.replace(" ", "_"), schedule, cost),)
+    cost = Custom(curves[0], group.size, inside_bytes_per_s(group), floor, stretch)
+    return (AlgorithmCandidate(curves[0].library.replace(" ", "_"), schedule, cost),)

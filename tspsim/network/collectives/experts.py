@@ -30,7 +30,7 @@ from .exchange import MULTIPROCESSORS, ExpertExchange
 from .schedule import Group, Schedule, beside, pipelined, power_sum, scaled
 
 if TYPE_CHECKING:
-    from ..calibration import ExpertCurve, Spread
+    from ..calibration import ExpertCurve, TransferSpread
 
 #: What an all-to-all that states bytes alone is taken for: 7,168 values a token, dispatched in fp8 with a scale for
 #: each 128, combined in bf16; eight of 256 experts (DeepSeek-V3).
@@ -99,7 +99,7 @@ class ExchangeCost:
     stretch: float = 1.0
 
     @property
-    def spread(self) -> Spread:
+    def spread(self) -> TransferSpread:
         return self.curve.spread
 
     def alone(self, size_bytes: float) -> tuple[float, float]:

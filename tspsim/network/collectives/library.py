@@ -94,21 +94,21 @@ def collective(
     """
     members = tuple(ranks)
     key = (members, kind, size_bytes, root, algorithm, library, exchange)
-    known: Traffic | None = cluster.memo.get(key)
-    if known is not None:
-        return known
-    asked = KINDS.get(kind)
-    group = _checked(cluster, members, asked, size_bytes, root)
+    remembered: Traffic | None = cluster.memo.get(key)
+    if remembered is not None:
+        return remembered
+    registered = KINDS.get(kind)
+    group = _checked(cluster, members, registered, size_bytes, root)
     named = ALGORITHMS.get(algorithm) if algorithm is not None else None
     check_library(cluster, library)
-    if library is None and algorithm is None and custom_all_reduce.engine_takes(group, asked):
+    if library is None and algorithm is None and custom_all_reduce.engine_takes(group, registered):
         library = cluster.engine_all_reduces
     library = library or cluster.node.collectives.default_library
     traffic = NOTHING
     if group.size > 1 and size_bytes > 0:
         if exchange is not None and named is not None:
             size_bytes = named.size_bytes(group, size_bytes, library, exchange)
-        traffic = _traffic(group, asked, float(size_bytes), algorithm, library, exchange)
+        traffic = _traffic(group, registered, float(size_bytes), algorithm, library, exchange)
     return _kept(cluster, key, traffic)
 
 
@@ -154,11 +154,11 @@ def exchange_experts(
     check_library(cluster, library)
     curve = expert_curve(group, phase, mode, library)
     if curve is None or not group.regular:
-        known = sorted({f"{each.mode} {each.phase} on {each.nodes}" for each in cluster.node.collectives.experts})
+        modes = sorted({f"{curve.mode} {curve.phase} on {curve.nodes}" for curve in cluster.node.collectives.experts})
         where = "one node" if len(group.members) == 1 else "several nodes"
         raise InputError(
             f"{cluster.node.name} has no {mode} {phase} of experts on {where} with as many ranks each; "
-            f"it has: {', '.join(known) or 'none'}"
+            f"it has: {', '.join(modes) or 'none'}"
         )
     if group.size == 1 or exchange.tokens <= 0.0:
         return NOTHING
@@ -168,9 +168,9 @@ def exchange_experts(
 
 def check_library(cluster: Cluster, library: str | None) -> None:
     """Raise UnknownNameError unless the node knows this library."""
-    known = cluster.node.collectives.libraries
-    if library is not None and library not in known:
-        raise UnknownNameError("library", library, known)
+    versions = cluster.node.collectives.libraries
+    if library is not None and library not in versions:
+        raise UnknownNameError("library", library, versions)
 
 
 def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: float) -> Traffic:
@@ -197,9 +197,9 @@ def point_to_point(cluster: Cluster, source: int, destination: int, size_bytes: 
     (64000000.0,)
     """
     key = ("point_to_point", source, destination, size_bytes)
-    known: Traffic | None = cluster.memo.get(key)
-    if known is not None:
-        return known
+    remembered: Traffic | None = cluster.memo.get(key)
+    if remembered is not None:
+        return remembered
     _check_size(size_bytes)
     ends = cluster.check_gpu(source), cluster.check_gpu(destination)
     traffic = NOTHING
@@ -269,9 +269,9 @@ def considered(
     here = node.collectives.inside_node if len(group.members) == 1 else node.collectives.between_nodes
     listed = here.get(kind.name, kind.considered) or ALGORITHMS.names()
     wanted = [ALGORITHMS.get(name) for name in listed] if named is None else [named]
-    choices = [choice for each in wanted for choice in each.choices(group, kind, library, exchange)]
+    choices = [choice for candidate in wanted for choice in candidate.choices(group, kind, library, exchange)]
     if not choices:
-        able = [each.name for each in ALGORITHMS.values() if each.schedules(group, kind)]
+        able = [other.name for other in ALGORITHMS.values() if other.schedules(group, kind)]
         refused = f"algorithm '{named.name}'" if named else f"no algorithm of {node.name}"
         if isinstance(named, Copies) and node.copy_engine is None:
             refused = f"{node.name} states no copy_engine: algorithm '{named.name}'"
@@ -315,19 +315,19 @@ def _traffic(
         source = group.source if stands is None else sorted(group.ranks).index(group.source)
     who = frozenset(group.ranks) if stands is None else stands.alike
     key = ("choices", kind.name, algorithm, library, who, source, exchange)
-    known: tuple[tuple[AlgorithmCandidate, ...], Standing | None] | None = cluster.memo.get(key)
-    if known is None:
-        known = considered(group, kind, algorithm, library, exchange), stands
-        cluster.memo[key] = known
-    choices, first = known
+    candidates: tuple[tuple[AlgorithmCandidate, ...], Standing | None] | None = cluster.memo.get(key)
+    if candidates is None:
+        candidates = considered(group, kind, algorithm, library, exchange), stands
+        cluster.memo[key] = candidates
+    choices, first = candidates
     if first is None or stands is None:
         return cheapest(choices, size_bytes)
     # All that stand alike share the bytes on their links, so that who asks what these are of a link need ask once.
-    found: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
-    if found is None:
+    traffic: tuple[Traffic, NDArray[np.int64]] | None = cluster.memo.get((key, size_bytes))
+    if traffic is None:
         like = cheapest(choices, size_bytes)
-        found = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
-    like, links = found
+        traffic = cluster.memo[key, size_bytes] = like, np.array(like.links, dtype=np.int64)
+    like, links = traffic
     return like if first is stands else like.on(tuple(onto(cluster, links, first, stands).tolist()))
 
 

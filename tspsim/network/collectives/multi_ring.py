@@ -47,9 +47,9 @@ def hamiltonian_cycles(n: int) -> tuple[Cycle, ...]:
     if n == 2:
         return ((0, 1),)
     if n == 8:
-        found = decomposition(n)
-        assert found is not None
-        return found
+        rings = decomposition(n)
+        assert rings is not None
+        return rings
     half = (n - 1) // 2
     cycles = []
     for turn in range(half):

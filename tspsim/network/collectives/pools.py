@@ -57,16 +57,16 @@ class Messages(CollectiveAlgorithm):
     def choices(
         self, group: Group, kind: CollectiveKind, library: str | None, exchange: ExpertExchange | None
     ) -> list[AlgorithmCandidate]:
-        found = []
-        for each in self.schedules(group, kind):
+        costs = []
+        for schedule in self.schedules(group, kind):
             routes = group.cluster.layout_of(group.ranks).routes(*messages(group, kind))
             alone = np.where(routes >= 0, np.asarray(group.cluster.latency_s)[routes], 0.0)
-            found.append(
+            costs.append(
                 AlgorithmCandidate(
-                    self.name, each, ProtocolLine(float(alone.sum(axis=1).max()), each.fluid_s), apart=True
+                    self.name, schedule, ProtocolLine(float(alone.sum(axis=1).max()), schedule.fluid_s), apart=True
                 )
             )
-        return found
+        return costs
 
 
 ALGORITHM = ALGORITHMS.register(

@@ -70,14 +70,14 @@ def onto(cluster: Cluster, links: Integers, here: Standing, there: Standing) -> 
     # Links of a node in each block, and of a leaf.
     sizes = (layout.node_links, 2 * layout.gpus, 2 * layout.nics, 2 * layout.clos.pod_spines)
     borders = np.searchsorted(links, starts)
-    found = np.empty_like(links)
+    renumbered = np.empty_like(links)
     for block, size in enumerate(sizes):
         part = slice(borders[block], borders[block + 1])
         if part.stop > part.start:
             owner, rest = np.divmod(links[part] - starts[block], size)
             new = new_leaf if block == len(sizes) - 1 else new_node
-            found[part] = starts[block] + new[owner] * size + rest
-    return found
+            renumbered[part] = starts[block] + new[owner] * size + rest
+    return renumbered
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,8 @@ class Traffic:
 
     def slice_of(self, slices: int) -> Traffic:
         """One of so many equal slices, which begin and end as one transfer."""
-        each = tuple(size / slices for size in self.link_bytes)
-        return replace(self, latency_s=self.latency_s / slices, fluid_s=self.fluid_s / slices, link_bytes=each)
+        sliced = tuple(size / slices for size in self.link_bytes)
+        return replace(self, latency_s=self.latency_s / slices, fluid_s=self.fluid_s / slices, link_bytes=sliced)
 
 
 NOTHING = Traffic("none", 0.0, 0.0, (), ())

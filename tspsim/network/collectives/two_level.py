@@ -80,8 +80,8 @@ def _joined(group: Group, kind: CollectiveKind, inside: Builder, outside: Builde
     def on_rails() -> Schedule:
         # The same whatever runs inside the nodes.
         key = ("on rails", group.members, group.source_node, outside, kind.name)
-        each = (outside(_on_rail(group, i), kind)[0] for i in range(g))
-        return group.cluster.memo.once(key, lambda: scaled(beside(each), 1.0 / g))
+        across = (outside(_on_rail(group, i), kind)[0] for i in range(g))
+        return group.cluster.memo.once(key, lambda: scaled(beside(across), 1.0 / g))
 
     rails = on_rails()
     phases = {

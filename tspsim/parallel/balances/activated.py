@@ -45,7 +45,7 @@ def scheduled(active: Sequence[bool], copies: Sequence[Sequence[int]], ranks: in
     [0, 0, 1, 1]
     """
     have, where = [0] * ranks, [mine[0] for mine in copies]
-    for expert, mine in sorted(enumerate(copies), key=lambda each: len(each[1]) > 1):
+    for expert, mine in sorted(enumerate(copies), key=lambda pair: len(pair[1]) > 1):
         if active[expert]:
             where[expert] = min(mine, key=have.__getitem__)
             have[where[expert]] += 1

@@ -24,13 +24,13 @@ def packed(weights: Sequence[float], packs: int) -> list[list[int]]:
     [[0, 3], [1, 2]]
     """
     room = len(weights) // packs
-    found: list[list[int]] = [[] for _ in range(packs)]
+    packed: list[list[int]] = [[] for _ in range(packs)]
     have = [0.0] * packs
     for item in sorted(range(len(weights)), key=lambda index: -weights[index]):
-        pack = min((index for index in range(packs) if len(found[index]) < room), key=lambda index: have[index])
-        found[pack].append(item)
+        pack = min((index for index in range(packs) if len(packed[index]) < room), key=lambda index: have[index])
+        packed[pack].append(item)
         have[pack] += weights[item]
-    return found
+    return packed
 
 
 def copies(weights: Sequence[float], slots: int) -> list[int]:
@@ -53,15 +53,15 @@ def placed(weights: Sequence[float], ranks: int, slots: int, groups: int = 1, no
     """
     size = len(weights) // groups
     whole = [float(sum(weights[group * size : (group + 1) * size])) for group in range(groups)]
-    found: list[list[int]] = []
+    ranks_of: list[list[int]] = []
     for mine in packed(whole, nodes):
         experts = [group * size + index for group in mine for index in range(size)]
         count = copies([weights[expert] for expert in experts], slots // nodes)
-        each = [(expert, weights[expert] / times) for expert, times in zip(experts, count, strict=True)]
-        items = [item for item, times in zip(each, count, strict=True) for _ in range(times)]
+        replicas = [(expert, weights[expert] / times) for expert, times in zip(experts, count, strict=True)]
+        items = [item for item, times in zip(replicas, count, strict=True) for _ in range(times)]
         packs = packed([weight for _, weight in items], ranks // nodes)
-        found += [[items[index][0] for index in pack] for pack in packs]
-    return found
+        ranks_of += [[items[index][0] for index in pack] for pack in packs]
+    return ranks_of
 
 
 def drifted(shares: Sequence[float], stale: float, seed: int) -> list[float]:
@@ -74,7 +74,7 @@ def drifted(shares: Sequence[float], stale: float, seed: int) -> list[float]:
     generator = np.random.Generator(np.random.PCG64(seed))
     moved = generator.permutation(len(before))[: round(stale * len(before))]
     before[moved] = before[np.roll(moved, 1)]
-    return [float(each) for each in before]
+    return [float(load) for load in before]
 
 
 def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale: float, seed: int) -> Balanced:
@@ -83,10 +83,10 @@ def balance(visits: Visits, replicas: int | None, groups: int, nodes: int, stale
     slots = experts + ranks if replicas is None else replicas
     ranks_of = placed(drifted(visits.shares, stale, seed), ranks, slots, groups, nodes)
     count = np.bincount([expert for mine in ranks_of for expert in mine], minlength=experts)
-    each = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
-    loads = tuple(sum(mine) * ranks for mine in each)
+    shares_of = [tuple(visits.shares[expert] / float(count[expert]) for expert in mine) for mine in ranks_of]
+    loads = tuple(sum(mine) * ranks for mine in shares_of)
     further = (slots - experts) / ranks
-    return Balanced(loads, further_experts=further, placed=tuple(each)).waited_for()
+    return Balanced(loads, further_experts=further, placed=tuple(shares_of)).waited_for()
 
 
 def check(experts: int, ranks: int, options: Mapping[str, Any]) -> str | None:

@@ -37,13 +37,13 @@ def spilled(
     >>> spilled((6.0, 2.0, 0.0, 0.0), 2, 1.0, 0.0)
     ((4.0, 4.0), [Spill(expert=0, owner=0, helper=1, rows=4.0)])
     """
-    each = len(rows) // ranks
+    per_rank = len(rows) // ranks
     capacity = alpha * sum(rows) / ranks
     assigned = np.zeros(ranks)
-    pending = np.array(rows).reshape(ranks, each).sum(axis=1)
+    pending = np.array(rows).reshape(ranks, per_rank).sum(axis=1)
     moved: list[Spill] = []
     for expert in sorted(range(len(rows)), key=lambda index: -rows[index]):
-        owner, rest = expert // each, rows[expert]
+        owner, rest = expert // per_rank, rows[expert]
         pending[owner] -= rest
         kept = min(rest, max(0.0, capacity - assigned[owner] - pending[owner]))
         assigned[owner] += kept
@@ -79,7 +79,7 @@ def balance(visits: Visits, alpha: float, min_tokens: int, threshold: float, pla
     pairs = {(spill.expert, spill.owner, spill.helper) for spill in moved}
     sent = max((sum(owner == rank for _, owner, _ in pairs) for rank in range(ranks)), default=0)
     received = max((sum(helper == rank for *_, helper in pairs) for rank in range(ranks)), default=0)
-    loads = tuple(each * ranks / total for each in rows)
+    loads = tuple(count * ranks / total for count in rows)
     host_s = planner_host * len(visits.shares)
     return Balanced(loads, float(received), float(sent), planned=True, host_s=host_s).waited_for()
 

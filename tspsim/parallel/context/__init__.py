@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from ..plan import Plan
-from ..registries import CONTEXT_METHODS
 from . import all_gather, ring, token_ring, ulysses
 from .local import LOCAL
-from .method import ContextMethod
+from .method import CONTEXT_METHODS, ContextMethod
 
 __all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "token_ring", "ulysses", "usual_method"]
 

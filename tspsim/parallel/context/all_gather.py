@@ -12,7 +12,6 @@ from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
 from . import carried, chosen
@@ -28,7 +27,7 @@ from .attention import (
     slice_segments,
     visible_segments,
 )
-from .method import ContextMethod, in_parts_refused
+from .method import CONTEXT_METHODS, ContextMethod, in_parts_refused
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:

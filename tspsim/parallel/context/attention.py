@@ -73,37 +73,37 @@ def own_segments(job: Job, layer: LayerShard, position: int) -> tuple[Segments, 
 def from_owner(job: Job, layer: LayerShard, position: int, owner: int) -> tuple[Segments, bool]:
     """What a shard attends of the block of ``owner``, and whether that is causal."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
-    found: Segments = ()
+    visible: Segments = ()
     causal = False
     if narrows(job, layer):
         return held_segments(job, layer, position, [(owner, 0, 1)]), False
     for tokens, count in job.lengths:
         between = plan.partition, tokens, shards, position, owner
         segments, causal = block_segments(*between, count, work.causal, job.cached)
-        found += segments
-    return found, causal
+        visible += segments
+    return visible, causal
 
 
 def visible_segments(job: Job, shards: int, position: int) -> Segments:
     """What one of some shards attends once the whole context is there."""
     plan, work = job.plan, job.work
-    found: Segments = ()
+    visible: Segments = ()
     for tokens, count in job.lengths:
-        found += local_segments(plan.partition, tokens, shards, position, count, work.causal, job.cached)
-    return found
+        visible += local_segments(plan.partition, tokens, shards, position, count, work.causal, job.cached)
+    return visible
 
 
 def held_segments(job: Job, layer: LayerShard, position: int, held: Sequence[tuple[int, int, int]]) -> Segments:
     """What a shard attends of slices of blocks, (owner, part, parts) each; of others' where no window narrows them."""
     plan, work, shards = job.plan, job.work, job.plan.token_shards
-    found: Segments = ()
+    visible: Segments = ()
     for tokens, count in job.lengths:
         among = plan.partition, tokens, shards, position, held
         if narrows(job, layer):
-            found += block_in_window(*among, count, layer.kind.window, job.cached, layer.borders)
+            visible += block_in_window(*among, count, layer.kind.window, job.cached, layer.borders)
         else:
-            found += sliced_segments(*among, count, work.causal, job.cached)
-    return found
+            visible += sliced_segments(*among, count, work.causal, job.cached)
+    return visible
 
 
 def slice_segments(job: Job, layer: LayerShard, position: int, part: int, parts: int) -> Segments:

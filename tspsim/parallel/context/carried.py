@@ -38,8 +38,8 @@ def runs(job: Job) -> int:
 
 def own_rows(job: Job) -> tuple[tuple[int, int, int], ...]:
     """Runs of one shard, as rows."""
-    each = 2 if job.plan.partition == "zigzag" else 1
-    return tuple((tokens // job.plan.token_shards // each, 0, each * count) for tokens, count in job.lengths)
+    parts = 2 if job.plan.partition == "zigzag" else 1
+    return tuple((tokens // job.plan.token_shards // parts, 0, parts * count) for tokens, count in job.lengths)
 
 
 def tail_bytes(job: Job, layer: LayerShard) -> float:

@@ -31,8 +31,8 @@ def scored_bytes(job: Job, layer: LayerShard) -> float:
     assert isinstance(layer, ServingLayer)
     kind, model, block = layer.attention_kind, layer.model, layer.kind
     use = kind.cache(model, block, layer.formats.cache)
-    made = job.group_tokens * kind.scored_elements(model, block) * job.activation_bytes
-    return made + job.cached * job.sequences * use.shared_token_bytes
+    size = job.group_tokens * kind.scored_elements(model, block) * job.activation_bytes
+    return size + job.cached * job.sequences * use.shared_token_bytes
 
 
 def attended_bytes(job: Job, layer: LayerShard) -> float:
@@ -42,10 +42,10 @@ def attended_bytes(job: Job, layer: LayerShard) -> float:
     kind, model, block, plan = layer.attention_kind, layer.model, layer.kind, job.plan
     use = kind.cache(model, block, layer.formats.cache)
     borders = plan.token_shards * (2 if plan.partition == "zigzag" else 1) * job.sequences
-    made = job.group_tokens * kind.cache_elements(model, block) + borders * kind.border_elements(model, block)
+    size = job.group_tokens * kind.cache_elements(model, block) + borders * kind.border_elements(model, block)
     kept = (min(job.cached, use.window) if use.window else job.cached) * use.token_bytes
     kept += min(job.cached, use.latest) * use.latest_token_bytes
-    return made * job.activation_bytes + kept * job.sequences
+    return size * job.activation_bytes + kept * job.sequences
 
 
 def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
@@ -54,8 +54,8 @@ def rows_of(segments: Segments) -> tuple[tuple[int, int, int], ...]:
     >>> rows_of(((64, 64), (64, 512), (64, 64)))
     ((64, 0, 2), (64, 448, 1))
     """
-    found = Counter((queries, max(0, context - queries)) for queries, context in segments)
-    return tuple((queries, context, count) for (queries, context), count in found.items())
+    counts = Counter((queries, max(0, context - queries)) for queries, context in segments)
+    return tuple((queries, context, count) for (queries, context), count in counts.items())
 
 
 def choose(

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ...base.registry import Registry
 from ...model.layer import LayerShard
 from ..builder import ProgramBuilder
-from ..choice import Choice, Option
+from ..choice import Choice
 from ..job import Job
 from ..ledger import Buffer
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
@@ -95,12 +96,12 @@ class ContextMethod:
 
     def __post_init__(self) -> None:
         """Raises ValueError for an option that every plan has."""
-        keys = {each.name for each in self.options}
+        keys = {option.name for option in self.options}
         if taken := sorted(keys & {*Plan.__dataclass_fields__, "pp", "dp", "ep"}):
             raise ValueError(f"exchange '{self.name}': '{taken[0]}' is a key of every plan; name it otherwise")
 
 
-CONTEXT_METHODS.of = ContextMethod
+CONTEXT_METHODS: Registry[ContextMethod] = Registry("exchange", "tspsim.context_methods", ContextMethod)
 
 
 #: What goes without FlashAttention.
@@ -115,8 +116,8 @@ def in_parts_refused(job: Job) -> Refusal:
     kinds = {kind.name: kind for kind in map(job.model.attention_of, job.model.distinct)}
     for name, kind in kinds.items():
         if kind.chooses:
-            told = f"a context is attended part by part, and {name} attends the best of the whole"
-            return "overlap_by", f"{told}; use heads"
+            problem = f"a context is attended part by part, and {name} attends the best of the whole"
+            return "overlap_by", f"{problem}; use heads"
         if not kind.cache(job.model, job.model.distinct[0], job.work.formats.cache).grows and kind.divides_prompts:
             return "overlap_by", f"a context is attended part by part, and {name} hands a state on; use heads"
     return None
@@ -125,18 +126,18 @@ def in_parts_refused(job: Job) -> Refusal:
 def refused(job: Job, method: ContextMethod) -> Refusal:
     """Why a job cannot attend its context so; None where it can."""
     if job.work.document is not None and not method.documents:
-        others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.documents)
+        others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.documents)
         return "exchange", f"packed documents need no {method.name}: use {others}"
     if job.token_shards > 1 and not job.work.stack.flash_attention and method.merges(job.plan):
         return "exchange", f"{method.name} merges parts of attention as FlashAttention leaves them, {WRITTEN_OUT}"
     if job.token_shards > 1 and job.step.serves and not method.chooses:
         wrong = in_parts_refused(job)
         if wrong:
-            others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.chooses)
+            others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.chooses)
             return "exchange", f"{method.name}: {wrong[1].partition(';')[0]}: use {others}"
     cached = any(context for batch in job.passes for _, context, _ in batch.rows)
     if job.token_shards > 1 and cached and not method.over_cache:
-        others = " or ".join(each.name for each in CONTEXT_METHODS.values() if each.over_cache)
+        others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.over_cache)
         return "exchange", f"{method.name} brings nothing that is cached, which cached prompts need: {others}"
     return method.check(job)
 

@@ -24,7 +24,6 @@ from ..ledger import Buffer, Lifetime
 from ..partition import Segments
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..registries import CONTEXT_METHODS
 from ..sought import SOUGHT, Sought
 from ..unpacked import unpacked
 from .attention import (
@@ -37,7 +36,7 @@ from .attention import (
     others_context,
     shard_of,
 )
-from .method import ContextMethod, shared
+from .method import CONTEXT_METHODS, ContextMethod, shared
 
 #: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
 TRANSPORTS = ("ring", "multi_ring")

@@ -15,9 +15,8 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..partition import Segments
-from ..registries import CONTEXT_METHODS
 from .attention import attention_backward, expand, from_owner, shard_of
-from .method import ContextMethod
+from .method import CONTEXT_METHODS, ContextMethod
 
 #: Log-sum-exp of a head and token, and the same of the row sums that a backward needs.
 FP32_BYTES = 4.0

@@ -10,10 +10,9 @@ from ..builder import ProgramBuilder
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..registries import CONTEXT_METHODS
 from ..unpacked import unpacked
 from .attention import attention_backward, cached_bytes, expand, latent_bytes, shard_of, visible_segments
-from .method import ContextMethod
+from .method import CONTEXT_METHODS, ContextMethod
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -33,8 +32,8 @@ def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int,
     )
     segments = visible_segments(job, 1, 0)
     kernel = layer.attention(segments, causal=work.causal, buckets=plan.sp)
-    made = expand(job, replace(layer, shards=layer.shards * plan.sp))
-    attended = builder.compute("attention", *made, kernel, after=[inside])
+    expanded = expand(job, replace(layer, shards=layer.shards * plan.sp))
+    attended = builder.compute("attention", *expanded, kernel, after=[inside])
     return builder.collective(
         "all_to_all", "sp", rows * layer.query_width, "heads to tokens", after=[attended], stream="context"
     )

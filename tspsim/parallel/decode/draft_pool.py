@@ -7,12 +7,15 @@ brings k drafts a sequence back; neither has more than bytes a token. With V and
     draft_turns: 1    step = V + x + D + x
     draft_turns: 2    step = max(V₁, D₂) + max(V₂, D₁), and what messages add
 
-of all sequences at once, or of two halves in turn, of which one is verified while the other is drafted. Asynchronous
+of all sequences at once, or of two halves in turn, of which one is verified while the other is drafted. Prompts are
+read by both: their tokens go along with what is accepted, and the first pass of the drafter reads them. Asynchronous
 drafting on other GPUs (McDanel 2024, AMUSD, arXiv:2410.17375; Liu et al. 2024, PEARL, arXiv:2408.11850) goes on with
 the same sequence while it is verified, and may draft in vain; here a sequence waits for its verdict, so that what is
 accepted is what is stated.
 
-Memory is that of the fuller kind of GPU.
+Sequences are dealt in turn; where they do not come out even, replicas are as busy as the one with most. Under traffic
+the replicas that one drafts for step together (:mod:`tspsim.serving.pooled_drafts`). Memory is that of the fuller kind
+of GPU.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ...base.memo import knowing
 from ...base.units import PositiveCount
-from ..choice import Option
+from ...steps.batch import dealt
 from ..draft import DRAFTS
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import DRAFT_REPLICAS
 from ..sought import SOUGHT, Sought
@@ -61,9 +65,24 @@ def verifying(plan: Plan) -> int:
     return plan.dp - size(plan)
 
 
+def group(plan: Plan) -> tuple[int, int]:
+    """Replicas that verify what one replica drafts, and all of such a group; one where nobody drafts for others."""
+    return (verifying(plan) // size(plan), plan.dp // size(plan)) if size(plan) else (1, 1)
+
+
 def turns(plan: Plan) -> int:
     """Parts that take turns."""
     return int(plan.options.get(TURNS, 1))
+
+
+def turns_of(job: Job) -> int:
+    """The same, of a step with so few sequences fewer."""
+    return min(turns(job.plan), sum(count for _, _, count in dealt(every_row(job), verifying(job.plan))))
+
+
+def every_row(job: Job) -> list[tuple[int, int, int]]:
+    """Rows of all replicas."""
+    return [(queries, context, count * job.plan.dp) for queries, context, count in job.rows]
 
 
 def drafts_here(builder: ProgramBuilder, job: Job) -> bool:
@@ -71,17 +90,15 @@ def drafts_here(builder: ProgramBuilder, job: Job) -> bool:
     return builder.coordinates.get("dp", 0) >= verifying(job.plan)
 
 
-def part_of(job: Job, replicas: int, turn: int) -> Job:
-    """The job of one of ``replicas`` that share all sequences evenly, in a turn of them."""
-    parts = turns(job.plan)
-
-    def shared(count: int) -> int:
-        own = count * job.plan.dp // replicas
-        return own // parts + (turn < own % parts)
-
-    rows = tuple((queries, context, shared(count)) for queries, context, count in job.rows)
+def part_of(job: Job, turn: int, turns: int, *, drafts: bool = False) -> Job:
+    """The job of a replica that verifies, or of one that ``drafts`` for several, in one of ``turns``."""
+    often = group(job.plan)[0] if drafts else 1
+    every = every_row(job)
+    mine = dealt(dealt(every, verifying(job.plan)), turns, turn)
+    rows = tuple((queries, context, often * count) for queries, context, count in mine)
+    share = sum(count for _, _, count in rows) / max(1, sum(count for _, _, count in every))
     found = job.of_rows(rows)
-    return knowing(found, batch=replace(found.batch, outputs=shared(job.batch.head_tokens)))
+    return knowing(found, batch=replace(found.batch, outputs=round(job.batch.head_tokens * job.plan.dp * share)))
 
 
 def partners(builder: ProgramBuilder, job: Job) -> list[int]:
@@ -89,20 +106,25 @@ def partners(builder: ProgramBuilder, job: Job) -> list[int]:
     own, first, count = builder.coordinates.get("dp", 0), verifying(job.plan), size(job.plan)
     if own < first:
         return [first + own % count - own]
-    return [each - own for each in range(first) if first + each % count == own]
+    return [index - own for index in range(first) if first + index % count == own]
 
 
-def message_bytes(job: Job, turn: int, stream: str) -> float:
-    """Of one replica that verifies."""
-    drafts = job.drafts
-    assert drafts is not None
-    sequences = sum(count for _, _, count in part_of(job, verifying(job.plan), turn).rows)
-    return sequences * ((drafts.tokens + 1) * TOKEN_BYTES if stream == ACCEPTED else drafts.tokens * DRAFT_BYTES)
+def message_bytes(tokens: int, sequences: int, drafts: int, stream: str) -> float:
+    """Of a replica that verifies or reads so many tokens of so many sequences."""
+    return tokens * TOKEN_BYTES if stream == ACCEPTED else sequences * drafts * DRAFT_BYTES
+
+
+def bytes_of(job: Job, turn: int, stream: str) -> float:
+    """The same of a turn."""
+    assert job.drafts is not None
+    part = part_of(job, turn, turns_of(job))
+    sequences = sum(count for _, _, count in part.rows)
+    return message_bytes(part.batch.tokens, sequences, job.drafts.tokens, stream)
 
 
 def send(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
     """Tokens of a turn, behind what the rank has computed so far."""
-    bytes_ = message_bytes(job, turn, stream)
+    bytes_ = bytes_of(job, turn, stream)
     done = builder.length - 1
     for offset in partners(builder, job):
         builder.send("dp", offset, bytes_, f"{stream} {turn}", after=[done], wrap=False, way=offset)
@@ -110,7 +132,7 @@ def send(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
 
 def await_tokens(builder: ProgramBuilder, job: Job, turn: int, stream: str) -> None:
     """What the rank computes from here on waits for tokens of a turn."""
-    bytes_ = message_bytes(job, turn, stream)
+    bytes_ = bytes_of(job, turn, stream)
     came = [
         builder.receive("dp", -offset, bytes_, f"{stream} {turn}", wrap=False, way=offset)
         for offset in partners(builder, job)
@@ -126,15 +148,13 @@ def kept_beyond(job: Job, kept_bytes: float, drafter_bytes: float) -> Iterator[B
 
 def check(job: Job) -> Refusal:
     """What it needs, and what it is not built for."""
-    plan, count, load = job.plan, size(job.plan), job.work.load
+    plan, count = job.plan, size(job.plan)
     if not count:
         return (TURNS, f"needs {DRAFT_REPLICAS}: replicas that draft") if TURNS in plan.options else None
     if job.drafter is None:
         if job.drafts is not None and DRAFTS.get(job.drafts.draft).whole:  # the draft model's own passes
             return None
-        return DRAFT_REPLICAS, "is of `pass: verify` and a draft model of its own; with traffic it is on the same GPUs"
-    if load.prompts or load.pieces:
-        return DRAFT_REPLICAS, "is of `pass: verify`, without prompts; with traffic a draft model is on the same GPUs"
+        return DRAFT_REPLICAS, "is of sequences that verify what a draft model of its own makes (`draft: model`)"
     beside = next((axis for axis in ("sp", "pp", "ep") if plan.degree(axis) > 1), None)
     if beside is not None:
         return beside, f"{plan.degree(beside)} beside {DRAFT_REPLICAS} is not built: use tp and dp"
@@ -146,12 +166,6 @@ def check(job: Job) -> Refusal:
     first = verifying(plan)
     if first < 1 or first % count:
         return DRAFT_REPLICAS, f"{count} of {plan.dp} replicas cannot draft for the others evenly: {first} are left"
-    sequences = [count_ * plan.dp for batch in job.passes for _, _, count_ in batch.rows]
-    uneven = next((each for each in sequences if each % first), None)
-    if uneven is not None:
-        return DRAFT_REPLICAS, f"{first} replicas that verify do not divide {uneven} sequences"
-    if turns(plan) > 1 and any(each // first < turns(plan) for each in sequences):
-        return TURNS, f"{turns(plan)} parts of one sequence a replica: use 1, or a larger batch"
     return None
 
 
@@ -160,8 +174,8 @@ def notes(job: Job) -> Iterator[str]:
     if size(job.plan) and job.drafter is not None:
         first, last = verifying(job.plan), job.plan.dp - 1
         who = f"replica {first} drafts" if first == last else f"replicas {first} to {last} draft"
-        told = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
-        yield told + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
+        problem = f"{who} with {job.drafter.model.name} for the others (`{DRAFT_REPLICAS}`)"
+        yield problem + (", one half of the sequences while the other is verified" if turns(job.plan) > 1 else "")
 
 
 for _key in (DRAFT_REPLICAS, TURNS):

@@ -10,16 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...base.memo import once
+from ...base.registry import Registry
 from ...model.attention.base import Rows, tokens_of
 from ...model.serving import ServingLayer
 from ...operators import BestOf, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
+from ..context_share import ContextShare
 from ..job import Job
 from ..pipeline import Refusal
-from ..registries import DECODE_EXCHANGES
 from ..sought import SOUGHT, decodes, sought_objects
 from .index_exchange import IndexExchange, index_exchange_of
-from .share import ContextShare
 
 #: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
 FP32 = 4.0
@@ -186,7 +186,7 @@ class DecodeExchange:
         return not self.why_not
 
 
-DECODE_EXCHANGES.of = DecodeExchange
+DECODE_EXCHANGES: Registry[DecodeExchange] = Registry("decode exchange", "tspsim.decode_exchanges", DecodeExchange)
 
 
 def exchange_of(job: Job) -> DecodeExchange:
@@ -196,13 +196,13 @@ def exchange_of(job: Job) -> DecodeExchange:
 
 def partials(job: Job, rows: Rows) -> list[Partial]:
     """Of decoding rows in each kind of layer whose contexts are shared."""
-    share, found = job.scheme.context(job.plan), []
+    share, attended = job.scheme.context(job.plan), []
     for block in dict.fromkeys(job.model.blocks):
         layer = job.layer(share.projected, block)
         assert isinstance(layer, ServingLayer)
         if rows and share.ranks > 1 and layer.attention_kind.divides_context:
-            found.append(Partial(share, layer, rows, index_exchange_of(job.plan)))
-    return found
+            attended.append(Partial(share, layer, rows, index_exchange_of(job.plan)))
+    return attended
 
 
 def shares_contexts(job: Job) -> bool:

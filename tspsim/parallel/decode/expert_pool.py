@@ -27,11 +27,11 @@ from ...base.units import PositiveCount
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ..choice import Option
 from ..expert import Shared
 from ..expert_rows import load_of, routed_shard, touched_experts
 from ..interleave import EXCHANGE
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import EXPERT_POOL, POOL_NODE
 from ..sought import SOUGHT, Sought, decodes, with_experts
@@ -69,8 +69,8 @@ def in_pool(builder: ProgramBuilder, job: Job) -> bool:
 def of_all(job: Job, ranks: int) -> Job:
     """The job of one of ``ranks`` GPUs that share all replicas' sequences evenly."""
     rows = tuple((queries, context, -(-count * job.plan.dp // ranks)) for queries, context, count in job.rows)
-    found = job.of_rows(rows)
-    return knowing(found, batch=replace(found.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks)))
+    own = job.of_rows(rows)
+    return knowing(own, batch=replace(own.batch, outputs=-(-job.batch.head_tokens * job.plan.dp // ranks)))
 
 
 def attend_for_all(job: Job) -> Job:
@@ -164,8 +164,8 @@ def check(job: Job) -> Refusal:
         return EXPERT_POOL, f"{ranks} keep experts, but {job.model.name} has none; leave it out"
     beside = next((axis for axis in ("tp", "sp", "pp", "ep") if plan.degree(axis) > 1), None)
     if beside is not None:
-        told = f"beside {EXPERT_POOL} is not built: every GPU is a replica, or of the pool"
-        return beside, f"{plan.degree(beside)} {told}"
+        problem = f"beside {EXPERT_POOL} is not built: every GPU is a replica, or of the pool"
+        return beside, f"{plan.degree(beside)} {problem}"
     if plan.node_order or plan.node_axes or plan.rail_axes:
         return "placement", f"beside {EXPERT_POOL} is not built: the last GPUs are the pool"
     near = plan.together.get("dp", 0)

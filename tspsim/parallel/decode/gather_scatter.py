@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ..builder import ProgramBuilder
-from ..registries import DECODE_EXCHANGES
-from .exchange import DecodeExchange, Partial
+from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 
 
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:

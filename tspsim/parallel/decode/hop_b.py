@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from ...steps.batch import Batch
 from ..builder import ProgramBuilder
-from ..registries import DECODE_EXCHANGES
 from . import all_to_all
-from .exchange import DecodeExchange, Partial
+from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 
 
 def attend(builder: ProgramBuilder, partial: Partial, after: list[int]) -> list[int]:

@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING
 from ...model.attention.base import Rows, tokens_of
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
+from ..context_share import ContextShare
 from ..pipeline import Refusal
 from ..residual import STANDARD, residual_of
 from ..sought import SOUGHT, Sought
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, serve_layer, share_of, sum_rows
-from .share import ContextShare
 
 if TYPE_CHECKING:
     from ..builder import ProgramBuilder
@@ -117,7 +117,7 @@ def notes(job: Job) -> Iterator[str]:
     count = sum(sequences for _, _, sequences in away)
     ranks = job.plan.tp
     layers = [job.layer(ranks, block) for block in job.model.blocks]
-    size = sum(cache_bytes(each, ranks, away) for each in layers if isinstance(each, ServingLayer))
+    size = sum(cache_bytes(layer, ranks, away) for layer in layers if isinstance(layer, ServingLayer))
     slowest = size / job.work.host_reads_bytes_per_s
     yield (
         f"caches of {count} sequences, {size / 1e9:,.3g} GB per GPU, are in the hosts' memory, whose processors attend "

@@ -92,7 +92,7 @@ def arriving_bytes(job: Job) -> float:
 def buffers(job: Job, layers: Sequence[LayerShard], shards: int) -> Iterator[Buffer]:
     """Room for two layers' caches."""
     if share(job.plan):
-        widest = max(cache_bytes(each, shards, away(job)) for each in layers if isinstance(each, ServingLayer))
+        widest = max(cache_bytes(layer, shards, away(job)) for layer in layers if isinstance(layer, ServingLayer))
         yield Buffer("cache_buffers", BUFFERS * widest, Lifetime.STEP)
 
 

@@ -17,17 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..choice import Option
+from ...base.registry import Registry
+from ...model import Architecture
+from ..job import Job
+from ..option import Option
 from ..pipeline import Refusal
-from ..registries import INDEX_EXCHANGES
-from ..sought import CHANGES_NUMBERS, SOUGHT, decodes, sought_objects
-
-if TYPE_CHECKING:
-    from ...model import Architecture
-    from ..job import Job
-    from ..plan import Plan
+from ..plan import Plan
+from ..reasons import CHANGES_NUMBERS
+from ..sought import SOUGHT, decodes, sought_objects
 
 #: The key of a plan, and what it is where none is stated: what vLLM and ATOM run.
 KEY, USUAL = "index_exchange", "exact"
@@ -66,7 +65,7 @@ class IndexExchange:
     check: Callable[[Job], Refusal] = lambda job: None
 
 
-INDEX_EXCHANGES.of = IndexExchange
+INDEX_EXCHANGES: Registry[IndexExchange] = Registry("index exchange", "tspsim.index_exchanges", IndexExchange)
 
 
 def index_exchange_of(plan: Plan) -> IndexExchange:
@@ -85,7 +84,9 @@ def variants(model: Architecture, keys: Mapping[str, Any], shares: Callable[[], 
     """What a search adds to keys of a plan whose ranks share contexts: every way that computes the same."""
     yield {}
     if KEY not in keys and any(model.attention_of(block).chooses for block in model.distinct) and shares():
-        others = (each.name for each in INDEX_EXCHANGES.values() if not each.why_not and each.name != USUAL)
+        others = (
+            exchange.name for exchange in INDEX_EXCHANGES.values() if not exchange.why_not and exchange.name != USUAL
+        )
         yield from ({KEY: name} for name in others)
 
 

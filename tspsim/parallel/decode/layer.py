@@ -17,12 +17,12 @@ from ...model.serving import ServingLayer
 from ...operators import Gemm, MemoryBound, Operator, Role
 from .. import expert, expert_serving
 from ..builder import ProgramBuilder
+from ..context_share import ContextShare, in_heads
 from ..job import Job
 from ..residual import residual_of
 from . import expert_pool, host_caches
 from .exchange import FP32, Partial, exchange_of
 from .index_exchange import index_exchange_of
-from .share import ContextShare, in_heads
 
 #: Of a token's mean squares of Q and of K over all heads, in fp32.
 SQUARES_BYTES = 8
@@ -68,7 +68,7 @@ def project(
     kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
     waiting: list[Operator] = [layer.norm(tokens)]
     entering = kind.enter(layer, rows)
-    first, ready, made = -1, list(before), 0
+    first, ready, width = -1, list(before), 0
     ranks = job.scheme.whole_ranks(job)
 
     def flush(name: str) -> None:
@@ -78,20 +78,20 @@ def project(
         waiting = []
 
     def gather() -> None:
-        nonlocal ready, made
+        nonlocal ready, width
         flush("norm, latents")
-        size = tokens * made * job.activation_bytes
-        ready, made = [builder.collective("all_gather", axis, size, "gather latents", after=ready)], 0
+        size = tokens * width * job.activation_bytes
+        ready, width = [builder.collective("all_gather", axis, size, "gather latents", after=ready)], 0
 
     for operator in entering:
         if job.scheme.folds and isinstance(operator, Gemm):
             waiting.append(replace(operator, n=ceil(operator.n / ranks)))
-            made += operator.n
+            width += operator.n
             continue
-        if made:
+        if width:
             gather()
         waiting.append(operator)
-    if made:
+    if width:
         gather()
     waiting += kind.project(replace(layer, shards=share.projected), rows)
     flush("norm, QKV")
@@ -183,6 +183,9 @@ def mlp(builder: ProgramBuilder, job: Job, layer: ServingLayer, axis: str, after
         multiplied = builder.compute("MLP", *products, layer.add(tokens), after=after)
     else:
         multiplied = builder.compute("norm, MLP", layer.norm(tokens), *products, after=after)
+    if layer.kind.experts and job.sums_over_experts:
+        # What all ranks of sp add of shared experts alike counts once.
+        return multiplied, [summed(builder, job, "ep", multiplied, "sum experts")]
     return multiplied, [sum_rows(builder, job, axis, multiplied, "sum MLP", sums=residual.sums_mlp)]
 
 
@@ -204,5 +207,9 @@ def sum_rows(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str
     """Partial sums of all tokens' rows, everywhere; nothing where the residual stream has no sum here."""
     if job.scheme.whole_ranks(job) == 1 or not sums:
         return after
+    return summed(builder, job, axis, after, name)
+
+
+def summed(builder: ProgramBuilder, job: Job, axis: str, after: int, name: str) -> int:
     size = job.tokens * job.model.hidden * job.activation_bytes
     return builder.collective("all_reduce", axis, size, name, after=[after])

@@ -11,8 +11,7 @@ from dataclasses import replace
 from ...model.serving import ServingLayer
 from ...operators import Operator
 from ..builder import ProgramBuilder
-from ..registries import DECODE_EXCHANGES
-from .exchange import DecodeExchange, Partial
+from .exchange import DECODE_EXCHANGES, DecodeExchange, Partial
 
 
 def block_bytes(partial: Partial) -> float:

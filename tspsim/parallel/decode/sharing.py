@@ -29,14 +29,14 @@ def exchanged_bytes(job: Job) -> float:
     """Bytes that a rank receives for a layer's shared contexts, of the kind of layer that needs least: merging what
     decodes, and what prompts have cached."""
     share = job.scheme.context(job.plan)
-    each = []
+    dealt = []
     for layer in shared_layers(job):
         moved = cached_bytes(layer, share_of(job, layer), job.rows) * (share.ranks - 1) / share.ranks
         merging = [part for part in partials(job, decoded(job.rows)) if part.layer.kind == layer.kind]
         for part in merging:
             moved += exchange_of(job).received_bytes(part) + part.away * part.candidates
-        each.append(moved)
-    return min(each, default=0.0)
+        dealt.append(moved)
+    return min(dealt, default=0.0)
 
 
 def exchange_buffers(job: Job) -> Iterator[Buffer]:
@@ -65,11 +65,11 @@ def refused_exchange(job: Job) -> Refusal:
         kind, prompts = job.model.attention_of(block), job.token_shards > 1
         if kind.divides_prompts if prompts else kind.divides_context or not use.grows:
             continue
-        each = [one for one in ATTENTION_KINDS.values() if (one.divides_prompts if prompts else one.divides_context)]
+        kinds = [one for one in ATTENTION_KINDS.values() if (one.divides_prompts if prompts else one.divides_context)]
         held = "a prompt's tokens" if prompts else "a context"
-        told = f"{share.ranks} ranks hold parts of {held}, but attention of kind '{kind.name}' needs it whole"
-        can = ", ".join(one.name for one in each)
-        return share.axis, f"{told}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
+        problem = f"{share.ranks} ranks hold parts of {held}, but attention of kind '{kind.name}' needs it whole"
+        can = ", ".join(one.name for one in kinds)
+        return share.axis, f"{problem}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
     return refused_choice(job) or (None if job.token_shards > 1 else exchange_of(job).check(job, share))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..builder import ProgramBuilder
-from ..registries import DECODE_EXCHANGES
-from .exchange import FP32, DecodeExchange, Partial
+from .exchange import DECODE_EXCHANGES, FP32, DecodeExchange, Partial
 
 
 def reduced(partial: Partial) -> float:

@@ -37,8 +37,8 @@ def left(routing: ExpertRouting, experts: Experts, ranks: int) -> tuple[float, f
 
 def note(routing: ExpertRouting, experts: Experts, ranks: int) -> str:
     stays = stay_rate(routing, experts.count, ranks)
-    found = f"{stays:.0%} of the tokens find their next expert on their own rank (`routing.affinity`, `transitions`)"
-    return f"{found}; every rank keeps the contexts of {ranks} replicas"
+    sentence = f"{stays:.0%} of the tokens find their next expert on their own rank (`routing.affinity`, `transitions`)"
+    return f"{sentence}; every rank keeps the contexts of {ranks} replicas"
 
 
 def left_by_nodes(routing: ExpertRouting, experts: Experts, ranks: int, nodes: int) -> NodeShares:

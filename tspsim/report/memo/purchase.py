@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tspsim.step.result import Result
     from tspsim.studies.purchase.decision import Decision
     from tspsim.studies.purchase.likely import Likely
-    from tspsim.studies.purchase.row import Row
+    from tspsim.studies.purchase.row import OfferRow
 
 #: Hours of a month.
 MONTH_H = 730.5
@@ -62,7 +62,7 @@ def memo_of(decision: Decision, results: Sequence[Result], title: str, descripti
     )
 
 
-def _ranked(decision: Decision) -> list[Row]:
+def _ranked(decision: Decision) -> list[OfferRow]:
     """The winner, then the others by the measure that decides; offers without a plan last."""
     return sorted(decision.ranked(OBJECTIVES[decision.measure].measure), key=lambda row: row is not decision.winner)
 
@@ -72,7 +72,7 @@ def ties(decision: Decision) -> list[str]:
     return [verdict.b for verdict in decision.verdicts if verdict.tie]
 
 
-def headline(decision: Decision, winner: Row | None) -> tuple[str, str]:
+def headline(decision: Decision, winner: OfferRow | None) -> tuple[str, str]:
     """Whether it stands, and in a sentence."""
     if winner is None or winner.plan is None:
         return "open", "No plan fits or can run on any offer."
@@ -90,7 +90,7 @@ def headline(decision: Decision, winner: Row | None) -> tuple[str, str]:
     return "sure", f"{winner.name}: {_answer(decision, winner)}."
 
 
-def _answer(decision: Decision, row: Row) -> str:
+def _answer(decision: Decision, row: OfferRow) -> str:
     if row.outcome is not None:
         usd = row.outcome.usd.get(row.rates.basis or "")
         return f"{digits(row.outcome.days)} days" + (f" and {money(usd)}" if usd is not None else "")
@@ -130,7 +130,7 @@ def _round(text: str) -> str:
     return re.sub(r"\.0+(?= )", "", text)
 
 
-def _reasons(decision: Decision, winner: Row | None, standing: str) -> Iterator[str]:
+def _reasons(decision: Decision, winner: OfferRow | None, standing: str) -> Iterator[str]:
     if winner is None or not decision.verdicts:
         return
     for verdict in [verdict for verdict in decision.verdicts if standing != "tie" or verdict.tie][:1]:
@@ -150,13 +150,13 @@ def _reasons(decision: Decision, winner: Row | None, standing: str) -> Iterator[
             yield f"{row.name} stays within the budget with a probability of {chance(row.likely.in_budget)}."
 
 
-def _tiles(row: Row, standing: str) -> Iterator[tuple[str, str, str]]:
+def _tiles(row: OfferRow, standing: str) -> Iterator[tuple[str, str, str]]:
     """The winner's figures at a glance, at most four, with its name where the verdict does not choose it."""
     for what, value, more in _figures(row):
         yield (what if standing == "sure" else f"{row.name}: {what}"), value, more
 
 
-def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
+def _figures(row: OfferRow) -> Iterator[tuple[str, str, str]]:
     assert row.plan is not None
     basis = row.rates.basis or ""
     if row.outcome is not None:
@@ -176,7 +176,7 @@ def _figures(row: Row) -> Iterator[tuple[str, str, str]]:
         yield "$/M tokens", digits(1e6 / per_usd), f"{digits(row.rates.usd or 0.0)} $ per GPU hour"
 
 
-def _cells(decision: Decision, row: Row) -> list[str]:
+def _cells(decision: Decision, row: OfferRow) -> list[str]:
     machine = f"{row.gpus:,} {row.device.upper()}"
     blank = [row.name, machine, "–" if row.plan is None else row.plan.name]
     if row.plan is None:
@@ -198,7 +198,7 @@ def _cells(decision: Decision, row: Row) -> list[str]:
     return [*blank, days, usd, in_time, in_budget, enough, per_million, _against(decision, row)]
 
 
-def _against(decision: Decision, row: Row) -> str:
+def _against(decision: Decision, row: OfferRow) -> str:
     verdict = next((each for each in decision.verdicts if each.b == row.name), None)
     if verdict is None:
         return "first" if row is decision.winner else "–"
@@ -243,7 +243,7 @@ def _caveats(decision: Decision) -> Iterator[str]:
     yield from (note for note in notes if not note.startswith(OF_OTHER_PAGES))
 
 
-def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) -> Iterator[tuple[str, str]]:
+def _terms(decision: Decision, results: Sequence[Result], winner: OfferRow | None) -> Iterator[tuple[str, str]]:
     shown = winner.result if winner is not None else results[0]
     if winner is not None and winner.plan is not None:
         yield "Plan", f"{winner.plan.name}: {plan_in_words(winner.plan)}."
@@ -258,7 +258,7 @@ def _terms(decision: Decision, results: Sequence[Result], winner: Row | None) ->
     yield "Left out", "staff, storage, delivery and negotiation; what the model does not explain stands on the page."
 
 
-def prices(decision: Decision, winner: Row | None) -> str:
+def prices(decision: Decision, winner: OfferRow | None) -> str:
     """What a GPU hour of every offer costs, on which basis, of which day and by whom: alike ones are told once, the
     winner's first."""
     rows = sorted(decision.rows, key=lambda row: row is not winner)

@@ -24,7 +24,7 @@ FEATURES = (
 )  # fmt: skip
 
 
-class TimePredictor:
+class SGLangTimePredictor:
     """Stands where SGLang's simulator has an ``InferTimePredictor``."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -41,6 +41,10 @@ class TimePredictor:
 
     def reset_metrics(self) -> None:
         """Nothing is counted."""
+
+
+#: The name that a simulator imports.
+TimePredictor = SGLangTimePredictor
 
 
 class Regressor:

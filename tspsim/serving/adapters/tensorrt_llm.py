@@ -12,7 +12,7 @@ from ..oracle import Oracle
 from .rows import rows_of
 
 
-class TimePredictor:
+class TensorRTTimePredictor:
     """Stands where TensorRT-LLM has an ``InferTimePredictor``."""
 
     def __init__(self, oracle: Oracle) -> None:
@@ -22,3 +22,7 @@ class TimePredictor:
         """Seconds of a ``SimBatch``; none of an empty one."""
         rows = rows_of((request.input_length, request.past_kv_length) for request in batch.requests)
         return float(self._oracle(rows)) if rows else 0.0
+
+
+#: The name that a simulator imports.
+TimePredictor = TensorRTTimePredictor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,22 @@ class ReplicaGroup:
         if len(self.lanes) == 1:
             return [self.lanes[0].schedule()]
         return [lane.schedule() for lane in self.lanes]
+
+
+class GroupsInStep(ReplicaGroup):
+    """Engines, each with attention replicas of its own, that begin every step together."""
+
+    def __init__(self, groups: Sequence[ReplicaGroup]) -> None:
+        self.settings = groups[0].settings
+        self.groups = tuple(groups)
+        self.lanes = tuple(lane for group in groups for lane in group.lanes)
+
+    def deal(self, request: Request) -> Lane:
+        fewest = min(self.groups, key=lambda group: sum(lane.present for lane in group.lanes))
+        return fewest.deal(request)
+
+    def schedule(self) -> list[StepPlan]:
+        return [plan for group in self.groups for plan in group.schedule()]
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ import numpy as np
 from ...base.quick import replace
 from ...operators import Operator, Role
 from ...parallel import Job, Plan, method_of, scheme_of
-from ...parallel.choices import legal, schedules_of
+from ...parallel.choices import legal, schedules_of, with_defaults
 from ...parallel.pipeline import Chunk, PipelineOrder
 from ...parallel.recomputed import KEPT
 from .kernels import KernelSeconds, KernelTimes, mixed, on_one_stage, signature
 
 #: What rows of experts need beside products.
-OF_ROWS = (Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
+OF_ROWS = (Role.EXPERT_CAST, Role.EXPERT_ROWS, Role.EXPERT_SUM, Role.EXPERTS_ACTIVATION, Role.ADAPTER)
 #: Chunks a stage of a pipeline, and its order.
 Shape = tuple[int, PipelineOrder]
 
@@ -58,7 +58,7 @@ class FamilyBounds:
         key, plan = _floor_key(family), family.plan
         if key not in self._floors:
             exchange = method_of(plan).floor_like or plan.exchange
-            whole = replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0).with_defaults()
+            whole = with_defaults(replace(plan, degrees={**plan.degrees, "pp": 1}, vpp=1, exchange=exchange, zero=0))
             least = partial(kernels.summed, seconds=kernels.least_operator_s)
             self._floors[key] = kernels.least_of_schedules(replace(family, plan=whole), least)
         return in_pipeline(family, self._floors[key], pipelines)
@@ -88,7 +88,7 @@ class FamilyBounds:
         the way there; of the schedule that has least."""
         plan = replace(_usual_way(family), degrees={**family.plan.degrees, "pp": 1}, vpp=1, zero=0)
         if how == "first":
-            plan = replace(plan, exchange=method_of(plan).floor_like or plan.exchange).with_defaults()
+            plan = with_defaults(replace(plan, exchange=method_of(plan).floor_like or plan.exchange))
         alike = replace(family, plan=plan)
         key = ("unrouted", how, *(_floor_key(alike, of_experts=False) if how == "first" else (signature(alike),)))
         if key not in self._floors:

@@ -205,7 +205,7 @@ class KernelTimes:
 
 def on_one_stage(job: Job) -> Job:
     """The job without pipeline and divided state."""
-    whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), zero=0)
+    whole = replace(job.plan, degrees={**job.plan.degrees, "pp": 1}, vpp=1, stage_layers=(), accumulation=1, zero=0)
     return replace(job, plan=whole)
 
 

@@ -53,7 +53,7 @@ def probe(job: Job) -> Job:
     alone = dict.fromkeys((plan.token_axis, "pp", "dp"), 1)
     options = {name: value for name, value in plan.options.items() if name not in ("dynamic_sp", "rank_tokens", "deal")}
     one = replace(plan, degrees={**plan.degrees, **alone}, vpp=1, zero=0, options=options, together={})
-    one = replace(one, schedule="1f1b", stage_layers=())
+    one = replace(one, schedule="1f1b", stage_layers=(), accumulation=1)
     one = replace(one, shard_group=None, secondary_shard=None, weight_wire=None, gradient_wire=None)
     work = replace(job.work, sequence=PROBED, unequal=Unequal((PROBED,)), replicas=1)
     return Job(job.model, one, work)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...base.catalog import validate
 from ...base.errors import InputError, shorten
-from ...scenario.traffic import Traffic
+from ...scenario.traffic import TrafficSpec
 from ...serving import AffineCost, Engine
 from ...serving.replicas import Members, ReplicaPool
 from ...serving.service import Service
@@ -35,14 +35,14 @@ def hold(group: str, name: str, keys: Mapping[str, Any]) -> Iterator[Finding]:
     if group in KEYS:
         where = f"{KEYS[group]} {name}"
         try:
-            asked = validate({**USUAL, KEYS[group]: {"kind": name, **keys}}, Traffic)
+            asked = validate({**USUAL, KEYS[group]: {"kind": name, **keys}}, TrafficSpec)
         except InputError as error:
             yield Finding("it runs", where, "left out", shorten(f"{error}; state keys by --with", 200))
             return
         yield from laws(asked, where=where)
         return
     shared = {"prefix": {"share": 0.5, "groups": 3}, "prompt": {"kind": "uniform", "of": 900, "from": 0.1}}
-    asked = validate({**USUAL, **shared}, Traffic)
+    asked = validate({**USUAL, **shared}, TrafficSpec)
     if group == "tspsim.schedulers":
         for router in ("round_robin", "least_load"):
             yield from laws(asked, name, router, where=f"behind {router}")
@@ -53,7 +53,7 @@ def hold(group: str, name: str, keys: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def served(
-    asked: Traffic,
+    asked: TrafficSpec,
     scheduler: str = "vllm",
     router: str = "least_load",
     tiers: Sequence[TierSpec] = (),
@@ -70,7 +70,7 @@ def served(
 
 
 def laws(
-    asked: Traffic,
+    asked: TrafficSpec,
     scheduler: str = "vllm",
     router: str = "least_load",
     tiers: Sequence[TierSpec] = (),
@@ -115,7 +115,7 @@ def laws(
 
 
 def again(
-    asked: Traffic, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, book: Any, where: str
+    asked: TrafficSpec, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, book: Any, where: str
 ) -> Iterator[Finding]:
     """A step by itself, and the same again, come to the same."""
     for every_step, law in ((True, "single steps are what runs of them are"), (False, "the same has the same answer")):

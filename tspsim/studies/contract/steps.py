@@ -13,6 +13,7 @@ from ...engine.timeline import Timeline
 from ...parallel import Job, Plan, build_mesh, peak_memory, scheme_of
 from ...parallel.context.attention import context_bytes, shard_of
 from ...parallel.expert_shards import copies, gathering, tokens_travel, weights
+from ...parallel.rank_groups import expert_ranks
 from ...parallel.routing import BALANCED
 from ...parallel.sought import SOUGHT
 from ...scenario import load
@@ -93,7 +94,7 @@ def necessary(question: Question, job: Job, answer: PlanResult, where: str) -> F
     if shards == 1 or job.model.experts is not None or job.model.latent is not None or job.model.window:
         ranks = question.cluster.gpus // max(1, job.plan.dp)
         moved = answer.communication_bytes_per_layer["total"]
-        if ranks > 1 and job.plan.pp == 1 and job.expert_ranks == 1:
+        if ranks > 1 and job.plan.pp == 1 and expert_ranks(job) == 1:
             return judged("ranks of a replica tell each other something", where, moved > 0.0, "no byte is moved")
         return Finding(law, where, "left out", "tokens are not divided")
     layer = shard_of(job)

@@ -40,7 +40,7 @@ class Megatron:
         words += _recomputed(run, cannot) + _types(run, cannot)
         if not job.work.stack.flash_attention:
             words += ["--attention-backend", "unfused"]
-        if job.work.stack.fuses:
+        if job.work.stack.traffic_factor == 1.0 and job.work.stack.loss_factor is None:
             words.append("--cross-entropy-loss-fusion")
         if job.multi_token:
             words += ["--mtp-num-layers", str(job.multi_token)]
@@ -73,6 +73,8 @@ def _stages(run: TrainingRun, cannot: list[str]) -> list[str]:
         words += ["--pipeline-model-parallel-layout", layout(run)]
     elif plan.vpp > 1:
         words += ["--num-virtual-stages-per-pipeline-rank", str(plan.vpp)]
+    if plan.accumulation > 1:
+        cannot.append(f"accumulation {plan.accumulation}: its pipeline empties once a step")
     if NAME not in order_of(plan.schedule, plan.vpp).launched:
         cannot.append(f"schedule {plan.schedule}: it runs 1F1B, interleaved with virtual stages")
     if not run.placed_as("tp", "sp", "dp", "pp"):

@@ -157,11 +157,12 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
     named = policy.token_option, policy.sequence_option
     stated = [getattr(engine.options, key, None) if key else None for key in named]
     pairs = zip(named, stated, strict=True)
-    tokens, sequences = (None if value is None else policy.of_replica(key, value, part.lanes) for key, value in pairs)
+    lanes = plan.attention_replicas
+    tokens, sequences = (None if value is None else policy.of_replica(key, value, lanes) for key, value in pairs)
     return LaunchedServer(
         model=repository_of(scenario.workload.model),
-        count=count,
-        lanes=part.lanes,
+        count=count * part.verifying,
+        lanes=lanes,
         axes={**degrees, **({"ep": plan.ep} if plan.ep > 1 else {}), **groups_of(plan.options)},
         scheduler=engine.scheduler,
         options={key: value for key, value in part.options.items() if key not in (POLICY, *named)},
@@ -169,7 +170,7 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
         sequences=sequences,
         stated=(stated[0], stated[1]),
         cache=part.question.work.formats.cache,
-        dispatch=plan.dispatch if plan.ep > 1 and part.lanes > 1 else None,
+        dispatch=plan.dispatch if plan.ep > 1 and lanes > 1 else None,
         overlap=plan.hiding,
         balance=plan.expert_balance,
         experts=model.experts.count if (model := part.question.model).experts is not None else 0,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...parallel.pipeline import order_of
+from ...parallel.whole import keeps_whole
 from .command import Command
 from .training import TRAINERS, TrainingRun, torchrun
 
@@ -31,8 +32,8 @@ class Torchtitan:
         cannot: list[str] = []
         plan, job = run.plan, run.job
         training: dict[str, Any] = {
-            # A pipeline takes all of a replica's sequences at once; without one the rest is accumulated.
-            "local_batch_size": job.work.sequences if plan.pp > 1 else job.sequences,
+            # A pipeline takes as many of a replica's sequences as a turn has; without one the rest is accumulated.
+            "local_batch_size": job.work.sequences // plan.accumulation if plan.pp > 1 else job.sequences,
             "global_batch_size": run.batch,
             "seq_len": job.work.sequence,
             "mixed_precision_param": "bfloat16",
@@ -40,7 +41,7 @@ class Torchtitan:
         }
         keys: dict[str, Any] = {"training": training, "parallelism": _parallelism(run, cannot)}
         keys["activation_checkpoint"] = _recomputed(run, cannot)
-        keys["compile"] = {"enable": job.work.stack.fuses}
+        keys["compile"] = {"enable": job.work.stack.traffic_factor == 1.0}
         if job.work.precision in RECIPES:
             section, recipe = RECIPES[job.work.precision]
             converters = [section]
@@ -94,10 +95,18 @@ def _replicas(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     shards = parts["dp"] if parts is not None else plan.dp
     if plan.zero == 1 and run.copies > 1:
         cannot.append("zero 1: gradients are divided too")
+    # What the stack's numbers are of: PyTorch's pipelines keep what the first micro-batch gathered (torchtitan's own
+    # default is "never" with a pipeline, "always" without one: distributed/fsdp.py).
+    gathers_again = plan.zero == 3 and not keeps_whole(run.job)
+    if gathers_again and plan.pp > 1:
+        cannot.append(
+            "zero 3 that gathers for every micro-batch's backward: from its first backward to its last a stage keeps "
+            "its weights; stack torchtitan has its pipelines"
+        )
     return {
         "data_parallel_replicate_degree": plan.dp // shards,
         "data_parallel_shard_degree": shards,
-        "fsdp_reshard_after_forward": "always" if plan.zero == 3 else "never",
+        "fsdp_reshard_after_forward": "always" if gathers_again else "never",
     }
 
 

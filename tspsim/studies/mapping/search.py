@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...base.errors import InputError
 from ...base.units import duration
-from ...scenario import Placement, Scenario
+from ...scenario import RankPlacement, Scenario
 from ...step.question import look_up
 from ...step.result import SCHEMA_VERSION, PlanResult
 from ...step.simulation import run_plan, scheduled
@@ -160,6 +160,8 @@ def mapped(scenario: Scenario, plan: str | None = None, *, seed: int = 0, turns:
             found.append((closed_s, order, run_plan(question, replace(job.plan, node_order=order))))
     closed_s, order, result = min(found, key=lambda each: each[2].step_time_s)
     stated = placement.model_dump(exclude_unset=True) if placement is not None else {}
-    there = plain.model_copy(update={"placement": Placement(**stated | ({"order": order} if order != usual else {}))})
+    there = plain.model_copy(
+        update={"placement": RankPlacement(**stated | ({"order": order} if order != usual else {}))}
+    )
     placed = scenario.model_copy(update={"plans": (there,), "offers": ()})
     return Mapping(placed, order, result, default, closed_s, closed_default_s)

@@ -11,7 +11,7 @@ from ...base.errors import InputError
 from ...base.quick import replace
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
-from ...parallel.choices import legal
+from ...parallel.choices import legal, with_defaults
 from ...parallel.memory import stage_memory, workspace
 from ...step.paths import CHECK_S, MEMORY_S
 from .candidate import name_of
@@ -113,7 +113,7 @@ def lean_jobs(space: Space, *, checked: bool = True) -> Iterator[Job]:
                 micro_batch=1,
                 zero=zero,
             )
-            job = Job(space.model, plan.with_defaults(), work)
+            job = Job(space.model, with_defaults(plan), work)
             if not checked or space.legal(job):
                 yield job
 

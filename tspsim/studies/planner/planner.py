@@ -14,7 +14,7 @@ from ...base.units import were
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_of
 from ...parallel.checks import MOST_VISITS
-from ...scenario import Plan as PlanKeys
+from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.description import too_large
 from ...step.paths import Effort

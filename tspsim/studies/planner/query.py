@@ -9,7 +9,7 @@ from typing import Any
 from ...base import catalog
 from ...base.errors import InputError, shorten
 from ...base.units import parse
-from ...scenario import Plan, Scenario, load
+from ...scenario import PlanSpec, Scenario, load
 
 
 def load_planned(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, bool]:
@@ -33,7 +33,7 @@ def searched_apart(scenario: Scenario, stated: bool) -> tuple[Scenario, bool, tu
         return scenario, stated, ()
     others = tuple(plan for plan in scenario.plans if plan.search is None)
     limits = tuple(limit for plan in searched if plan.search is not None for limit in plan.search.limits)
-    plans = others or (Plan(name="any", recomputation=searched[0].recomputation),)
+    plans = others or (PlanSpec(name="any", recomputation=searched[0].recomputation),)
     return scenario.model_copy(update={"plans": plans}), stated and bool(others), limits
 
 

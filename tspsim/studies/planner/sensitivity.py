@@ -10,6 +10,7 @@ from ...base.errors import InputError
 from ...base.quick import replace
 from ...network import Cluster
 from ...parallel import Job, build_mesh, located, peak_memory, scheme_axes, scheme_of
+from ...parallel.checks import check
 from .branch import Search
 from .candidate import Candidate, name_of
 from .found import Found
@@ -99,7 +100,7 @@ def adapted(job: Job, space: Space, room_bytes: float) -> Candidate | None:
     try:
         plan = located(plan, gpus, space.cluster.gpus_per_node)
         moved = Job(space.model, plan, replace(space.work, sequences=sequences))
-        moved.check()
+        check(moved)
         mesh = build_mesh(plan, gpus, space.cluster.gpus_per_node)
     except InputError:
         return None

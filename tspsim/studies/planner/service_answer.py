@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ...base.display import ShownPlans
 from ...base.errors import InfeasibleError, InputError
-from ...scenario import Plan, Scenario
+from ...scenario import PlanSpec, Scenario
 from ...step.description import describe_cluster, describe_model, provenance
 from ...step.question import Question
 from ...step.result import SCHEMA_VERSION, PlanResult
@@ -104,6 +104,6 @@ class ServicePlanned(ShownPlans, Generic[Each]):
         }
 
 
-def stated_keys(plan: Plan) -> dict[str, Any]:
+def stated_keys(plan: PlanSpec) -> dict[str, Any]:
     """What a scenario states of a plan."""
     return {key: value for key, value in plan.model_dump(exclude_unset=True).items() if value is not None}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...base.errors import InputError
-from ...scenario.traffic import Slo, Traffic
+from ...scenario.traffic import Slo, TrafficSpec
 from .limit import Limit
 from .rates import Demand
 
 
-def demand_of(traffic: Traffic, bounds: Mapping[str, float]) -> Demand:
+def demand_of(traffic: TrafficSpec, bounds: Mapping[str, float]) -> Demand:
     """The requests in a few numbers."""
     first = traffic.points()[0]
     if first.arrivals.searches:
@@ -20,7 +20,7 @@ def demand_of(traffic: Traffic, bounds: Mapping[str, float]) -> Demand:
     return Demand(prompt, output, bounds)
 
 
-def bounded_by(traffic: Traffic, limits: Sequence[Limit]) -> Traffic:
+def bounded_by(traffic: TrafficSpec, limits: Sequence[Limit]) -> TrafficSpec:
     """The traffic with the bounds that limits state over its own; raises InputError."""
     if not limits:
         return traffic

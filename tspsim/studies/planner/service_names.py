@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ...scenario import Plan
+from ...scenario import PlanSpec
 from .serving import name_of
 
 #: Of a plan that states none.
@@ -21,14 +21,14 @@ def plain(keys: Mapping[str, Any]) -> str:
     """
     said = {key: value for key, value in keys.items() if key not in ("name", "recomputation")}
     try:
-        plan = Plan.model_validate({**said, "name": "same"})
+        plan = PlanSpec.model_validate({**said, "name": "same"})
     except ValueError:
         return repr(sorted((key, repr(value)) for key, value in said.items()))
     told = plan.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({key: value for key, value in told.items() if key not in ("name", "pools")} | _pools(plan))
 
 
-def _pools(plan: Plan) -> dict[str, Any]:
+def _pools(plan: PlanSpec) -> dict[str, Any]:
     return {"pools": plan.pools.model_dump(mode="json", exclude_defaults=True)} if plan.pools is not None else {}
 
 

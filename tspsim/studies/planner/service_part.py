@@ -13,7 +13,7 @@ from typing import Any
 from ...parallel import scheme_axes
 from ...scenario import Scenario
 from ...scenario.cluster import ClusterInline
-from ...scenario.traffic import Traffic
+from ...scenario.traffic import TrafficSpec
 from ...serving.highest import four_digits
 
 #: Replicas that a part has at least, so that a router has a choice; of two pools of both together.
@@ -72,7 +72,7 @@ def keys_of_part(keys: Mapping[str, Any], parts: int) -> dict[str, Any]:
     return {**keys, "pools": {**pools, **fewer}}
 
 
-def under(traffic: Traffic, times: float) -> Traffic:
+def under(traffic: TrafficSpec, times: float) -> TrafficSpec:
     """The same traffic of so many times the clients and requests, or at so many times its rate."""
     arrivals = traffic.arrivals
     if arrivals.closed:

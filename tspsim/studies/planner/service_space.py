@@ -10,7 +10,7 @@ from typing import Any
 
 from ...parallel import scheme_axes
 from ...parallel.dispatch import DISPATCHES
-from ...scenario import Plan as PlanKeys
+from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...serving.answer import deployment_of
 from ...serving.deployment import Deployment

@@ -18,7 +18,8 @@ from typing import Any
 from ...base.errors import InputError, UnknownNameError
 from ...base.units import were
 from ...parallel import capacity, scheme_axes
-from ...scenario import Plan as PlanKeys
+from ...parallel.checks import check
+from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.bound import plan_bound
 from ...step.costs import Costs
@@ -319,7 +320,7 @@ def amount(question: Question, batch: int, prompts: int | None = None) -> Questi
     load = question.work.load
     load = replace(load, batch=batch, prompts=load.prompts if prompts is None else prompts)
     other = replace(question, work=replace(question.work, load=load))
-    other.job(other.plans[0]).check()
+    check(other.job(other.plans[0]))
     return other
 
 

@@ -22,12 +22,24 @@ from ...base.quick import replace
 from ...model import Architecture
 from ...network import Cluster
 from ...operators import element_bytes
-from ...parallel import CONTEXT_METHODS, SCHEMES, Job, Plan, Work, build_mesh, located, mesh_axes, scheme_axes
+from ...parallel import (
+    CONTEXT_METHODS,
+    SCHEMES,
+    Job,
+    Plan,
+    Work,
+    build_mesh,
+    located,
+    mesh_axes,
+    scheme_axes,
+    scheme_of,
+)  # fmt: skip
 from ...parallel.activation_store import ACTIVATION_STORES, WIDE
 from ...parallel.choices import legal as is_legal
-from ...parallel.choices import schedules_of
+from ...parallel.choices import schedules_of, with_defaults
 from ...parallel.lengths import OFFLOAD_FROM
 from ...parallel.pipeline import ORDERS, Pipeline
+from ...parallel.rank_groups import replica_axis
 from ...parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
 from ...parallel.sought import Sought, left_alone, searched_keys, ways_of
 from ...program.mesh import Mesh
@@ -97,7 +109,7 @@ class Space:
                 for size, exchange in itertools.product(sizes, self.exchanges(lone)):
                     if math.gcd(size, lone.sp) == 1:
                         plan = replace(placed, exchange=exchange, micro_batch=size)
-                        yield Job(self.model, plan.with_defaults(), work)
+                        yield Job(self.model, with_defaults(plan), work)
 
     def families_of(self, spread: Job) -> Iterator[Job]:
         """Every way to the experts, and what is made again of each."""
@@ -170,7 +182,7 @@ class Space:
                 ):
                     options = {"rank_tokens": room} | ({"dynamic_sp": True} if shared else {})
                     plan = Plan("", degrees, exchange=exchange, recomputation=recomputation, options=options)
-                    plan = plan.with_defaults()
+                    plan = with_defaults(plan)
                     job = Job(self.model, located(plan, self.cluster.gpus, self.cluster.gpus_per_node), work)
                     yield from (each for each in self._ways(job, self.kernel_keys) if self.legal(each))
 
@@ -248,7 +260,7 @@ class Space:
     def pipelines(self, family: Job) -> tuple[tuple[int, int, str], ...]:
         """Number, chunks a stage and schedule of every pipeline that a family's degrees and micro-batches allow; where
         layers can be cut into equal chunks, only such cuts. The first is always there."""
-        plan, count, splits = family.plan, family.micro_batches, family.scheme.layer_weights is not None
+        plan, count, splits = family.plan, family.micro_batches, scheme_of(family.plan).layer_weights is not None
         key = (plan.pp, plan.schedule, count, family.training, splits, plan.ep > 1)
         if key not in self._pipelines:
             found = []
@@ -382,6 +394,6 @@ class Space:
         job = layout.job
         if job.copies == 1 or self.cluster.nodes == 1:
             return ()
-        line = layout.mesh.groups(job.replica_axis)[0] // self.cluster.gpus_per_node
+        line = layout.mesh.groups(replica_axis(job))[0] // self.cluster.gpus_per_node
         near = int((line == line[0]).sum())
         return tuple(size for size in self.divisors if size < job.copies and size % near == 0 and size > 1)

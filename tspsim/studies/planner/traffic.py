@@ -21,7 +21,7 @@ from ...base.errors import InputError, TspsimError, UnknownNameError
 from ...parallel import SOUGHT, scheme_axes
 from ...parallel.draft import DRAFTS
 from ...scenario import Scenario
-from ...scenario.traffic import Traffic
+from ...scenario.traffic import TrafficSpec
 from ...serving.answer import notes_of_runs, result_of
 from ...serving.deployment import Deployment
 from ...serving.highest import NEAR, four_digits, highest_rate
@@ -422,7 +422,7 @@ class TrafficPlanner:
         alike = parts * sum(count for _, _, count, _ in part.engines()) == replicas
         return EqualPart(part, parts) if alike else EqualPart(deployment)
 
-    def _loads(self, here: TrafficOffer, candidate: ServiceCandidate, served: EqualPart) -> Iterator[Traffic]:
+    def _loads(self, here: TrafficOffer, candidate: ServiceCandidate, served: EqualPart) -> Iterator[TrafficSpec]:
         """Loads to try, each after the one before was."""
         arrivals = self.traffic.arrivals
         if not arrivals.closed:
@@ -465,7 +465,7 @@ class TrafficPlanner:
     def _rank_of_last(self, here: TrafficOffer) -> Callable[[], tuple[float, ...]]:
         return lambda: self._rank(here.known[-1])
 
-    def _with_clients(self, clients: int) -> Traffic:
+    def _with_clients(self, clients: int) -> TrafficSpec:
         """A closed loop of so many, long enough to mean something."""
         requests = max(min(10 * clients, REQUESTS), LEAST_A_CLIENT * clients)
         arrivals = self.traffic.arrivals.model_copy(update={"concurrency": (clients,)})
@@ -477,7 +477,7 @@ class TrafficPlanner:
         answer: TrafficPlanned,
         candidate: ServiceCandidate,
         served: EqualPart,
-        traffic: Traffic,
+        traffic: TrafficSpec,
     ) -> Tried:
         """A plan under one load."""
         deployment, parts = served.deployment, served.parts

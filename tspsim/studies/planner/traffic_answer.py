@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...scenario import Plan, Scenario
+from ...scenario import PlanSpec, Scenario
 from ...serving.steady import figures
 from .service_answer import ServicePlanned, SimulatedService, stated_keys
 from .service_names import plain as plain_keys
@@ -56,7 +56,7 @@ class Tried(SimulatedService):
         return self.parts * self.result.lasting_tokens_per_s
 
 
-def plain(plan: Plan) -> str:
+def plain(plan: PlanSpec) -> str:
     """A plan without its name, as text."""
     return plain_keys(stated_keys(plan))
 
@@ -128,7 +128,7 @@ class TrafficPlanned(ServicePlanned[Tried]):
         if key is not None and not traffic.arrivals.searches:
             values = tuple(int(value) for value in loads) if key == "concurrency" else tuple(loads)
             traffic = traffic.model_copy(update={"arrivals": traffic.arrivals.model_copy(update={key: values})})
-        plans: dict[str, Plan] = {}
+        plans: dict[str, PlanSpec] = {}
         own: dict[str, str] = {}
         for each in self.by_offer:
             plan = each.asked.plans[0]

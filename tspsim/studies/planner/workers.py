@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from ...base.errors import TspsimError
-from ...scenario import Plan as PlanKeys
+from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.result import PlanResult
 from ..executors import Executor, answers

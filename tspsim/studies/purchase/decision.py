@@ -22,7 +22,7 @@ from .costs import OWNED, Rates, rates_of
 from .likely import Likely, likely_of, slack_of
 from .needs import Need, need
 from .outcome import PurchaseOutcome, outcome_of
-from .row import MEASURES, OBJECTIVES, Row
+from .row import MEASURES, OBJECTIVES, OfferRow
 from .scaling import Trial, curve, trials_of
 from .service import load_of, nearest_of, service_of
 from .verdict import sentences, today_s_ratio
@@ -39,13 +39,13 @@ class Decision:
     """
 
     project: Project | None
-    rows: tuple[Row, ...]
+    rows: tuple[OfferRow, ...]
     measure: uncertainty.Measure
-    winner: Row | None
+    winner: OfferRow | None
     verdicts: tuple[uncertainty.Verdict, ...]
     doubt: str = ""
 
-    def ranked(self, measure: str) -> list[Row]:
+    def ranked(self, measure: str) -> list[OfferRow]:
         """Rows by a measure, the best first; those without it last, in their order."""
         return sorted(self.rows, key=lambda row: -(row.measure(measure) or 0.0))
 
@@ -94,7 +94,7 @@ class Decision:
         }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: OfferRow) -> dict[str, Any]:
     rates = asdict(row.rates)
     return {
         "name": row.name,
@@ -185,7 +185,7 @@ def decide(
     return Decision(project, tuple(rows), measure, winner, verdicts, doubt)
 
 
-def _measure(project: Project | None, rows: Sequence[Row]) -> uncertainty.Measure:
+def _measure(project: Project | None, rows: Sequence[OfferRow]) -> uncertainty.Measure:
     """What the project ranks by; unless it says, tokens a dollar where every offer that can win has a price.
 
     Raises
@@ -203,7 +203,9 @@ def _measure(project: Project | None, rows: Sequence[Row]) -> uncertainty.Measur
     return project.rank
 
 
-def not_searched_enough(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[uncertainty.Verdict]) -> str:
+def not_searched_enough(
+    winner: OfferRow | None, rows: Sequence[OfferRow], verdicts: Sequence[uncertainty.Verdict]
+) -> str:
     """Why there is no verdict: an offer that is behind may have a plan with which it is not; empty where none may."""
     others = {row.name: row for row in rows}
     told = [
@@ -215,12 +217,12 @@ def not_searched_enough(winner: Row | None, rows: Sequence[Row], verdicts: Seque
     return f"Not searched enough: {'; '.join(told)}. Give more with --budget." if winner is not None and told else ""
 
 
-def doubt_of(row: Row) -> float:
+def doubt_of(row: OfferRow) -> float:
     """By what share an offer may be better than with the plan that was found for it."""
     return row.searched.doubt if row.searched is not None else 0.0
 
 
-def _with_doubt(winner: uncertainty.PricedPlan, row: Row, measure: uncertainty.Measure) -> uncertainty.Verdict:
+def _with_doubt(winner: uncertainty.PricedPlan, row: OfferRow, measure: uncertainty.Measure) -> uncertainty.Verdict:
     """The winner against another; how likely it is ahead, and how little at least, if that has the best plan that
     nobody has looked at."""
     assert row.uncertainty is not None
@@ -235,8 +237,8 @@ def _with_doubt(winner: uncertainty.PricedPlan, row: Row, measure: uncertainty.M
 
 
 def _with_curves(
-    scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, jobs: int | None, tell: Progress
-) -> list[Row]:
+    scenarios: Sequence[Scenario], rows: Sequence[OfferRow], library: Library, jobs: int | None, tell: Progress
+) -> list[OfferRow]:
     """The rows with both scaling curves; all their points are simulated side by side."""
     asked: list[tuple[int, Trial]] = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
@@ -255,7 +257,9 @@ def _with_curves(
     ]
 
 
-def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Library, tell: Progress) -> list[Row]:
+def _with_needs(
+    scenarios: Sequence[Scenario], rows: Sequence[OfferRow], library: Library, tell: Progress
+) -> list[OfferRow]:
     """The rows with the size that the project's rate or deadline needs, and what that costs."""
 
     def ask(scenario: Scenario) -> PlanResult | None:
@@ -278,7 +282,7 @@ def _with_needs(scenarios: Sequence[Scenario], rows: Sequence[Row], library: Lib
     return found
 
 
-def _priced(need: Need, row: Row, library: Library) -> Need:
+def _priced(need: Need, row: OfferRow, library: Library) -> Need:
     """With what the project costs on the machine that is large enough, and what a day of it does."""
     question = library.look_up(need.scenario)
     rates = rates_of(need.scenario, question.cluster, question.device)
@@ -294,12 +298,12 @@ def _priced(need: Need, row: Row, library: Library) -> Need:
     )
 
 
-def _row(scenario: Scenario, result: Result, library: Library) -> Row:
+def _row(scenario: Scenario, result: Result, library: Library) -> OfferRow:
     question = library.look_up(scenario)
     best = result.best
     rates = rates_of(scenario, question.cluster, question.device)
     if best is None:
-        return Row(scenario.name, result, None, rates)
+        return OfferRow(scenario.name, result, None, rates)
     load, misses, service = None, "", None
     if scenario.traffic is not None:
         load, service = load_of(scenario, result), service_of(scenario, result, rates)
@@ -329,7 +333,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> Row:
         run = cost.run(scenario.project.tokens, question.cluster.nodes, scenario.project.failures)
         outcome = outcome_of(scenario, question.cluster.gpus, rates, run)
         likely = likely_of(outcome, rates, offer, scenario.project) if offer is not None else None
-    return Row(
+    return OfferRow(
         scenario.name,
         result,
         best,
@@ -359,7 +363,9 @@ def _with_fabric(offer: uncertainty.PricedPlan, scenario: Scenario, rates: Rates
     )
 
 
-def _verdicts(rows: Sequence[Row], measure: uncertainty.Measure) -> tuple[Row | None, tuple[uncertainty.Verdict, ...]]:
+def _verdicts(
+    rows: Sequence[OfferRow], measure: uncertainty.Measure
+) -> tuple[OfferRow | None, tuple[uncertainty.Verdict, ...]]:
     """The winner against every other offer, the nearest first."""
     able = [row for row in rows if row.uncertainty is not None and row.judged(measure)]
     winner = max(able, key=lambda row: row.judged(measure) or 0.0, default=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ...base.errors import InputError
 from ...base.units import compact
 from ...network import Cluster
-from ...scenario import MOST_NODES, ClusterInline, Plan, Scenario
+from ...scenario import MOST_NODES, ClusterInline, PlanSpec, Scenario
 from ...scenario.project import Project
 from ...step.result import PlanResult
 from .checkpoints import CheckpointCost, CheckpointSchedule
@@ -77,12 +77,12 @@ def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, seq
     return scenario.model_copy(update={"cluster": inline, "plans": (chosen,), "workload": workload})
 
 
-def step_of(plan: Plan, gpus_per_node: int) -> int:
+def step_of(plan: PlanSpec, gpus_per_node: int) -> int:
     """Nodes that whole replicas come in."""
     return math.lcm(plan.ranks_per_replica, gpus_per_node) // gpus_per_node
 
 
-def dividing(scenario: Scenario, plan: Plan, gpus_per_node: int, nodes: int) -> int:
+def dividing(scenario: Scenario, plan: PlanSpec, gpus_per_node: int, nodes: int) -> int:
     """The fewest nodes from ``nodes`` on whose replicas share a stated global batch evenly; more than any machine has
     where none do."""
     batch, step = scenario.workload.global_batch, step_of(plan, gpus_per_node)

@@ -50,7 +50,7 @@ OBJECTIVES: dict[Measure, Objective] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class OfferRow:
     """One offer with its best plan (by tokens/s); ``best`` is None where none runs."""
 
     name: str

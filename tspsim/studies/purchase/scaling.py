@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ...base.errors import InputError
 from ...network import Cluster
 from ...parallel import SCHEMES
-from ...scenario import Plan, Scenario
+from ...scenario import PlanSpec, Scenario
 from .needs import at_nodes, step_of
 
 WEAK_NODES = (1, 4, 16, 128, 2048)
@@ -83,13 +83,13 @@ def trials_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Trial
         yield Trial("strong", nodes, nodes * per_node, size > per_node, point.model_copy(update=update))
 
 
-def wider(plan: Plan, times: int) -> Plan:
+def wider(plan: PlanSpec, times: int) -> PlanSpec:
     """The plan with its token axis ``times`` as long."""
     axis = SCHEMES.get(plan.scheme).token_axis
     return plan.model_copy(update={axis: plan.degree(axis) * times})
 
 
-def folds(plan: Plan) -> bool:
+def folds(plan: PlanSpec) -> bool:
     """Whether weights come to the tokens."""
     return SCHEMES.get(plan.scheme).folds
 

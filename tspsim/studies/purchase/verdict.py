@@ -8,10 +8,10 @@ from ...base.units import chance, compact, digits
 from ...steps import STEPS
 from ..ceiling import CEILING, USUAL
 from ..uncertainty import Measure, Verdict, VerdictChange
-from .row import OBJECTIVES, Row
+from .row import OBJECTIVES, OfferRow
 
 
-def today_s_ratio(a: Row, b: Row, measure: Measure) -> float | None:
+def today_s_ratio(a: OfferRow, b: OfferRow, measure: Measure) -> float | None:
     """What a GPU hour of ``a`` costs today over one of ``b``, on the basis that ranks, or what a GPU of it draws where
     joules are compared; None where one has none."""
     weighed: Measure = measure if measure == "tokens_per_joule" else "tokens_per_dollar"
@@ -19,7 +19,7 @@ def today_s_ratio(a: Row, b: Row, measure: Measure) -> float | None:
     return own / other if own and other else None
 
 
-def mixed_bases(rows: Sequence[Row]) -> str:
+def mixed_bases(rows: Sequence[OfferRow]) -> str:
     """That offers are priced on several bases, which a ratio of dollars hides; empty where all have one."""
     names: dict[str, list[str]] = {}
     for row in rows:
@@ -31,7 +31,7 @@ def mixed_bases(rows: Sequence[Row]) -> str:
     return f"Prices are of different kinds: {'; '.join(parts)}."
 
 
-def ceiling(rows: Sequence[Row]) -> str:
+def ceiling(rows: Sequence[OfferRow]) -> str:
     """That rates are those of the stack that nobody runs, where no offer that trains states another; else empty."""
     workloads = [row.result.scenario.get("workload", {}) for row in rows if row.load is None]
     trained = [work for work in workloads if work.get("pass") in STEPS and STEPS.get(work["pass"]).trains]
@@ -52,7 +52,7 @@ def likely_changes(verdict: Verdict) -> list[VerdictChange]:
     return [change for change in verdict.changes if change.probability >= LEAST_LIKELY]
 
 
-def compared(winner: Row | None, measure: Measure) -> str:
+def compared(winner: OfferRow | None, measure: Measure) -> str:
     """What a verdict's ratio is of: tokens a dollar, or of a project's users and requests service for a dollar."""
     apiece = {"tokens_per_dollar": "service for a dollar", "tokens_per_joule": "service for a watt"}
     served = winner is not None and winner.service is not None
@@ -69,7 +69,9 @@ def level(each: Verdict) -> str:
     )
 
 
-def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdict], measure: Measure) -> Iterator[str]:
+def sentences(
+    winner: OfferRow | None, rows: Sequence[OfferRow], verdicts: Sequence[Verdict], measure: Measure
+) -> Iterator[str]:
     """Who gives most, by how much, how likely, and what turns it."""
     yield from (f"{row.name} keeps the bounds at no load ({row.misses})." for row in rows if row.misses)
     if winner is None or winner.best is None:
@@ -92,7 +94,7 @@ def sentences(winner: Row | None, rows: Sequence[Row], verdicts: Sequence[Verdic
     yield from (f"{against(each, what)} {turns(each, winner, others[each.b])}" for each in verdicts)
 
 
-def _demand(winner: Row) -> str:
+def _demand(winner: OfferRow) -> str:
     """What the project's users and requests take of it."""
     service = winner.service
     assert service is not None
@@ -116,7 +118,7 @@ def against(each: Verdict, what: str) -> str:
     )
 
 
-def turns(each: Verdict, winner: Row, rival: Row) -> str:
+def turns(each: Verdict, winner: OfferRow, rival: OfferRow) -> str:
     """The price, or power, at which the two are level, and today's."""
     told = f"{'In dollars the two are level' if each.measure == 'tokens_per_s' else 'It turns'} when {level(each)}"
     today = today_s_ratio(winner, rival, each.measure)

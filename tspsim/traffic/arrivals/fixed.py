@@ -8,7 +8,7 @@ from ..kind import Floats
 from .base import Arrivals, Renewal
 
 
-class Fixed(Renewal):
+class FixedInterval(Renewal):
     """One request every 1/rate seconds."""
 
     name = "fixed"
@@ -20,4 +20,4 @@ class Fixed(Renewal):
         return f"requests arrive at a fixed interval, {self.rates_in_words}{self.capped}"
 
 
-Arrivals.registry.register(Fixed)
+Arrivals.registry.register(FixedInterval)

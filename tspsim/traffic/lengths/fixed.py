@@ -10,7 +10,7 @@ from ..kind import Ints
 from .base import Lengths
 
 
-class Fixed(Lengths):
+class FixedLengths(Lengths):
     """Every request has as many tokens."""
 
     name = "fixed"
@@ -23,4 +23,4 @@ class Fixed(Lengths):
         return f"{self.of:,} tokens"
 
 
-Lengths.registry.register(Fixed)
+Lengths.registry.register(FixedLengths)

@@ -13,7 +13,7 @@ from ..traces import read_trace
 from .base import Lengths
 
 
-class Listed(Lengths):
+class ListedLengths(Lengths):
     """The lengths of a trace, first row to last and round again: prompts and outputs of one file stay together."""
 
     name = "file"
@@ -32,4 +32,4 @@ class Listed(Lengths):
         return f"as in {self.file}" + (f", cut to {self.cap:,}" if self.cap else "")
 
 
-Lengths.registry.register(Listed)
+Lengths.registry.register(ListedLengths)

@@ -15,7 +15,7 @@ from .base import Lengths
 Positive = Annotated[float, Field(gt=0, le=1e9)]
 
 
-class LogNormal(Lengths):
+class LogNormalLengths(Lengths):
     """exp(normal(μ, σ)), rounded up to whole tokens and cut to ``cap``.
 
     Of ``mu`` (= ln median), ``median`` and ``mean`` (= exp(μ + σ²/2)) one fixes where it lies; median and mean together
@@ -31,7 +31,7 @@ class LogNormal(Lengths):
     floor: PositiveCount = Field(1, description="shorter ones are stretched to so many tokens")
 
     @model_validator(mode="after")
-    def _settled(self) -> LogNormal:
+    def _settled(self) -> LogNormalLengths:
         placed = [name for name in ("mu", "median", "mean") if getattr(self, name) is not None]
         if self.sigma is None:
             if placed != ["median", "mean"]:
@@ -65,4 +65,4 @@ class LogNormal(Lengths):
         return f"log-normal, median {math.exp(mu):,.0f} tokens, σ {sigma:.3g}{cut}"
 
 
-Lengths.registry.register(LogNormal)
+Lengths.registry.register(LogNormalLengths)

@@ -11,7 +11,7 @@ from ..kind import Ints, OneKind
 from .base import Lengths, shorthand
 
 
-class Part(BaseModel):
+class MixtureComponent(BaseModel):
     """One of them, and how much of it there is."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -25,7 +25,9 @@ class Mixture(Lengths):
     """Each request is of one of the parts, as likely as their weights say; prompts and outputs are drawn apart."""
 
     name = "mixture"
-    parts: Annotated[tuple[Part, ...], Field(min_length=1, max_length=64)] = Field(description="what it is mixed of")
+    parts: Annotated[tuple[MixtureComponent, ...], Field(min_length=1, max_length=64)] = Field(
+        description="what it is mixed of"
+    )
 
     def draw(self, random: np.random.Generator, count: int, column: str) -> Ints:
         weights = np.array([part.weight for part in self.parts])

@@ -15,7 +15,7 @@ from .drawn import MOST_CALLS, Draws, Number, Times, Tokens
 from .trees import Call, Shape, Trees
 
 
-class Listed(BaseModel):
+class ListedCalls(BaseModel):
     """A call: ``after`` names those that it needs, ``goes_on`` the one of them whose text it continues, ``reads`` those
     whose answers it reads (default: all that it needs but does not continue)."""
 
@@ -37,7 +37,7 @@ class Calls(Trees):
     other, and who needs it needs all of them."""
 
     name = "calls"
-    listed: Annotated[tuple[Listed, ...], Field(max_length=MOST_CALLS)] = Field(
+    listed: Annotated[tuple[ListedCalls, ...], Field(max_length=MOST_CALLS)] = Field(
         (), alias="calls", description="by name"
     )
     file: Annotated[str, Field(min_length=1, max_length=1000)] | None = Field(

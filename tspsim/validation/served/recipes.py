@@ -16,7 +16,7 @@ from .scripts import MeasuredRun
 
 
 @dataclass(frozen=True)
-class Workers:
+class DecodeWorkers:
     """What rows state: ``asked`` with the model, lengths and clients of a run, and of its decode workers how many there
     are and their GPUs; ``narrow``: weights of four bits."""
 
@@ -46,7 +46,7 @@ R1_SLOTS = {
 }  # fmt: skip
 
 
-def _trtllm(stated: Workers) -> Recipe:
+def _trtllm(stated: DecodeWorkers) -> Recipe:
     """Prompts are never read two passes ahead, and blocks not reused."""
     asked = stated.asked
     short = asked.prompt <= 1024
@@ -62,7 +62,7 @@ def _trtllm(stated: Workers) -> Recipe:
     return Recipe(prefill | common, {"max_batch_size": slots, "free_gpu_memory_fraction": 0.8} | common)
 
 
-def _sglang(stated: Workers) -> Recipe:
+def _sglang(stated: DecodeWorkers) -> Recipe:
     """DeepSeek-R1 on B200; chunks and places are those of a worker, whose attention replicas share them."""
     wide = stated.asked.concurrency >= 1024
     chunk = 65536 if wide else 32768
@@ -71,7 +71,7 @@ def _sglang(stated: Workers) -> Recipe:
     return Recipe(prefill | common, {"max_running_requests": 2048 if wide else 512} | common)
 
 
-def _vllm(stated: Workers) -> Recipe:
+def _vllm(stated: DecodeWorkers) -> Recipe:
     """Kimi-K2.5 on GB200: attention replicas read prompts, whole ones; on more GPUs than a tray has they decode too."""
     prefill = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024, "enable_chunked_prefill": False}
     replicates = stated.gpus > 4
@@ -80,4 +80,4 @@ def _vllm(stated: Workers) -> Recipe:
     return Recipe(prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates)
 
 
-RECIPES: dict[str, Callable[[Workers], Recipe]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+RECIPES: dict[str, Callable[[DecodeWorkers], Recipe]] = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}

@@ -18,7 +18,7 @@ from tspsim.serving.metrics import Waits
 from tspsim.serving.policies import POLICIES
 from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Service
-from tspsim.serving.speculation import Speculation
+from tspsim.serving.speculation import AcceptanceModel
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
 from tspsim.step.simulation import Question
@@ -70,7 +70,7 @@ def replay(run: ServedRun) -> Measures:
     costs = _costs(run.plan)
     tokens = kv_tokens(run, costs)
     asked = requests_of(run, simulated(run, tokens))
-    drafts = Speculation(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
+    drafts = AcceptanceModel(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     options = usual_options(costs.question, run.policy)
     if not asked.warm_up:

@@ -17,7 +17,7 @@ from tspsim.base.errors import InputError
 from ..cells import Row, count_of
 from ..devices import named_device
 from . import clients
-from .recipes import RECIPES, Recipe, Workers
+from .recipes import RECIPES, DecodeWorkers, Recipe
 from .run import Options, ServedPlan, ServedRun
 from .scripts import MeasuredRun, Script, defaults, inferencex
 
@@ -399,7 +399,7 @@ def disaggregated(row: Row) -> ServedRun:
     recipe, least = Recipe(as_they_come, as_they_come), 1.0
     if "gap-analysis" not in str(row["silicon_data_source"]):
         narrow = ("experts", "nvfp4") in weights
-        recipe, least = RECIPES[engine](Workers(asked, narrow, decode, asked.tp)), 0.8
+        recipe, least = RECIPES[engine](DecodeWorkers(asked, narrow, decode, asked.tp)), 0.8
     replicates = {"prefill": recipe.replicates_prefill, "decode": recipe.replicates_decode}
     plans = {}
     for phase, (tp, dp, ep) in degrees_of.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ...model.attention import CacheUse
+from ..model.attention import CacheUse
 
 
 @dataclass(frozen=True)

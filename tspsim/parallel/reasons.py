@@ -1,0 +1,9 @@
+"""Why a search over plans leaves keys as they are stated: reasons that several keys share."""
+
+from __future__ import annotations
+
+ANOTHER_QUESTION = "another question"
+ANOTHER_MODEL = "another model"
+CHANGES_NUMBERS = "changes what is computed"
+OF_THE_MACHINE = "a property of the machine"
+AS_STATED = "searches of serving steps keep it as stated"

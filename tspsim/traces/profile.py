@@ -1,0 +1,338 @@
+"""What is kept of a PyTorch profile while it is read: columns, and no objects, of which a profile may have millions."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from .table import Words
+
+RAN = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
+OPERATORS = frozenset({"cpu_op", "Operator"})
+RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "privateuse1_runtime"})
+NOTES = frozenset({"user_annotation", "UserAnnotation"})
+KEPT = RAN | OPERATORS | RUNTIME | NOTES
+_NOTHING = msgspec.Raw(b"")
+_KEYS = {
+    "external": "External id",
+    "node": "graph node id",
+    "dims": "Input Dims",
+    "older_dims": "Input dims",
+    "collective": "Collective name",
+    "sent": "In msg nelems",
+    "received": "Out msg nelems",
+    "group": "Process Group Name",
+    "group_description": "Process Group Description",
+}
+#: Longer lists of shapes are none (an optimizer's operator over all weights).
+_LONGEST_SHAPES = 4096
+
+
+class Arguments(msgspec.Struct, gc=False, rename=_KEYS):
+    """The arguments that are wanted of an event; others are skipped unread."""
+
+    correlation: Any = -1
+    external: Any = -1
+    node: Any = -1
+    device: Any = 0
+    stream: Any = None
+    bytes: Any = 0.0
+    grid: msgspec.Raw = _NOTHING
+    dims: msgspec.Raw = _NOTHING
+    older_dims: msgspec.Raw = _NOTHING
+    collective: Any = None
+    sent: Any = None
+    received: Any = None
+    dtype: Any = ""
+    group: Any = None
+    group_description: Any = None
+    kernel: Any = ""
+
+
+class Event(msgspec.Struct, gc=False):
+    """A complete event (``X``) of a category that is kept; one of another has no category."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    tid: int | str = 0
+    ts: float = float("nan")
+    dur: float = 0.0
+    args: Arguments | None = None
+
+
+_NO_ARGUMENTS = Arguments()
+_WANTED = frozenset({_KEYS.get(name, name) for name in Arguments.__struct_fields__})
+_ARGUMENTS = msgspec.json.Decoder(Arguments)
+_EVENTS = msgspec.json.Decoder(list[Event])
+
+
+def parse(text: bytes) -> list[Event]:
+    """The events of a JSON list that are kept; raises ValueError where it is none, or one has no time."""
+    try:
+        events = _EVENTS.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    kept = [event for event in events if event.ph == "X" and event.cat in KEPT]
+    if kept and not timed([event.ts for event in kept], [event.dur for event in kept]):
+        raise ValueError("no time")
+    return kept
+
+
+def parse_one(event: dict[str, Any]) -> Event:
+    """An event that was read as a dictionary."""
+    category = event.get("cat", "")
+    if event.get("ph") != "X" or category not in KEPT:
+        return Event()
+    start, length = float(event.get("ts", "nan")), float(event.get("dur", 0.0))
+    if not timed([start], [length]):
+        raise ValueError("no time")
+    arguments = event.get("args") or {}
+    text = json.dumps({key: value for key, value in arguments.items() if key in _WANTED}).encode()
+    try:
+        own = _ARGUMENTS.decode(text)
+    except msgspec.DecodeError:
+        own = None
+    return Event("X", category, str(event.get("name", "")), str(event.get("tid", "")), start, length, own)
+
+
+def timed(starts: Sequence[float], lengths: Sequence[float]) -> bool:
+    """Whether all are numbers, and of a size that times have."""
+    # A sum of numbers of which one is none is none; a largest one need not be.
+    whole = sum(starts) + sum(lengths)
+    return whole == whole and max(map(abs, starts)) < 1e18 and max(map(abs, lengths)) < 1e15
+
+
+#: Columns of numbers of what ran, times in µs.
+_RAN = {
+    "start": "d", "length": "d", "bytes": "d", "correlation": "q", "external": "q", "node": "q", "device": "i",
+}  # fmt: skip
+
+
+class ProfileColumns:
+    """What is kept of a file while it is read."""
+
+    def __init__(self) -> None:
+        #: Of kernels; whoever makes rows of them takes a column at a time.
+        self.ran: dict[str, array[Any]] = {name: array(kind) for name, kind in _RAN.items()}
+        self.ran_words = {name: Words() for name in ("name", "stream", "grid", "group")}
+        #: Of the kernels that are collectives their name.
+        self.collectives: dict[int, str] = {}
+        self.threads = Words()
+        self.op_start, self.op_end, self.op_external = array("d"), array("d"), array("q")
+        self.op_thread, self.op_name, self.op_shapes = array("i"), Words(), Words()
+        self.run_start, self.run_correlation = array("d"), array("q")
+        self.run_thread, self.run_graph = array("i"), array("b")
+        self.notes: list[tuple[str, int, float, float]] = []
+        self.negative = 0
+        self._texts: dict[bytes, str] = {}
+
+    def take(self, events: list[Event]) -> None:
+        """Keep what these events state."""
+        by_category: dict[str, list[Event]] = {}
+        for event in events:
+            by_category.setdefault(event.cat, []).append(event)
+        parts = ((RAN, self._ran), (OPERATORS, self._operators), (RUNTIME, self._launches), (NOTES, self._notes))
+        for category, own in by_category.items():
+            for categories, part in parts:
+                if category in categories:
+                    part(own)
+
+    def _operators(self, events: list[Event]) -> None:
+        said = [event.args or _NO_ARGUMENTS for event in events]
+        self.op_thread.extend(self._threads(events))
+        self.op_start.extend([event.ts for event in events])
+        self.op_end.extend([event.ts + event.dur for event in events])
+        self.op_external.extend(_whole_numbers([own.external for own in said]))
+        self.op_name.extend([event.name for event in events])
+        self.op_shapes.extend([self._shapes(own.dims) or self._shapes(own.older_dims) for own in said])
+
+    def _launches(self, events: list[Event]) -> None:
+        correlations = _whole_numbers([(event.args or _NO_ARGUMENTS).correlation for event in events])
+        pairs = [(event, number) for event, number in zip(events, correlations, strict=True) if number >= 0]
+        own = [event for event, _ in pairs]
+        self.run_correlation.extend([number for _, number in pairs])
+        self.run_start.extend([event.ts for event in own])
+        self.run_thread.extend(self._threads(own))
+        self.run_graph.extend(["GraphLaunch" in event.name for event in own])
+
+    def _notes(self, events: list[Event]) -> None:
+        for event, thread in zip(events, self._threads(events), strict=True):
+            self.notes.append((event.name, thread, event.ts, event.ts + event.dur))
+
+    def _ran(self, events: list[Event]) -> None:
+        own = [event for event in events if event.dur >= 0.0]
+        self.negative += len(events) - len(own)
+        said = [event.args or _NO_ARGUMENTS for event in own]
+        ran, words, first = self.ran, self.ran_words, len(self.ran["start"])
+        ran["start"].extend([event.ts for event in own])
+        ran["length"].extend([event.dur for event in own])
+        ran["bytes"].extend([_size(each.bytes) for each in said])
+        ran["correlation"].extend(_whole_numbers([each.correlation for each in said]))
+        ran["external"].extend(_whole_numbers([each.external for each in said]))
+        ran["node"].extend(_whole_numbers([each.node for each in said]))
+        ran["device"].extend([min(max(number, 0), 1 << 30) for number in _whole_numbers([e.device for e in said])])
+        words["name"].extend([event.name for event in own])
+        words["stream"].extend(
+            [str(event.tid if each.stream is None else each.stream) for event, each in zip(own, said, strict=True)]
+        )
+        words["grid"].extend([self._grid(each.grid) for each in said])
+        words["group"].extend([str(each.group_description or each.group or "") for each in said])
+        for place, each in enumerate(said, first):
+            if each.collective:
+                self.collectives[place] = str(each.collective)
+                ran["bytes"][place] = _collective_bytes(each)
+
+    def _threads(self, events: list[Event]) -> list[int]:
+        code = self.threads.code
+        return [code(str(event.tid)) for event in events]
+
+    def _shapes(self, raw: msgspec.Raw) -> str:
+        """Shapes as text without blanks; each text once."""
+        text = bytes(raw)
+        found = self._texts.get(text)
+        if found is None:
+            listed = text[:1] == b"[" and len(text) <= _LONGEST_SHAPES
+            found = self._texts[text] = text.decode("ascii", "replace").replace(" ", "") if listed else ""
+        return found
+
+    def _grid(self, raw: msgspec.Raw) -> str:
+        """Blocks along each axis."""
+        text = bytes(raw)
+        found = self._texts.get(b"grid" + text)
+        if found is None:
+            sizes = json.loads(text) if text[:1] == b"[" else []
+            found = self._texts[b"grid" + text] = "×".join(map(str, sizes))
+        return found
+
+
+def _whole_numbers(values: list[Any]) -> list[int]:
+    """Values as whole numbers; −1 for what is none."""
+    if set(map(type, values)) == {int} and min(values) > -(1 << 62) and max(values) < 1 << 62:
+        return values
+    return [_whole(value) for value in values]
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, str) and value.isdigit() and len(value) < 19:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else -1
+
+
+def _size(value: object) -> float:
+    if isinstance(value, str) and value.isdigit():
+        value = int(value[:18])
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e18 else 0.0
+
+
+#: Bytes an element, by the names that NCCL's record in a trace uses.
+_WIDTHS = {
+    "double": 8,
+    "long": 8,
+    "int64": 8,
+    "float": 4,
+    "int": 4,
+    "half": 2,
+    "bfloat16": 2,
+    "byte": 1,
+    "char": 1,
+    "bool": 1,
+}
+
+
+def _collective_bytes(said: Arguments) -> float:
+    """As nccl-tests counts: the larger of what goes in and what comes out."""
+    kind = str(said.dtype).lower().removeprefix("c10::")
+    width = _WIDTHS.get(kind, 1 if "float8" in kind else 2)
+    return float(max(_whole(said.sent), _whole(said.received), 0) * width)
+
+
+class Launched(NamedTuple):
+    """What launched kernels, a place each: the operator's (−1: none), when (NaN: not stated), on which thread (−1), and
+    whether a graph did."""
+
+    operator: NDArray[np.int64]
+    launch_us: NDArray[np.float64]
+    thread: NDArray[np.int64]
+    graph: NDArray[np.bool_]
+
+
+class Launchers:
+    """Finds the operators that launched kernels: by external id, else the innermost one around the launching call."""
+
+    def __init__(self, reading: ProfileColumns) -> None:
+        self._reading = reading
+        externals, correlations = reading.ran["external"][:4096], reading.ran["correlation"][:4096]
+        # Older versions repeat the correlation there, which numbers no operator.
+        self._by_external = not externals or externals != correlations
+
+    def of(self, correlations: NDArray[np.int64], externals: NDArray[np.int64]) -> Launched:
+        """What launched the kernels of these numbers."""
+        reading = self._reading
+        run = last_with(_array(reading.run_correlation, np.int64), correlations)
+        ran = run >= 0
+        launch = np.full(len(run), np.nan)
+        thread = np.full(len(run), -1, np.int64)
+        graph = np.zeros(len(run), bool)
+        launch[ran] = _array(reading.run_start, np.float64)[run[ran]]
+        thread[ran] = _array(reading.run_thread, np.int32)[run[ran]]
+        graph[ran] = _array(reading.run_graph, np.int8)[run[ran]] > 0
+        operator = np.full(len(run), -1, np.int64)
+        if self._by_external:
+            operator = last_with(_array(reading.op_external, np.int64), externals)
+            operator[externals < 0] = -1
+        for number in np.unique(thread[ran & ~graph & (operator < 0)]).tolist():
+            rows = np.flatnonzero((thread == number) & ran & ~graph & (operator < 0))
+            borders, inner = self._innermost(number)
+            place = np.searchsorted(borders, launch[rows], side="right") - 1
+            operator[rows] = np.where(place >= 0, inner[place], -1)
+        bare = ~ran & (operator >= 0)
+        launch[bare] = _array(reading.op_start, np.float64)[operator[bare]]
+        thread[bare] = _array(reading.op_thread, np.int32)[operator[bare]]
+        return Launched(operator, launch, thread, graph)
+
+    def _innermost(self, thread: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Of a thread borders in time, and the innermost operator from each on (−1: none)."""
+        reading = self._reading
+        start, end = _array(reading.op_start, np.float64), _array(reading.op_end, np.float64)
+        own = np.flatnonzero(_array(reading.op_thread, np.int32) == thread)
+        own = own[np.lexsort((-end[own], start[own]))]
+        borders: list[float] = []
+        inner: list[int] = []
+        stack: list[tuple[float, int]] = []
+        for index, first, last in zip(own.tolist(), start[own].tolist(), end[own].tolist(), strict=True):
+            while stack and stack[-1][0] <= first:
+                borders.append(stack.pop()[0])
+                inner.append(stack[-1][1] if stack else -1)
+            borders.append(first)
+            inner.append(index)
+            stack.append((last, index))
+        while stack:
+            borders.append(stack.pop()[0])
+            inner.append(stack[-1][1] if stack else -1)
+        return np.array(borders), np.array(inner or [-1], np.int64)
+
+
+def last_with(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The last place where ``keys`` have each wanted one; −1 where they have it nowhere.
+
+    >>> last_with(np.array([7, 5, 7]), np.array([7, 6, 5])).tolist()
+    [2, -1, 1]
+    """
+    if not len(keys):
+        return np.full(len(wanted), -1, np.int64)
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys, wanted, side="right", sorter=order) - 1
+    found = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (keys[found] == wanted), found, -1)
+
+
+def _array(column: array[Any], kind: Any) -> NDArray[Any]:
+    """A column without copying it."""
+    return np.frombuffer(column, kind) if len(column) else np.zeros(0, kind)
