@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from tspsim.parallel.memory import peak_bytes
+from tspsim.parallel.state.memory import peak_bytes
 from tspsim.scenario import load
 from tspsim.step.simulation import look_up
 from tspsim.validation.devices import LOOKUPS

@@ -26,20 +26,20 @@ from tspsim.operators import DataType, Operator, Role
 from tspsim.parallel import Plan
 from tspsim.parallel.activation_store import ActivationStore
 from tspsim.parallel.balance import Balanced, BalanceOption, ExpertBalance, Visits
-from tspsim.parallel.checkpoint import Checkpoint
 from tspsim.parallel.decode import tree
 from tspsim.parallel.decode.exchange import DecodeExchange
 from tspsim.parallel.decode.index_exchange import IndexExchange
 from tspsim.parallel.dispatch import ExpertDispatch, ExpertOverlap
 from tspsim.parallel.draft import Draft
-from tspsim.parallel.folded_decode import TREE
 from tspsim.parallel.lengths import Deal
 from tspsim.parallel.pipeline import PipelineOrder
 from tspsim.parallel.recomputed import RecomputeMethod
-from tspsim.parallel.reshard import Way
 from tspsim.parallel.residual import Residual
+from tspsim.parallel.schemes.folded_decode import TREE
+from tspsim.parallel.schemes.transport import Ring
 from tspsim.parallel.sought import Sought
-from tspsim.parallel.transport import Ring
+from tspsim.parallel.state.checkpoint import Checkpoint
+from tspsim.parallel.state.reshard import Way
 from tspsim.steps import BACKWARD, FORWARD, Task
 from tspsim.steps.forward import ForwardStep
 from tspsim.studies.launch.command import Command

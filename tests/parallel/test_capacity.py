@@ -14,9 +14,9 @@ import tspsim
 from tspsim.base.units import GIB
 from tspsim.model import load_model
 from tspsim.parallel import ServingEngine, load_stack
-from tspsim.parallel.capacity import Capacity, StageRoom, activation_bytes, capacity_of
 from tspsim.parallel.decode import ContextShare
 from tspsim.parallel.serving_engine import NONE, Budget, MemoryRule
+from tspsim.parallel.state.capacity import Capacity, StageRoom, activation_bytes, capacity_of
 from tspsim.step.question import look_up
 
 KIMI = load_model("kimi-k2.6")

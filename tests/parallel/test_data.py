@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel import Job, scheme_of, write_program
-from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.rank_groups import ranks_along
 from tspsim.parallel.stack import Stack
+from tspsim.parallel.state.memory import stage_memory
 from tspsim.program import Collective
 
 EAGER = Stack("eager", overlap_gradients=False, overlap_weights=False)

@@ -17,10 +17,10 @@ from tspsim.model import Architecture, load_model
 from tspsim.model.formats import WeightClass
 from tspsim.parallel import DECODE_EXCHANGES, DECODE_FORMS, Job, Plan, build_mesh, scheme_of
 from tspsim.parallel.cache import sequence_bytes
-from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.decode import DecodeExchange
 from tspsim.parallel.rank_groups import expert_ranks
-from tspsim.parallel.served import dealt, layer_weight_bytes
+from tspsim.parallel.state.capacity import capacity_of
+from tspsim.parallel.state.served import dealt, layer_weight_bytes
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
 from tspsim.step.paths import LowerBound

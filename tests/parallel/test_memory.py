@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.model import Block, load_model
 from tspsim.parallel import Job, peak_memory, scheme_of
-from tspsim.parallel.memory import stage_memory
+from tspsim.parallel.state.memory import stage_memory
 from tspsim.step.question import Question, look_up
 from tspsim.step.simulation import scheduled
 

@@ -11,8 +11,8 @@ from helpers.engine import architecture, job_of, question, replica_flops
 import tspsim
 from tspsim.base.errors import InputError
 from tspsim.parallel.job import Job
-from tspsim.parallel.memory import kept_activations, peak_bytes
 from tspsim.parallel.recomputed import Partly
+from tspsim.parallel.state.memory import kept_activations, peak_bytes
 
 MODEL = architecture(512, layers=8)
 #: Ways to spread a replica, each with mixtures of layers in its programs.

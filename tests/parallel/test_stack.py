@@ -15,7 +15,7 @@ from tspsim.model import load_model
 from tspsim.model.layer import LayerShard
 from tspsim.operators import Gemm
 from tspsim.parallel import load_stack
-from tspsim.parallel.memory import peak_memory
+from tspsim.parallel.state.memory import peak_memory
 from tspsim.scenario import load
 from tspsim.step.result import PlanResult
 from tspsim.step.simulation import look_up

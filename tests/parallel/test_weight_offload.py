@@ -14,7 +14,7 @@ from tspsim.network import host_bandwidth, load_cluster
 from tspsim.parallel import peak_memory, scheme_of
 from tspsim.parallel.checks import check
 from tspsim.parallel.job import Job
-from tspsim.parallel.weight_offload import BUFFERS
+from tspsim.parallel.state.weight_offload import BUFFERS
 from tspsim.step.bound import bounds
 
 LINK = host_bandwidth(load_cluster("mi300x-8").node)

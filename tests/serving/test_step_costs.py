@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tspsim.base.errors import InputError
-from tspsim.parallel import capacity
+from tspsim.parallel.state import capacity
 from tspsim.scenario import load
 from tspsim.serving.costs import ProgramCosts, costs_of
 from tspsim.serving.grid import Cells, KnotLine

@@ -17,7 +17,7 @@ import tspsim
 from tspsim.base.errors import InputError, TspsimError
 from tspsim.hardware import Device
 from tspsim.model.formats import WeightClass
-from tspsim.parallel.served import layer_weight_bytes
+from tspsim.parallel.state.served import layer_weight_bytes
 from tspsim.scenario import load
 from tspsim.step.bound import plan_bound
 from tspsim.step.question import Question

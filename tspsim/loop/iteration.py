@@ -23,7 +23,7 @@ from ..base.memo import once
 from ..base.units import duration, gib, percent
 from ..network import KINDS
 from ..parallel import Plan, rank_groups, scheme_of
-from ..parallel.reshard import WAYS, ReshardLayout
+from ..parallel.state.reshard import WAYS, ReshardLayout
 from ..serving.answer import deployment_of, longest_request
 from ..serving.points import LoadedRun, point
 from ..step.description import cost_of, too_large

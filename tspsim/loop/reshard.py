@@ -1,7 +1,7 @@
 """From training to generation: what an actor's weights move when they are laid out anew on the same GPUs.
 
 A step of reinforcement learning generates with the weights that it trains. Who gathers is a way of
-:mod:`tspsim.parallel.reshard`, whose bytes are HybridFlow's (Sheng et al. 2024, arXiv:2409.19256, Table 2). The gathers
+``reshard``, whose bytes are HybridFlow's (Sheng et al. 2024, arXiv:2409.19256, Table 2). The gathers
 run on the engine, all groups at once, so that they share the links that they share. Where generation has GPUs of its
 own, each of their ranks fetches its shard from a replica that trains, by messages on the same links.
 """
@@ -17,7 +17,7 @@ from ..engine.assignment import Assignment
 from ..engine.core import SimulationEngine
 from ..network import Cluster, load_cluster
 from ..network.wires import GpuPlace, Message, Wires
-from ..parallel.reshard import AXES, WAYS, ReshardLayout
+from ..parallel.state.reshard import AXES, WAYS, ReshardLayout
 from ..program import Collective, Program
 from ..program.mesh import Mesh
 

@@ -14,20 +14,26 @@ from . import plan_keys
 from . import checks
 
 # isort: split
-from . import balances, context, dispatches, dualpipe, folded, folded_decode, tensor
+from . import context, expert_shards
+
+# isort: split
+from .experts import expert
+
+# isort: split
+from .schemes import folded_choice
+
+# isort: split
+from . import balances, dispatches, dualpipe
 from .adapters import Adapters
 from .balance import BALANCES, Balance
-from .checkpoint import CHECKPOINTS
 from .choice import Choice
 from .choices import choices_of, options_of, switches_of
 from .context import ContextMethod, method_of, usual_method
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import INDEX_EXCHANGES
-from .folded_form import DECODE_FORMS
 from .job import Job
 from .lengths import DEALS, Unequal
-from .memory import peak_bytes, peak_memory
 from .mesh import build_mesh, located
 from .option import Option
 from .plan import SWITCHES, Plan
@@ -36,12 +42,16 @@ from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting
 from .scheme import SCHEMES, Received, Scheme, scheme_of
+from .schemes import folded, folded_decode, tensor
+from .schemes.folded_form import DECODE_FORMS
+from .schemes.transport import WEIGHT_TRANSPORTS
 from .serving_engine import Captured, ServingEngine
 from .sought import SOUGHT, Sought
 from .stack import IDEAL, Stack
 from .stack_spec import StackSpec, load_stack
+from .state.checkpoint import CHECKPOINTS
+from .state.memory import peak_bytes, peak_memory
 from .step import axes_of, write_program
-from .transport import WEIGHT_TRANSPORTS
 from .work import Optimizer, Work
 
 __all__ = [
@@ -85,7 +95,10 @@ __all__ = [
     "context",
     "dispatches",
     "dualpipe",
+    "expert",
+    "expert_shards",
     "folded",
+    "folded_choice",
     "folded_decode",
     "load_stack",
     "located",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from ..base.errors import InputError
 from ..operators import element_bytes
-from . import expert_checks, weight_offload
-from .checkpoint import CHECKPOINTS
+from . import expert_checks
 from .draft import DRAFTS
 from .job import Job
 from .pipeline import Pipeline
@@ -13,6 +12,8 @@ from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
 from .scheme import SCHEMES, scheme_of
 from .sought import SOUGHT, Sought, trains
+from .state import weight_offload
+from .state.checkpoint import CHECKPOINTS
 from .unequal_checks import check_unequal
 
 

@@ -1,4 +1,4 @@
-"""How tokens travel to their experts, and what hides it: registered objects that :mod:`tspsim.parallel.expert` asks.
+"""How tokens travel to their experts, and what hides it: registered objects that ``expert`` asks.
 
 Those that know where experts are: :mod:`tspsim.parallel.dispatches`.
 """

@@ -90,7 +90,7 @@ def moved_bytes(job: Job) -> float:
 
 def buffers(job: Job, kinds: Mapping[Block, int]) -> Iterator[Buffer]:
     """Experts of other ranks for a layer, with their gradients while training; and copies that stay in all layers of
-    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.served`)."""
+    ``kinds`` (of a serving step they are weights among others: :mod:`tspsim.parallel.state.served`)."""
     if job.model.experts is not None and job.plan.ep > 1:
         moved = moved_bytes(job)
         gradients_ = moved / job.weight_bytes * job.work.optimizer.gradients if job.training else 0.0

@@ -11,7 +11,7 @@ class ParameterGroup(NamedTuple):
     ZeRO divides their state among ``shards`` neighbours of those; groups of so many hold the same (hybrid sharding).
     ``groups`` are the axes along such a group, and across them. ``secondary`` neighbours keep a copy of the weights
     among them besides; 0: none do. ``weights`` neighbours divide the weights where levels are apart
-    (:mod:`tspsim.parallel.shard_levels`): ``shards`` then divide gradients, and all copies the state; 0: one level.
+    (``shard_levels``): ``shards`` then divide gradients, and all copies the state; 0: one level.
     """
 
     axis: str

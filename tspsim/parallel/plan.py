@@ -73,7 +73,7 @@ class Plan:
         With ZeRO 3: types of :func:`tspsim.operators.dtypes.wires` that weights are gathered in ahead of a forward, and
         that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
     checkpoint, checkpoint_rate, checkpoint_every
-        How checkpoints are written (a name in :data:`tspsim.parallel.checkpoint.CHECKPOINTS`; None: none is), bytes/s
+        How checkpoints are written (a name in ``checkpoint.CHECKPOINTS``; None: none is), bytes/s
         that the file system takes of all ranks (None: it keeps up), and one in how many steps.
     shard_group
         Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
@@ -99,7 +99,7 @@ class Plan:
         Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
     offload_weights
         Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
-        (:mod:`tspsim.parallel.weight_offload`).
+        (:mod:`tspsim.parallel.state.weight_offload`).
     expert_balance
         What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
     weight_transport

@@ -5,7 +5,7 @@ is what a sum costs beside what it can hide behind. With block times A and M and
 
     standard A + M + 2r    ladder max(A, r) + max(M, r)    parallel A + M + r    desync A + M
 
-A kind is one object that registers itself; :mod:`tspsim.parallel.tensor` and serving steps ask it.
+A kind is one object that registers itself; :mod:`tspsim.parallel.schemes.tensor` and serving steps ask it.
 """
 
 from __future__ import annotations

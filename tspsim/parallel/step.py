@@ -15,18 +15,18 @@ from ..model.layer import LayerShard
 from ..operators import Gemm, Operator
 from ..program import Instruction, Program, Repeat
 from ..steps import BACKWARD, FORWARD, WEIGHTS, Task
-from . import data, offload, served, state_copies, weight_arrivals, weight_offload
 from .builder import ProgramBuilder, WrittenLayer
 from .decode import draft_pool
 from .expert_rows import own_tokens, program_axes
 from .interleave import flat, interleaved, shifted
 from .job import Job
 from .lengths import group_axis
-from .memory import KeptActivations
 from .pipeline import Chunk, spread_over
 from .plan import DRAFT_REPLICAS, EXPERT_POOL
 from .recomputed import FULL, INSIDE, KEPT
 from .scheme import Scheme, WholeTokens
+from .state import data, offload, served, state_copies, weight_arrivals, weight_offload
+from .state.memory import KeptActivations
 
 #: Writes one layer: its shard, and what it leaves for its backward → when it is complete.
 WriteLayer = Callable[[LayerShard, KeptActivations], list[int]]

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, StrictBoo
 
 from ..base.strict import OneOf
 from ..base.units import PositiveCount
-from ..parallel.reshard import INTERLEAVED, WAYS
+from ..parallel.state.reshard import INTERLEAVED, WAYS
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from .engine_options import EngineOptions

@@ -16,8 +16,9 @@ from math import prod
 from ..base.memo import once
 from ..model.attention import CacheUse
 from ..network.wires import GpuPlace, Link, Message, MessageWay, Wires
-from ..parallel import Job, build_mesh, served
+from ..parallel import Job, build_mesh
 from ..parallel.decode import ContextShare
+from ..parallel.state import served
 
 #: Part of something: an interval within [0, 1].
 Interval = tuple[float, float]

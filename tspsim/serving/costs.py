@@ -17,10 +17,11 @@ from typing import TypeVar
 import numpy as np
 
 from ..base.memo import BoundedCache, Itself, once
-from ..parallel import Plan, capacity
-from ..parallel.capacity import Capacity
+from ..parallel import Plan
 from ..parallel.draft import DRAFTS
 from ..parallel.serving_engine import Graphs, MemoryRule
+from ..parallel.state import capacity
+from ..parallel.state.capacity import Capacity
 from ..step.question import Question
 from ..steps import Speculation
 from .compositions import StepComposition

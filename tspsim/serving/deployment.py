@@ -9,10 +9,11 @@ from typing import Any
 from ..base.errors import InputError, UnknownNameError, describe
 from ..base.memo import once
 from ..base.units import compact
-from ..parallel import Job, Plan, capacity, scheme_axes, scheme_of, served
+from ..parallel import Job, Plan, scheme_axes, scheme_of
 from ..parallel.decode import draft_pool
 from ..parallel.remedy import fitting
 from ..parallel.serving_engine import ServingEngine
+from ..parallel.state import capacity, served
 from ..scenario.tiers import Tiers
 from ..scenario.workload import SpeculationSpec
 from ..step.description import cost_of, settings_of, too_large

@@ -20,7 +20,7 @@ from operator import le
 
 from ..model.attention.base import Rows, decoded, prefilled, tokens_of
 from ..parallel import Job
-from ..parallel.expert_serving import mean_tokens
+from ..parallel.experts.expert_serving import mean_tokens
 from ..parallel.step import axes_of
 from ..program.layout import InstructionLayout, Thing
 from .carriers import COUNTED, LISTED, RowConsumer, lists_rows, unpacked

@@ -21,9 +21,9 @@ import numpy as np
 from ..base.memo import once
 from ..network import point_to_point
 from ..parallel import Plan
-from ..parallel.capacity import Capacity, capacity_of
 from ..parallel.decode import draft_pool
 from ..parallel.serving_engine import Budget
+from ..parallel.state.capacity import Capacity, capacity_of
 from ..step.question import Question
 from ..steps import Speculation
 from . import costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..network import host_bandwidth
 from ..network.specs import NodeSpec
-from ..parallel.capacity import Capacity
+from ..parallel.state.capacity import Capacity
 from ..scenario.tiers import Tier, Tiers
 from .tiers import TierSpec
 

@@ -24,10 +24,11 @@ from ..base.display import Pictured, html_table
 from ..base.errors import InputError
 from ..base.units import compact, flops, millions, percent
 from ..network import host_link_bytes_per_s
-from ..parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, weight_peers, write_program
+from ..parallel import Job, axes_of, build_mesh, peak_memory, scheme_of, write_program
 from ..parallel.decode import host_caches
 from ..parallel.few_layers import one_forward
-from ..parallel.memory import arriving_bytes, residual_tokens
+from ..parallel.state import weight_peers
+from ..parallel.state.memory import arriving_bytes, residual_tokens
 from ..program import Compute
 from ..scenario import Scenario
 from .result import SCHEMA_VERSION, Memory

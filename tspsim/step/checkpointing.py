@@ -1,6 +1,6 @@
 """What a checkpoint makes of the steps that write it: the same step without it, what it waits for, what it costs.
 
-How its copies are written into a step: :mod:`tspsim.parallel.state_copies`.
+How its copies are written into a step: :mod:`tspsim.parallel.state.state_copies`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ..network import host_bandwidth
-from ..parallel import CHECKPOINTS, Job, state_copies
+from ..parallel import CHECKPOINTS, Job
+from ..parallel.state import state_copies
 from .question import Question
 from .run import StepRun
 

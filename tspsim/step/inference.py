@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..engine.core import Submission
-from ..parallel import Job, capacity
-from ..parallel.capacity import Capacity
+from ..parallel import Job
+from ..parallel.state import capacity
+from ..parallel.state.capacity import Capacity
 from ..steps import ServingStep
 
 

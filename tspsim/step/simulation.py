@@ -16,10 +16,11 @@ from ..base.units import duration, percent
 from ..engine.assignment import Assignment
 from ..engine.core import Interference, Submission
 from ..engine.steady import execute
-from ..parallel import Job, Plan, axes_of, build_mesh, capacity, peak_memory, scheme_axes, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, peak_memory, scheme_axes, scheme_of, write_program
 from ..parallel.few_layers import one_forward
 from ..parallel.pipeline import check_tasks
 from ..parallel.remedy import fitting
+from ..parallel.state import capacity
 from ..program import Program
 from ..program.mesh import Mesh
 from ..scenario import Scenario, load

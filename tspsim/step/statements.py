@@ -9,23 +9,13 @@ from ..base.units import GIB, duration, gib, percent
 from ..model.attention import MOST_DECODED
 from ..model.formats import WeightClass
 from ..operators import FusedMoE
-from ..parallel import (
-    SCHEMES,
-    Job,
-    Plan,
-    Work,
-    axes_of,
-    choices_of,
-    scheme_of,
-    usual_method,
-    weight_peers,
-    write_program,
-)
+from ..parallel import SCHEMES, Job, Plan, Work, axes_of, choices_of, scheme_of, usual_method, write_program
 from ..parallel.decode.index_exchange import index_exchange_of
-from ..parallel.memory import arriving_bytes
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
 from ..parallel.sought import SOUGHT
+from ..parallel.state import weight_peers
+from ..parallel.state.memory import arriving_bytes
 from ..program import Compute
 from ..scenario.workload import SpeculationSpec
 from ..steps import ServingStep

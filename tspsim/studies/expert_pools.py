@@ -30,9 +30,10 @@ from ..model.serving import ServingLayer
 from ..network import Cluster, collective
 from ..network.wires import GpuPlace, Message, Wires
 from ..operators import Operator
-from ..parallel import Job, served
+from ..parallel import Job
 from ..parallel.expert_rows import load_of, routed_shard, touched_experts
 from ..parallel.lowering import lowering_of
+from ..parallel.state import served
 from ..scenario import load
 from ..step.costs import Costs
 from ..step.question import Question, look_up

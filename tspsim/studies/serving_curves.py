@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ..base.errors import InputError
-from ..parallel import capacity
-from ..parallel.capacity import Capacity
+from ..parallel.state import capacity
+from ..parallel.state.capacity import Capacity
 from ..scenario import Scenario
 from ..step.costs import Costs
 from ..step.result import PlanResult

@@ -20,8 +20,8 @@ from tspsim.model import Architecture
 from tspsim.network.load import usual_node
 from tspsim.operators import element_bytes
 from tspsim.parallel import peak_bytes
-from tspsim.parallel.memory import stage_memory
 from tspsim.parallel.recomputed import ATTENTION, CHEAP, FULL, KEPT, Partly
+from tspsim.parallel.state.memory import stage_memory
 from tspsim.scenario import load
 from tspsim.step.costs import Costs
 from tspsim.step.simulation import Question, admitted, look_up, scheduled, step_of

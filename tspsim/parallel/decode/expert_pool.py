@@ -27,8 +27,8 @@ from ...base.units import PositiveCount
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
-from ..expert import Shared
 from ..expert_rows import load_of, routed_shard, touched_experts
+from ..experts.expert import Shared
 from ..interleave import EXCHANGE
 from ..ledger import Buffer, Lifetime
 from ..option import Option

@@ -15,9 +15,9 @@ from ...model.attention.base import Rows
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ...operators import Gemm, MemoryBound, Operator, Role
-from .. import expert, expert_serving
 from ..builder import ProgramBuilder
 from ..context_share import ContextShare, in_heads
+from ..experts import expert, expert_serving
 from ..job import Job
 from ..residual import residual_of
 from . import expert_pool, host_caches

@@ -16,7 +16,7 @@ import numpy as np
 from ...base.quick import replace
 from ...parallel import Job, scheme_of
 from ...parallel.builder import ProgramBuilder
-from ...parallel.data import OwnedParameters, gather_weights, reduce_layer
+from ...parallel.state.data import OwnedParameters, gather_weights, reduce_layer
 from ...program.mesh import Mesh
 from ...steps import BACKWARD, FORWARD, Task
 from .groups import Floats, RankGroups

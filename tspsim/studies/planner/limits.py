@@ -12,7 +12,7 @@ from ...base.quick import replace
 from ...network import Cluster
 from ...parallel import Job, Plan, scheme_of
 from ...parallel.choices import legal, with_defaults
-from ...parallel.memory import stage_memory, workspace
+from ...parallel.state.memory import stage_memory, workspace
 from ...step.paths import CHECK_S, MEMORY_S
 from .candidate import name_of
 from .clock import NEVER, Deadline

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...base.quick import replace
-from ...parallel import Job, data, peak_bytes, peak_memory, scheme_of
-from ...parallel.memory import stage_memory
+from ...parallel import Job, peak_bytes, peak_memory, scheme_of
+from ...parallel.state import data
+from ...parallel.state.memory import stage_memory
 from ...step.paths import Division
 from .candidate import Candidate
 

@@ -17,8 +17,9 @@ from typing import Any
 
 from ...base.errors import InputError, UnknownNameError
 from ...base.units import were
-from ...parallel import capacity, scheme_axes
+from ...parallel import scheme_axes
 from ...parallel.checks import check
+from ...parallel.state import capacity
 from ...scenario import PlanSpec as PlanKeys
 from ...scenario import Scenario
 from ...step.bound import plan_bound

@@ -8,7 +8,7 @@ expected time of T seconds of work is then exactly (Daly 2006, §3.2: failures d
     E(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T/τ.
 
 δ is what the project states, or of a plan that says how it writes checkpoints the seconds for which one holds its step
-up in the simulation (:mod:`tspsim.parallel.checkpoint`): nearly nothing where copies hide. Two checkpoints are then at
+up in the simulation (``checkpoint``): nearly nothing where copies hide. Two checkpoints are then at
 least a step, and the writing of a file, apart.
 
 References

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.parallel.capacity import capacity_of
 from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
+from tspsim.parallel.state.capacity import capacity_of
 from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
 from tspsim.serving.costs import ProgramCosts, costs_of

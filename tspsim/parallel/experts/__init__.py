@@ -1,0 +1,1 @@
+"""Experts in a layer: their exchanges and products, in training and in serving steps."""

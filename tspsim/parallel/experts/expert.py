@@ -1,0 +1,315 @@
+"""Mixture of experts: a layer's routed MLP under any scheme, with or without expert parallelism.
+
+With ``ep`` = N > 1 each rank of an expert group holds E/N whole experts. A rank's own tokens go to the ranks of their
+experts and come back summed (*dispatch* and *combine*): two all-to-alls a forward, two of their gradients a backward
+(Lepikhin et al. 2020, GShard, §3; Rajbhandari et al. 2022, DeepSpeed-MoE, §5). How many copies of a token travel is the
+dispatch's business (:mod:`tspsim.parallel.dispatch`). Without expert groups every rank has all experts, or with ``tp``
+a part of the columns of each.
+
+How many rows meet a rank's experts (:mod:`tspsim.parallel.expert_rows`) is the balance policy's
+(:mod:`tspsim.parallel.balance`). Exchanges carry the bytes
+of the busiest rank: all wait for it. What has no position in the group is the busiest rank's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import ceil
+
+from ...model.layer import LayerShard, gradients
+from ...model.routed import RoutedShard
+from ...operators import Computes, Gemm, Operator
+from ...program import Tokens
+from .. import expert_shards
+from ..builder import ProgramBuilder
+from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_shard, sent_rows, touched_experts
+from ..interleave import EXCHANGE
+from ..job import Job
+from ..recompute import cheap_again
+from ..sought import SOUGHT, Sought, with_experts
+from . import expert_fused
+
+#: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
+Shared = Callable[[list[int]], list[int]]
+
+
+# --- all experts here ---------------------------------------------------------------------------------------
+
+
+def local_forward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+    """Router, routed and shared experts of tokens that need not travel."""
+    shared: tuple[Operator, ...] = ()
+    if layer.ffn:
+        shared = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    if job.step.serves:
+        return *routed_forward(job, tokens), *shared
+    routed = routed_shard(job, tokens)
+    return (
+        routed.router(tokens), routed.choose(tokens), *_multiply(job, routed), routed.sum_rows(routed.all_rows, tokens),
+        *shared,
+    )  # fmt: skip
+
+
+def routed_forward(job: Job, tokens: int) -> tuple[Operator, ...]:
+    """Router and routed experts of a serving step's tokens that need not travel."""
+    routed = routed_shard(job, tokens)
+    pairs = tokens * routed.experts.topk / job.plan.ep * load_of(job, None)
+    return routed.router(tokens), routed.fused(tokens, pairs, touched_experts(job, tokens, None))
+
+
+def local_products(job: Job, layer: LayerShard, tokens: int) -> tuple[tuple[Gemm, ...], tuple[Gemm, ...]]:
+    """The products that tokens enter (router, gate and up), and those that they leave by (down)."""
+    routed = routed_shard(job, tokens)
+    entering, leaving = (routed.router(tokens), routed.gate_up()), (routed.down(),)
+    if not layer.ffn:
+        return entering, leaving
+    return (*entering, layer.gate_up(tokens)), (*leaving, layer.down(tokens))
+
+
+def local_activation_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+    """Between the two: gradients of the sum of experts, of their columns, and of the order of rows."""
+    routed = routed_shard(job, tokens)
+    shared: tuple[Operator, ...] = ()
+    if layer.ffn:
+        shared = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    return (
+        routed.copy(routed.all_rows, "d rows to experts", Computes.INPUT_GRADIENT),
+        *cheap_again(job, routed.activation()), routed.activation_backward(), *shared,
+        routed.sum_rows(routed.all_rows, tokens),
+    )  # fmt: skip
+
+
+# --- expert groups ------------------------------------------------------------------------------------------
+
+
+def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int], shared: Shared | None) -> int:
+    """Norm and router, dispatch, experts, combine; shared experts before the dispatch, or beside it.
+
+    Exchanges and experts may be cut into pieces (Tutel, Hwang et al. 2022, arXiv 2206.03382, §4.3): all pieces are
+    dispatched first, on one stream, and each is combined once its experts are done. Of equal pieces, an exchange of W
+    each way and experts of C, that takes max(2W, W + (W + C)/d, C + 2W/d).
+    """
+    position = builder.coordinates.get("ep")
+    routed, tokens = routed_shard(job, position=position), own_tokens(job)
+    here = expert_shards.gather(builder, job)
+    chosen = builder.compute(
+        "norm, router", layer.norm(tokens), routed.router(tokens), routed.choose(tokens), after=after
+    )
+    beside = job.plan.hiding.shared_beside
+    planned = plan_moves(builder, job, chosen)
+    here += move_experts(builder, job, "experts from other ranks", [planned])
+    rows = own_rows(job) or routed.all_rows
+    if expert_fused.applies(job):
+        sums, meanwhile = _gather_sums(job, routed, position), partial(_shared, shared, [chosen])
+        back, _, done = expert_fused.forward(builder, job, routed, sums, [planned], here, meanwhile)
+        return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
+    done = shared([chosen]) if shared and not beside else []
+    arrived = dispatch(builder, job, routed, "dispatch", [planned, *done])
+    if shared and beside:
+        done = shared([chosen])
+    piece, back = piece_of(job, routed), list[int]()
+    for arrival in arrived:
+        operators = *_multiply(job, piece), *_gather_sums(job, piece, position)
+        multiplied = builder.compute("experts", *operators, after=[*arrival, *here])
+        back += exchange(builder, job, "combine", 1, [multiplied])
+    expert_shards.used(builder, job, multiplied)
+    if _combines(job):
+        return builder.compute("experts combined", after=[*back, *done])
+    return builder.compute("sum of experts", routed.sum_rows(rows, tokens), after=[*back, *done])
+
+
+def backward(builder: ProgramBuilder, job: Job, layer: LayerShard, shared: Shared | None) -> int:
+    """The forward mirrored: gradients of the sums are dispatched, those of the rows come back."""
+    position = builder.coordinates.get("ep")
+    routed, tokens = routed_shard(job, position=position), own_tokens(job)
+    beside = job.plan.hiding.shared_beside
+    # Of a layer that was just repeated they are still here.
+    repeated = job.plan.recomputation == "full"
+    here = [] if repeated else expert_shards.gather(builder, job)
+    here += [] if repeated else move_experts(builder, job, "experts from other ranks", [])
+    multiplied = list[int]()
+    if expert_fused.applies(job):
+        sums, meanwhile = _gather_sums(job, routed, position), partial(_shared, shared, [])
+        back, last, done = expert_fused.backward(builder, job, routed, sums, here, meanwhile)
+        multiplied.append(last)
+        arrived = []
+    else:
+        done, back = shared([]) if shared and not beside else [], []
+        arrived = dispatch(builder, job, routed, "dispatch gradients", done)
+        if shared and beside:
+            done = shared([])
+    piece = piece_of(job, routed)
+    down, gate_up = (builder.gradients(product) for product in (piece.down(), piece.gate_up()))
+    # Beside another micro-batch the exchange is what everything waits for: weights' gradients follow it (DeepSeek's
+    # published profile of DualPipe has dispatch(B), then mlp(W)). A framework's own backward computes both at once.
+    behind = (*down[1:], *gate_up[1:]) if job.plan.hiding.micro_batches else ()
+    for arrival in arrived:
+        multiplied.append(
+            builder.compute(
+                "experts backward",
+                _ordered(job, piece, "d rows to experts", Computes.INPUT_GRADIENT),
+                *(down[:1] if behind else down),
+                *cheap_again(job, piece.activation()),
+                piece.activation_backward(),
+                *(gate_up[:1] if behind else gate_up),
+                *_gather_sums(job, piece, position),
+                after=[*arrival, *here],
+            )
+        )
+        back += exchange(builder, job, "combine gradients", 1, multiplied[-1:])
+        if behind:
+            multiplied.append(builder.compute("experts' weight gradients", *behind, after=multiplied[-1:]))
+    expert_shards.used(builder, job, multiplied[-1])
+    home = move_experts(builder, job, "gradients of moved experts", multiplied[-1:])
+    builder.exchanged_gradients += [*home, *expert_shards.scatter(builder, job, multiplied[-1:])]
+    rows = own_rows(job) or routed.all_rows
+    return builder.compute(
+        "router, norm backward",
+        *(() if _combines(job) else (routed.sum_rows(rows, tokens),)),
+        *builder.gradients(routed.router(tokens)),
+        *cheap_again(job, layer.norm(tokens)),
+        layer.norm_backward(tokens),
+        after=[*back, *done],
+    )
+
+
+def weight_gradients(builder: ProgramBuilder, job: Job, layer: LayerShard, tokens: int) -> tuple[Gemm, ...]:
+    """Gradients of the weights of a layer's MLP, put off by a zero-bubble schedule."""
+    if job.plan.ep == 1:
+        entering, leaving = local_products(job, layer, tokens)
+        return tuple(gradients(product)[1] for product in (*entering, *leaving))
+    routed = routed_shard(job, position=builder.coordinates.get("ep"))
+    products = [routed.router(own_tokens(job)), routed.gate_up(), routed.down()]
+    if layer.ffn:
+        products += [layer.gate_up(tokens), layer.down(tokens)]
+    return tuple(gradients(product)[1] for product in products)
+
+
+def dispatch(
+    builder: ProgramBuilder, job: Job, routed: RoutedShard, name: str, after: Sequence[int]
+) -> list[list[int]]:
+    """A rank puts its tokens' rows in order and sends them; returns what each piece of experts waits for."""
+    if not expert_shards.tokens_travel(job):
+        return [list(after)]
+    after = list(after)
+    if _sends_tokens(job):
+        element = job.plan.dispatch.element_bytes or job.activation_bytes
+        after = [builder.compute(f"cast for {name}", routed.cast(own_tokens(job), "cast rows", element), after=after)]
+    else:
+        after = [builder.compute(f"pack rows for {name}", routed.copy(own_rows(job), "pack rows"), after=after)]
+    return [exchange(builder, job, name, 0, after) for _ in range(job.plan.expert_pieces)]
+
+
+def _sends_tokens(job: Job) -> bool:
+    """Whether the exchange's kernels take each token from where it stands, cast once: DeepSeek's published profile has
+    no kernel that orders rows before its dispatch in fp8. Frameworks around a dispatch in bf16 order them first."""
+    dispatch = job.plan.dispatch
+    return dispatch.phases is not None and dispatch.element_bytes is not None and not expert_shards.sliced(job)
+
+
+def _combines(job: Job) -> bool:
+    """Whether such kernels sum what comes back as well, and leave what arrived in its type: the same profile has no
+    kernel that sums behind a combine, and orders 33,000 rows for their experts in fp8 (185 us, 470 MB)."""
+    return expert_shards.tokens_travel(job) and _sends_tokens(job)
+
+
+def exchange(builder: ProgramBuilder, job: Job, name: str, way: int, after: Sequence[int]) -> list[int]:
+    """An all-to-all of a piece of the rows over the expert group, there (``way`` 0) or back (1); nothing where tokens
+    stay. Returns what to wait for."""
+    if not expert_shards.tokens_travel(job):
+        return list(after)
+    experts, pieces = job.model.experts, job.plan.expert_pieces
+    assert experts is not None
+    element = (None if way else job.plan.dispatch.element_bytes) or job.activation_bytes
+    row_bytes = job.model.hidden * element
+    phase, tokens = None, None
+    if job.plan.dispatch.phases is not None and not expert_shards.sliced(job):
+        phase = job.plan.dispatch.phases[way]
+        choice = experts.count, experts.topk, experts.groups, experts.kept_groups
+        tokens = Tokens(own_tokens(job) * load_of(job, None) / pieces, row_bytes, *choice)
+        if job.work.stack.exchange_units is not None:
+            tokens = tokens._replace(multiprocessors=job.work.stack.exchange_units)
+    size = sent_rows(job) * row_bytes / pieces
+    return [
+        builder.collective("all_to_all", "ep", size, name, after=after, stream=EXCHANGE, algorithm=phase, tokens=tokens)
+    ]
+
+
+def piece_of(job: Job, routed: RoutedShard) -> RoutedShard:
+    """A piece's rows, in products of their own; the last rows of an expert are filled up."""
+    return replace(routed, rows=ceil(routed.rows / job.plan.expert_pieces))
+
+
+def plan_moves(builder: ProgramBuilder, job: Job, chosen: int) -> int:
+    """Counts of all experts summed over the group and the host's plan, where a policy decides anew for every pass;
+    returns what tokens and weights wait for."""
+    experts, loads = job.model.experts, job.expert_loads
+    assert experts is not None
+    if job.plan.ep == 1 or not loads.planned:
+        return chosen
+    summed = builder.collective("all_reduce", "ep", COUNT_BYTES * experts.count, "sum counts", after=[chosen])
+    return builder.host("plan of experts", loads.host_s, after=[summed]) if loads.host_s else summed
+
+
+#: Of the rows of an expert, as ranks tell each other.
+COUNT_BYTES = 8
+
+
+def move_experts(builder: ProgramBuilder, job: Job, name: str, after: Sequence[int]) -> list[int]:
+    """The experts, or gradients of them, that a balance policy moves within the group; mostly nothing. As much as the
+    rank that gets most receives, or the one that gives most sends."""
+    loads, ranks = job.expert_loads, job.plan.ep
+    size = max(loads.moved_experts, loads.sent_experts * ranks / max(1, ranks - 1)) * expert_bytes(job)
+    if not size:
+        return []
+    return [builder.collective("all_to_all", "ep", size, name, after=after, stream="moved experts")]
+
+
+def _shared(shared: Shared | None, after: list[int]) -> list[int]:
+    return shared(after) if shared else []
+
+
+def _ordered(job: Job, routed: RoutedShard, name: str, computes: Computes = Computes.OUTPUT) -> Operator:
+    """Rows put in the order of their experts, in the type in which they came."""
+    element = job.plan.dispatch.element_bytes if _combines(job) else None
+    return routed.copy(routed.all_rows, name, computes, element)
+
+
+def _multiply(job: Job, routed: RoutedShard) -> tuple[Operator, ...]:
+    """Rows put in the order of their experts, and both of their products."""
+    ordered = _ordered(job, routed, "rows to experts")
+    return ordered, routed.gate_up(), routed.activation(), routed.down()
+
+
+def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[Operator, ...]:
+    """What of a token's experts is on one rank is summed before it goes back, unless each copy travels."""
+    if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
+        return ()
+    return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)
+
+
+# --- what a search tries ----------------------------------------------------------------------------------------
+
+#: Pieces that are tried: finer ones multiply slower, and pay each exchange's latency once more.
+PIECES = (2, 4)
+
+
+def ways_to_cut(job: Job) -> Sequence[int]:
+    """Pieces of dispatch, experts and combine, where tokens travel and nothing else hides their way."""
+    plan = job.plan
+    alone = not (plan.hiding.micro_batches or plan.hiding.halves)
+    return PIECES if plan.ep > 1 and plan.expert_shards != 0 and alone and not job.replicates_tokens else ()
+
+
+SOUGHT.register(
+    Sought(
+        "expert_pieces",
+        while_serving=False,
+        of=with_experts,
+        values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
+        ways=ways_to_cut,
+        kernels=True,
+    )
+)

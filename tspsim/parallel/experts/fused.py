@@ -1,0 +1,141 @@
+"""Products and sums over ``tp`` in slices of one kernel (Flux, Chang et al. 2024, arXiv 2406.06858); their transport.
+
+Slices are as many as ranks n: a tile's rows go to the rank that owns them, or come from it, while the kernel works on.
+With C of a product and W of its exchange, both whole:
+
+    product, then sums      T = C/n + (n − 1)·max(C, W)/n + W/n
+    rows, then product      T = W/n + (n − 1)·max(C, W)/n + C/n; max(C, W + C/n) where a rank's own rows come first
+
+so max(C, W) and a slice of the shorter; C + W at n = 1. The *transport* is the library's kernels, which take a share of
+the compute units (the device's factor of kernels beside transfers), or copy engines, which take none and have a rate of
+their own (``copy_engine`` of the node). They cannot add: partial rows go to the rank that owns them, a kernel adds them
+there, and without sequence regions the sums are copied back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ...operators import MemoryBound
+from ..builder import WHOLE, ProgramBuilder, Slice
+from ..job import Job
+from ..option import Option
+from ..pipeline import Refusal
+from ..plan import Plan
+from ..sought import SOUGHT, Sought, serves
+
+#: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
+FUSED = "fused"
+#: Algorithm of copies (:mod:`tspsim.network.collectives.copies`).
+COPIES = "copy_engines"
+TRANSPORT = Option(
+    "fused_transport",
+    Literal["kernel", "copy"],
+    None,
+    "with overlap: fused, who moves rows: the library's kernels (default), or copy engines that the node's file states",
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a layer's products and sums are cut into: calls of their own on fewer tokens, or slices of one call."""
+
+    tokens: int
+    pieces: int
+    fused: bool
+
+    @classmethod
+    def of(cls, job: Job) -> Cut:
+        plan = job.plan
+        if plan.tp == 1 or not plan.overlap:
+            return cls(job.tokens, 1, False)
+        if plan.overlap == FUSED:
+            return cls(job.tokens, plan.tp, True)
+        return cls(job.tokens // plan.overlap_chunks, plan.overlap_chunks, False)
+
+    @property
+    def slices(self) -> list[Slice]:
+        return [self.slice(piece) for piece in range(self.pieces)]
+
+    def slice(self, piece: int) -> Slice:
+        return Slice(piece, self.pieces) if self.fused else WHOLE
+
+
+def copied(plan: Plan) -> bool:
+    """Whether copy engines move a plan's rows."""
+    return plan.options.get(TRANSPORT.name) == "copy"
+
+
+def copied_rows(
+    builder: ProgramBuilder, size_bytes: float, name: str, after: Sequence[int], slice_of: Slice = WHOLE
+) -> int:
+    """Every rank's rows to all."""
+    return builder.collective(
+        "all_gather", "tp", size_bytes, name, after=after, stream="gather rows", algorithm=COPIES, slice_of=slice_of
+    )
+
+
+def copied_sum(
+    builder: ProgramBuilder, job: Job, size_bytes: float, name: str, after: int, slice_of: Slice = WHOLE
+) -> int:
+    """Partial rows to their owners, who add them; without sequence regions the sums come back to all."""
+    ranks = job.plan.tp
+    moved = builder.collective("all_to_all", "tp", size_bytes, name, after=[after], algorithm=COPIES, slice_of=slice_of)
+    own = size_bytes / ranks
+    kernel = MemoryBound("add", (ranks + 1) * own, max(1, round(own)), name="add partial rows")
+    added = builder.compute(f"add for {name}", kernel, after=[moved], stream="sums", slice_of=slice_of)
+    if job.plan.sequence_regions:
+        return added
+    return copied_rows(builder, size_bytes, f"{name}: back", [added], slice_of)
+
+
+def check(job: Job, travels: bool) -> Refusal:
+    """Whether there is something to fuse, and somebody to move it."""
+    plan = job.plan
+    if plan.overlap == FUSED and plan.tp == 1 and (not travels or plan.sp > 1):
+        return "overlap", "fused is of tp's products and sums, or of experts that tokens are sent to, without sp"
+    if plan.overlap == FUSED and TRANSPORT.name in plan.options and travels:
+        problem = f"{plan.options[TRANSPORT.name]} is not built where experts are fused as well; leave it out"
+        return TRANSPORT.name, problem
+    if TRANSPORT.name in plan.options and plan.overlap != FUSED:
+        return TRANSPORT.name, f"{plan.options[TRANSPORT.name]} is of `overlap: fused`; state that too"
+    return None
+
+
+# --- what a search tries of tensor parallelism's exchanges ------------------------------------------------------
+
+#: Why it does not try products and sums in one kernel.
+OWN_KERNELS = "needs kernels that software seldom has"
+
+
+def in_chunks(job: Job) -> bool:
+    """Whether reductions, or gathers of K and V, are cut."""
+    plan = job.plan
+    if job.scheme.folds:
+        return plan.token_shards > 1 and plan.overlap is not False and plan.overlap_by == "blocks"
+    return plan.overlap is True and plan.tp * plan.sp > 1
+
+
+SOUGHT.register(
+    Sought("sequence_regions", of=lambda model, work: not serves(model, work), used=lambda job: job.plan.tp > 1)
+)
+SOUGHT.register(
+    Sought(
+        "overlap",
+        of=lambda model, work: not serves(model, work),
+        values=lambda model, work: ["off", "on"],
+        left=lambda model, work: {FUSED: OWN_KERNELS},
+        used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == FUSED,
+    )
+)
+SOUGHT.register(Sought(TRANSPORT.name, why_not=OWN_KERNELS, of=lambda model, work: not serves(model, work)))
+SOUGHT.register(
+    Sought(
+        "overlap_chunks",
+        why_not="four, as libraries have",
+        of=lambda model, work: not serves(model, work),
+        used=in_chunks,
+    )
+)

@@ -1,0 +1,1 @@
+"""Schemes: how a replica is spread over ranks, and the layers that each writes."""

@@ -1,0 +1,417 @@
+"""Tensor parallelism (Megatron), alone or beside sequence shards: a tp × sp mesh.
+
+QKV and gate/up are split by columns, output and down projection by rows; after each of the two an all-reduce of
+B·S/Σ·h over ``tp``, or with sequence regions a reduce-scatter and an all-gather of the same bytes around the norm
+(Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2). The backward mirrors it: gradients of the column-split
+inputs are summed. Overlapped, tokens are cut into ``overlap_chunks`` and a chunk is reduced while the next is
+multiplied (Flux, Comet, asynchronous TP); in the backward the sum runs beside the weights' gradients.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from pydantic import StrictBool
+
+from ...base.units import PositiveCount
+from ...model.layer import LayerShard, gradients
+from ...operators import Gemm, Operator
+from ..builder import ProgramBuilder
+from ..choice import Choice
+from ..context import method_of
+from ..context.method import refused
+from ..decode import draft_pool, expert_pool, host_attention, host_caches
+from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from ..experts import expert, expert_fused, expert_serving, fused
+from ..experts.fused import TRANSPORT, Cut, copied
+from ..job import Job
+from ..ledger import Buffer, Lifetime
+from ..lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
+from ..option import Option
+from ..pipeline import Refusal
+from ..plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
+from ..recompute import cheap_again, heads_again
+from ..residency import Residency
+from ..residual import RESIDUALS, STANDARD, residual_of
+from ..scheme import SCHEMES, Received, Scheme, WholeTokens, scheme_of
+from ..state import served, shard_levels, weight_peers
+from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
+from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
+
+
+def forward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    residual, cut = residual_of(job.plan), Cut.of(job)
+    builder.part = "attention"
+    entering = list(column_products(builder, job, layer, cut, [[]] * cut.pieces, "QKV"))
+    attended = method_of(job.plan).forward(builder, job, layer, position, entering[-1][1])
+    reduced, output = [], layer.leaving(cut.tokens)
+    for slice_of in cut.slices:
+        projected = builder.compute("output projection", *output, after=[attended], slice_of=slice_of)
+        summed = reduce_rows(
+            builder, job, cut.tokens, projected, "sum attention", slice_of=slice_of, sums=residual.sums_attention
+        )
+        reduced.append([summed])
+    builder.part = "mlp"
+    first: list[int] = []
+    if travels(job, layer):
+        shared = partial(shared_experts, builder, job, layer) if layer.ffn else None
+        ready = [index for chunk in reduced for index in chunk]
+        if job.step.serves:
+            done = expert_serving.serve(builder, job, layer, ready, shared)
+            leaving = [builder.compute("add experts", after=done) if len(done) > 1 else done[0]] * cut.pieces
+        else:
+            leaving = [expert.forward(builder, job, layer, ready, shared)] * cut.pieces
+    else:
+        leaving, waits = [], [[]] * cut.pieces if residual.late else reduced
+        products = column_products(builder, job, layer, cut, waits, "MLP")
+        for slice_of, (entered, multiplied) in zip(cut.slices, products, strict=True):
+            first.append(entered)
+            leaving.append(
+                reduce_rows(builder, job, cut.tokens, multiplied, "sum MLP", slice_of=slice_of, sums=residual.sums_mlp)
+            )
+    if not builder.recomputing:
+        for chunk, ((consumer, _), producer) in enumerate(zip(entering, leaving, strict=True)):
+            builder.after_previous_layer(consumer, reduced[chunk][0] if residual.late else producer, f"tokens {chunk}")
+            if residual.late:
+                builder.after_previous_layer(first[chunk], producer, f"tokens {chunk} of the MLP")
+    return [*leaving, *(index for chunk in reduced for index in chunk if residual.late)]
+
+
+def head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    normed = builder.compute("final norm", layer.norm(residual_tokens(job)))
+    ready = gather_rows(builder, job, job.tokens, [normed], "gather for head")
+    builder.compute("language-model head", layer.head(job.tokens), after=ready)
+
+
+def head_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """Loss over a sharded vocabulary: maxima and sums of exponentials meet, two fp32 numbers a token."""
+    ready: list[int] = []
+    if job.plan.tp > 1:
+        ready = [builder.collective("all_reduce", "tp", 8 * job.tokens, "softmax sums")]
+    builder.compute("loss", layer.loss(job.tokens), after=ready)
+    head_ = (layer.head(job.tokens),)
+    column_gradients(builder, job, head_, job.model.hidden, "language-model head backward", "sum d head")
+    builder.compute("final norm backward", layer.norm_backward(residual_tokens(job)))
+
+
+def embed_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """Rows' gradients are added where the rows are."""
+    builder.compute("embedding backward", layer.embedding(job.tokens))
+
+
+def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int) -> list[int]:
+    """Mirrors the forward. Where blocks read the stream late, a norm's gradient waits for the sum that the layer before
+    it left (the kernel stands for that layer's), and products go on meanwhile; side by side, one sum and one norm
+    take both gradients."""
+    tokens, residual = job.tokens, residual_of(job.plan)
+    builder.part = "mlp backward"
+    if travels(job, layer):
+        shared = partial(shared_experts_backward, builder, job, layer) if layer.ffn else None
+        normed = [expert.backward(builder, job, layer, shared)]
+    else:
+        normed = mlp_backward(builder, job, layer)
+    builder.part = "attention backward"
+    before = [late_norm_backward(builder, job, layer, "attention")] if residual.late else normed
+    ready = gather_rows(builder, job, tokens, before, "gather d attention")
+    d_output = (*builder.gradients(layer.output(tokens)), *heads_again(job, layer, tokens))
+    projected = builder.compute("output projection backward", *d_output, after=ready)
+    method_of(job.plan).backward(builder, job, layer, position, projected)
+    summed = column_gradients(
+        builder,
+        job,
+        layer.projections(tokens),
+        layer.entry_width,
+        "QKV backward",
+        "sum d attention",
+        layer.rope(tokens),
+        sums=residual.sums_attention or residual.sums_mlp,
+    )
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d attention")
+        return [*normed, *summed]
+    own = residual_tokens(job)
+    down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
+    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+
+
+def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
+    """The MLP's, or of experts that stay; returns what the gradient of its input waits for."""
+    tokens, residual = job.tokens, residual_of(job.plan)
+    entering, leaving, between = mlp_products(job, layer)
+    before = [late_norm_backward(builder, job, layer, "MLP")] if residual.late else []
+    ready = gather_rows(builder, job, tokens, before, "gather d MLP")
+    d_down = [gradient for product in leaving for gradient in builder.gradients(product)]
+    builder.compute("down projection backward", *d_down, *between, after=ready)
+    last = (layer.add(tokens),) if residual.side_by_side else ()
+    summed = column_gradients(
+        builder,
+        job,
+        entering,
+        job.model.hidden,
+        "gate and up backward",
+        "sum d MLP",
+        after_products=last,
+        sums=residual.sums_mlp and not residual.side_by_side,
+    )
+    if residual.late:
+        builder.after_previous_layer(before[0], summed[0], "d MLP")
+    if residual.late or residual.side_by_side:
+        return summed
+    return [builder.compute("norm backward", *norm_backward(job, layer, residual_tokens(job)), after=summed)]
+
+
+def late_norm_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, name: str) -> int:
+    return builder.compute(f"{name} norm backward", *norm_backward(job, layer, residual_tokens(job)))
+
+
+def travels(job: Job, layer: LayerShard) -> bool:
+    """Whether the layer's tokens go to experts on other ranks."""
+    return layer.kind.experts and job.plan.ep > 1 and not job.replicates_tokens
+
+
+def travels_anywhere(job: Job) -> bool:
+    """Whether any layer's do."""
+    return job.plan.ep > 1 and job.model.experts is not None and not job.replicates_tokens
+
+
+def mlp_products(job: Job, layer: LayerShard) -> tuple[Sequence[Gemm], Sequence[Gemm], Sequence[Operator]]:
+    """Products that tokens enter by, those that they leave by, and the backward of what is between."""
+    tokens = job.tokens
+    if layer.kind.experts:
+        return *expert.local_products(job, layer, tokens), expert.local_activation_backward(job, layer, tokens)
+    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    return (layer.gate_up(tokens),), (layer.down(tokens),), between
+
+
+def norm_backward(job: Job, layer: LayerShard, tokens: int) -> tuple[Operator, ...]:
+    return *cheap_again(job, layer.norm(tokens)), layer.norm_backward(tokens)
+
+
+def shared_experts(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    """Experts that all tokens visit, split by columns as a dense MLP is."""
+    tokens = job.tokens
+    ready = gather_rows(builder, job, tokens, after, "gather for shared experts")
+    products = layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens)
+    multiplied = builder.compute("shared experts", *products, after=ready)
+    return [reduce_rows(builder, job, tokens, multiplied, "sum shared experts")]
+
+
+def shared_experts_backward(builder: ProgramBuilder, job: Job, layer: LayerShard, after: list[int]) -> list[int]:
+    tokens = job.tokens
+    ready = gather_rows(builder, job, tokens, after, "gather d shared experts")
+    d_down = builder.gradients(layer.down(tokens))
+    between = *cheap_again(job, layer.activation(tokens)), layer.activation_backward(tokens)
+    builder.compute("shared experts' down backward", *d_down, *between, after=ready)
+    entering = (layer.gate_up(tokens),)
+    return column_gradients(
+        builder, job, entering, job.model.hidden, "shared experts' gate and up backward", "sum d shared experts"
+    )
+
+
+def layer_weights(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
+    """All products' weight gradients, put off by a zero-bubble schedule."""
+    tokens = job.tokens
+    products = (*layer.down_projections(residual_tokens(job)), *layer.projections(tokens), layer.output(tokens))
+    mlp = (layer.gate_up(tokens), layer.down(tokens))
+    later = (
+        expert.weight_gradients(builder, job, layer, tokens)
+        if layer.kind.experts
+        else tuple(gradients(product)[1] for product in mlp)
+    )
+    builder.compute("weight gradients", *(gradients(product)[1] for product in products), *later)
+
+
+def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
+    """Groups of neighbours on ``tp`` that share contexts, and on ``dp`` that share long sequences or
+    divide weights."""
+    share = context(plan)
+    contexts = {share.axis: {"tp": share.ranks}} if share.axis in ("dcp", "kvp") else {}
+    weights = {WEIGHT_SHARD: {"dp": plan.options[WEIGHT_SHARD]}} if WEIGHT_SHARD in plan.options else {}
+    if expert_pool.size(plan) and plan.node_ranks("dp") > 1:
+        weights[POOL_NODE] = {"dp": plan.node_ranks("dp")}
+    if weight_peers.peers(plan):
+        weights[WEIGHT_PEERS] = {"dp": weight_peers.peers(plan)}
+    return contexts | weights | sequence_groups(plan.options, plan.dp)
+
+
+def check_residual(job: Job) -> Refusal:
+    """Kinds that are no plain stack of sums go with the plain schedules."""
+    plan, residual = job.plan, residual_of(job.plan)
+    if residual is STANDARD:
+        return None
+    said = f"{residual.name} beside"
+    for key in ("sequence_regions", "overlap"):
+        if getattr(plan, key) and plan.tp > 1:
+            return "residual", f"{said} `{key}: true` is not built; leave that out"
+    if travels_anywhere(job):
+        return "residual", f"{said} experts that tokens are sent to (`ep`: {plan.ep}) is not built; leave that out"
+    return None
+
+
+def notes(job: Job) -> Iterator[str]:
+    """That the plan's model is another one, what hosts attend, and how sequences of unequal length were dealt."""
+    residual = residual_of(job.plan)
+    yield from host_attention.notes(job)
+    yield from expert_pool.notes(job)
+    yield from draft_pool.notes(job)
+    yield from host_caches.notes(job)
+    if residual.note:
+        yield residual.note
+    if job.unequal:
+        yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
+
+
+def check(job: Job) -> Refusal:
+    plan = job.plan
+    refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
+    refused_key = refused_key or expert_fused.check(job) or shard_levels.check(job) or expert_pool.check(job)
+    refused_key = refused_key or draft_pool.check(job)
+    refused_key = refused_key or host_caches.refused(job) or weight_peers.check(job.plan, training=job.training)
+    if refused_key is not None:
+        return refused_key
+    if job.step.serves and job.token_shards == 1:
+        for key in ("sequence_regions", "overlap"):
+            if getattr(plan, key) and plan.tp > 1:
+                return key, f"true beside tp is not built for a {job.step.title}; leave it out"
+        return None
+    if plan.sequence_regions and job.tokens % plan.tp:
+        return "sequence_regions", f"{job.tokens} tokens a rank are not a multiple of tp = {plan.tp}"
+    wrong = fused.check(job, travels_anywhere(job))
+    if wrong is not None:
+        return wrong
+    if plan.overlap is True and plan.tp > 1 and job.tokens % plan.overlap_chunks:
+        return "overlap_chunks", f"{plan.overlap_chunks} does not divide {job.tokens} tokens a rank"
+    return refused(job, method_of(plan))
+
+
+def received(job: Job, in_switch: bool) -> tuple[Received, ...]:
+    """Two all-reduces of n·h over ``tp``, 2(T−1)/T of it each; ``in_switch`` once, as a switch that adds returns only
+    the sum. Less where latents are gathered instead of rows, or tokens go to experts without shared ones. And what the
+    context method brings."""
+    plan, model, moved = job.plan, job.model, []
+    if plan.tp > 1:
+        share = 1.0 if in_switch else 2.0 * (plan.tp - 1) / plan.tp
+        thinnest = min(set(model.blocks), key=model.common_matrix_parameters)
+        layer = job.layer(plan.tp, thinnest)
+        entering = min(layer.entry_width, model.hidden) if plan.sequence_regions else model.hidden
+        residual = residual_of(plan)
+        reduced = 0.5 * (entering + model.hidden) * residual.sums_attention
+        if (layer.ffn or plan.ep == 1) and not (thinnest.experts and job.sums_over_experts):
+            reduced += model.hidden * residual.sums_mlp
+        moved.append(Received("tp", share * job.tokens * reduced * job.activation_bytes))
+    if job.sums_over_experts and all(block.experts for block in model.blocks):
+        summed = job.tokens * model.hidden * job.activation_bytes
+        moved.append(Received("ep", 2.0 * (plan.ep - 1) / plan.ep * summed))
+    shared = exchanged_bytes(job)
+    if shared:
+        moved.append(Received(context(plan).axis, shared))
+    if job.token_shards > 1:
+        method = method_of(plan)
+        moved.append(Received("sp", method.received_bytes(job), method.distinct))
+    return tuple(moved)
+
+
+def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
+    """With sequence regions or not, overlapped or not."""
+    overlaps = (None, True) if plan.tp > 1 or method_of(plan).can_overlap else (None,)
+    for regions, overlap in itertools.product((False, True) if plan.tp > 1 else (False,), overlaps):
+        yield {"sequence_regions": regions, "overlap": overlap}
+
+
+def choices(plan: Plan) -> tuple[Choice, ...]:
+    return method_of(plan).choices(plan)
+
+
+def head_shards(job: Job) -> int:
+    """Ranks that heads are spread over while they are attended."""
+    return job.plan.tp * (method_of(job.plan).head_shards(job.plan) if job.step.shards_tokens else 1)
+
+
+def buffers(job: Job) -> Iterator[Buffer]:
+    """What shards of tokens, or of contexts, keep of each other's, sums that are under way beside a layer, and rows
+    that wait to be added where copy engines bring them."""
+    late = residual_of(job.plan).in_flight * job.tokens * job.model.hidden * job.activation_bytes
+    if late:
+        yield Buffer("workspace", late, Lifetime.LAYER)
+    if copied(job.plan):
+        yield Buffer("partial_rows", job.tokens * job.model.hidden * job.activation_bytes, Lifetime.LAYER)
+    if job.token_shards > 1 or not job.step.serves:
+        yield from method_of(job.plan).buffers(job)
+    yield from exchange_buffers(job)
+    if host_caches.share(job.plan):
+        layers = [job.layer(job.plan.tp, block) for block in dict.fromkeys(job.model.blocks)]
+        yield from host_caches.buffers(job, layers, job.plan.tp)
+    if expert_pool.size(job.plan):
+        chunks = job.chunks(0)
+        yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
+    if draft_pool.size(job.plan) and job.drafter is not None:
+        chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
+        kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
+        whole, more = served.whole_model(job.drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
+        drafted = served.weight_bytes(job.drafter, shards, whole) + more * served.cache_bytes(job.drafter, whole)
+        yield from draft_pool.kept_beyond(job, kept, drafted)
+
+
+#: Keys of steps whose sequences differ in length.
+LENGTH_OPTIONS = (
+    Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
+    Option("padded", StrictBool, None, "sequences of unequal length are padded to the longest of the step"),
+    Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
+    Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
+    Option(
+        OFFLOAD_FROM, PositiveCount, None, "tokens of a sequence from which on offload_layers are away; default: any"
+    ),
+)
+OPTIONS = (
+    *SERVING_OPTIONS,
+    *LENGTH_OPTIONS,
+    shard_levels.OPTION,
+    Option(WEIGHT_PEERS, weight_peers.TYPE, None, weight_peers.SUMMARY),
+    TRANSPORT,
+    Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
+)
+
+
+SCHEME = SCHEMES.register(
+    Scheme(
+        name="tensor",
+        summary="tensor parallelism, and sequence shards beside it",
+        axes=("tp", "sp"),
+        token_axis="sp",
+        shards=lambda job: job.plan.tp,
+        embed=embed,
+        layer=forward_layer,
+        head=head,
+        layer_backward=backward_layer,
+        head_backward=head_backward,
+        embed_backward=embed_backward,
+        layer_weights=layer_weights,
+        residency=Residency(
+            weight_shards=lambda job: job.plan.tp,
+            compute_shards=lambda job: job.plan.tp,
+            buffers=buffers,
+            logit_shards=lambda job: job.plan.tp,
+        ),
+        whole=WholeTokens(embed_served, serve, head_served),
+        context=context,
+        whole_ranks=lambda job: job.plan.tp,
+        groups=groups,
+        received=received,
+        check=check,
+        head_shards=head_shards,
+        overlaps=lambda plan: method_of(plan).overlaps,
+        by_position=lambda plan: method_of(plan).by_position,
+        variants=variants,
+        serving_variants=serving_variants,
+        choices=choices,
+        options=OPTIONS,
+        notes=notes,
+        usual=True,
+        unequal=True,
+        assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
+        "`sequence_regions`).",
+    )
+)

@@ -1,0 +1,245 @@
+"""How much cache a serving plan has room for, under its engine's rule of memory: tokens, sessions, longest context.
+
+A GPU of every pipeline stage keeps its weights, the activations of the largest pass that the engine admits, graphs and
+a runtime; the engine's rule (:class:`~tspsim.parallel.serving_engine.MemoryRule`) says how much of the rest holds
+caches. A sequence takes whole blocks of tokens on every one of the ranks that its cache is divided over, and what it
+keeps whatever its length. The stage that holds least decides.
+
+    sessions = bytes for caches / Σ layers rank_bytes(tokens in whole blocks)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import Any
+
+from ...base.units import gib
+from ...model.attention import CacheUse
+from ...steps import PREFILL_STEP, Load, Streams
+from ...steps.batch import dealt
+from ..context_share import ContextShare
+from ..job import Job
+from ..ledger import peak
+from ..pipeline import Chunk
+from ..scheme import scheme_of
+from ..serving_engine import Budget, ServingEngine
+from ..unpacked import UNPACKED
+from . import served
+from .memory import declared
+
+#: No context is longer: where caches do not grow any length fits.
+LONGEST = 2**40
+
+
+@dataclass(frozen=True)
+class StageRoom:
+    """One pipeline stage: bytes for caches on a GPU, and its layers by what they keep."""
+
+    budget: Budget
+    uses: Mapping[CacheUse, int]
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What the caches of one replica hold."""
+
+    #: Of the pipeline, first to last.
+    stages: tuple[StageRoom, ...]
+    #: How ranks divide a cache.
+    share: ContextShare
+    #: Tokens of a block: a sequence takes whole ones on every token shard.
+    block_tokens: int = 1
+
+    @property
+    def budget(self) -> Budget:
+        """Bytes for caches on a GPU: of the stage that has room for the fewest long sequences."""
+        return min(self.stages, key=lambda stage: self._sessions(stage, LONGEST, stage.budget.size_bytes)).budget
+
+    def sequence_bytes(self, context: int) -> tuple[float, ...]:
+        """Bytes that a sequence of ``context`` tokens takes on a GPU of every stage."""
+        return tuple(self._sequence_bytes(stage, context) for stage in self.stages)
+
+    def sessions(self, context: int) -> float:
+        """Sequences of ``context`` tokens that stay resident; a fraction is not rounded."""
+        return min(self._sessions(stage, context, stage.budget.size_bytes) for stage in self.stages)
+
+    def sessions_range(self, context: int) -> tuple[float, float]:
+        """Between which those are expected, nine times of ten."""
+        low = min(self._sessions(stage, context, stage.budget.low) for stage in self.stages)
+        return low, min(self._sessions(stage, context, stage.budget.high) for stage in self.stages)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers keep states beside the tokens that others keep."""
+        uses = [use for stage in self.stages for use in stage.uses]
+        return any(use.sequence_bytes for use in uses) and any(use.grows for use in uses)
+
+    @property
+    def without_states(self) -> Capacity:
+        """Room for tokens alone."""
+        stages = [
+            replace(stage, uses={replace(use, sequence_bytes=0.0): count for use, count in stage.uses.items()})
+            for stage in self.stages
+        ]
+        return replace(self, stages=tuple(stages))
+
+    def state_bytes(self, stage: StageRoom) -> float:
+        """Of one sequence on a GPU of a stage."""
+        return sum(count * self.share.rank_bytes(use, 0) for use, count in stage.uses.items())
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks that the states of a sequence take, where they are kept in some."""
+        whole = self.block_tokens * self.share.ranks
+        pairs = zip(self.stages, self.without_states.stages, strict=True)
+        blocks = [(self.state_bytes(stage), self._sequence_bytes(alone, whole)) for stage, alone in pairs]
+        return max((ceil(states / block) for states, block in blocks if block), default=1)
+
+    def tokens(self, context: int) -> int:
+        """Tokens of whole sequences of ``context`` each that stay resident."""
+        return self.whole_sessions(context) * context
+
+    def whole_sessions(self, context: int) -> int:
+        """Sequences of ``context`` tokens that stay resident, where ranks get whole ones."""
+        kept = [(stage.budget.size_bytes, self._sequence_bytes(stage, context)) for stage in self.stages]
+        return min((self.share.sequences * int(room / size) for room, size in kept if size), default=LONGEST)
+
+    def longest_context(self, sequences: int = 1) -> int:
+        """Tokens that each of so many equal sequences may have; 0: not one."""
+        if not self.holds([(1, sequences)]):
+            return 0
+        low, high = 1, 2
+        while high <= LONGEST and self.holds([(high, sequences)]):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.holds([(middle, sequences)]) else (low, middle)
+        return low
+
+    def holds(self, sequences: Iterable[tuple[int, int]]) -> bool:
+        """Whether ``(tokens, how many)`` stay resident together."""
+        wanted = tuple(sequences)
+        return all(self._needed(stage, wanted) <= stage.budget.size_bytes for stage in self.stages)
+
+    def refusal(self, sequences: Iterable[tuple[int, int]], remedy: Callable[[], str] = str) -> str | None:
+        """Why ``(tokens, how many)`` do not stay resident, and what would, or which keys of the plan would make room
+        (``remedy``; empty: none known); None where they do."""
+        wanted = tuple((tokens, count) for tokens, count in sequences if count)
+        if self.holds(wanted):
+            return None
+        short = max(self.stages, key=lambda stage: self._needed(stage, wanted) - stage.budget.size_bytes)
+        needed, room = self._needed(short, wanted), short.budget.size_bytes
+        count, longest = sum(sequences for _, sequences in wanted), max(tokens for tokens, _ in wanted)
+        fitting, shorter = self.whole_sessions(longest), self.longest_context(count)
+        offers = [f"{fitting} sequences of {longest} tokens"] if fitting else []
+        offers += [f"{count} of {shorter}"] if shorter else []
+        keys = remedy()
+        if offers and keys:
+            offers.append(f"all with {keys}")
+        if not offers:
+            alone = self.longest_context()
+            more = f"state {keys}, or take more GPUs" if keys else "take more GPUs or fewer bits a weight"
+            offers = [f"one of {alone}"] if alone else [f"no sequence at all: {more}"]
+        return (
+            f"caches of {count} sequences need {gib(needed)} per GPU, and there is room for {gib(room)}; "
+            f"what fits: {', or '.join(offers)}"
+        )
+
+    def _needed(self, stage: StageRoom, sequences: Sequence[tuple[int, int]]) -> float:
+        rows = tuple((0, tokens, count) for tokens, count in sequences)
+        mine = dealt(rows, self.share.sequences)
+        return sum(count * self._sequence_bytes(stage, tokens) for _, tokens, count in mine)
+
+    def _sessions(self, stage: StageRoom, context: int, size_bytes: float) -> float:
+        sequence_bytes = self._sequence_bytes(stage, context)
+        return self.share.sequences * size_bytes / sequence_bytes if sequence_bytes else float("inf")
+
+    def _sequence_bytes(self, stage: StageRoom, context: int) -> float:
+        whole = self.block_tokens * self.share.ranks
+        tokens = -(-context // whole) * whole
+        kept = (count * self.share.rank_bytes(use, tokens) for use, count in stage.uses.items())
+        return sum(kept)
+
+
+def capacity_of(job: Job, visible_bytes: float) -> Capacity:
+    """What a serving job's plan has room for on GPUs of so much visible memory."""
+    stages = []
+    for stage in range(job.plan.pp):
+        chunks = job.chunks(stage)
+        stages.append(StageRoom(budget_of(job, visible_bytes, chunks), served.cache_uses(job, chunks)))
+    engine, share = job.work.stack.engine, job.scheme.context(job.plan)
+    return Capacity(tuple(stages), share, block_of(engine, job.model.attention_kind.name, share, stages))
+
+
+def block_of(engine: ServingEngine, kind: str, share: ContextShare, stages: Sequence[StageRoom]) -> int:
+    """Tokens of a block, which states of linear attention may make larger."""
+    uses = [use for stage in stages for use in stage.uses]
+    states = [share.rank_bytes(use, 0) for use in uses if use.sequence_bytes]
+    tokens = [share.rank_bytes(replace(use, sequence_bytes=0.0), share.ranks) for use in uses if use.grows]
+    if engine.states is None or not states or not tokens:
+        return engine.block_tokens
+    return engine.states.block_tokens(engine.block_tokens, kind, min(tokens), max(states))
+
+
+def kept_by(job: Job) -> tuple[tuple[int, int], ...]:
+    """``(tokens, how many)`` of the sequences of a serving step, at its end."""
+    return tuple((queries + context, count) for queries, context, count in served.sequences_of(job))
+
+
+def budget_of(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> Budget:
+    """Bytes for caches on a GPU that holds some chunks."""
+    return job.work.stack.engine.cache_budget(
+        visible_bytes,
+        served.weight_bytes(job, scheme_of(job.plan).residency.weight_shards(job), chunks),
+        activation_bytes(job, visible_bytes, chunks),
+        reserve_bytes=job.work.runtime_reserve_bytes,
+        ranks=prod(job.plan.degree(axis) for axis in job.scheme.axes) * job.plan.pp,
+    )
+
+
+#: Parts of the ledger that are no activations.
+OTHERS = ("weights", "kv_cache", "logits", "runtime_reserve", "expert_pool", "draft_pool")
+
+
+def activation_bytes(job: Job, visible_bytes: float, chunks: Sequence[Chunk]) -> float:
+    """The most that a GPU needs beside weights and caches, while a layer works or a token is sampled.
+
+    An engine measures the largest pass that it admits: a prompt of as many tokens as it takes at once, behind as many
+    cached latents as it unpacks at once, and logits of as many sequences as may run. Without one it is the step's own
+    pass.
+    """
+    engine = job.work.stack.engine
+    limits = engine.limits_on(visible_bytes)
+    if limits is not None:
+        load = Load(prompts=1, prompt=engine.pass_tokens(limits, job.plan.attention_replicas))
+        job = replace(job, work=replace(job.work, pass_=PREFILL_STEP.name, load=load), pass_index=None)
+    parts = peak(declared(job, scheme_of(job.plan).residency, chunks))
+    layers = sum(size for part, size in parts.items() if part not in OTHERS)
+    if limits is None:
+        return layers + parts.get("logits", 0.0)
+    if engine.context_workspace:
+        behind = replace(job.work.load, cached=engine.context_workspace)
+        loaded = replace(job, work=replace(job.work, load=behind))
+        further = peak(declared(loaded, scheme_of(job.plan).residency, chunks))
+        layers += further.get(UNPACKED, 0.0)
+    sequences = min(limits.sequences, engine.slots or limits.sequences)
+    return max(layers, engine.logit_bytes.value * job.model.vocab * sequences)
+
+
+def answer(capacity: Capacity, context: int, streams: Streams) -> dict[str, Any]:
+    """The entry ``capacity`` of a plan: bytes a GPU, and what they hold of sequences of a context, with the caches of
+    their streams each."""
+    caches = streams.read(context) / context if streams.branches else streams.caches
+    low, high = (caches_of / caches for caches_of in capacity.sessions_range(context))
+    budget = capacity.budget
+    return {
+        "cache_bytes": budget.size_bytes,
+        "cache_bytes_range": [budget.low, budget.high],
+        "context": context,
+        "sessions": capacity.sessions(context) / caches,
+        "sessions_range": [low, high],
+        "tokens": capacity.tokens(context),
+        "longest_context": capacity.longest_context(streams.caches),
+    }

@@ -1,0 +1,261 @@
+"""Peak memory of a rank, by part, from what each schedule keeps alive (docs/memory.md derives the terms).
+
+Letters: β bytes of an activation, n local tokens, h hidden, a and c the widths of queries and of keys (= values),
+f FFN width (of shared experts where a layer has experts), t the ranks that the heads and FFN columns of a rank's own
+tokens are spread over (T for tensor parallelism; 1 for TSP, whose ranks compute all heads and columns of their tokens).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from ...model import Block
+from ...operators import Role
+from .. import expert_rows
+from ..expert_rows import routed_shard, sent_rows
+from ..job import Job
+from ..ledger import WORKSPACE, Buffer, Lifetime, peak
+from ..pipeline import Chunk, spread_over
+from ..recompute import NORMS, PRODUCTS, remade
+from ..recomputed import ATTENTION, CHEAP, FULL, INSIDE, KEPT
+from ..residency import Residency
+from ..scheme import scheme_of
+from . import data, served, weight_offload
+
+
+class KeptActivations(NamedTuple):
+    """A kind of layer, as far as what it leaves for its backward goes: what of it is made again, and whether that waits
+    in the host's memory; and of one that is written whether its weights come from there."""
+
+    block: Block
+    again: str
+    away: bool = False
+    fetched: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it waits for copies that other layers of its kind do not."""
+        return self.away or self.fetched
+
+
+def peak_memory(job: Job, residency: Residency) -> Mapping[str, float]:
+    """Bytes by part of the fullest rank."""
+    last = job.plan.pp - 1
+    stages = range(job.plan.pp) if job.plan.stage_layers else sorted({0, min(1, last), job.plan.pp // 2, last})
+    if job.unequal:  # what is in flight with the largest micro-batch counts as large
+        sizes = [stage_memory(one, residency, stage) for one in job.every_pack() for stage in stages]
+        return max(sizes, key=lambda parts: sum(parts.values()))
+    return max((stage_memory(job, residency, stage) for stage in stages), key=lambda parts: sum(parts.values()))
+
+
+def peak_bytes(job: Job) -> float:
+    """Bytes of the fullest rank."""
+    return sum(peak_memory(job, scheme_of(job.plan).residency).values())
+
+
+def stage_memory(job: Job, residency: Residency, stage: int) -> Mapping[str, float]:
+    """Bytes by part of a rank of one pipeline stage."""
+    in_flight = layers_in_flight(job, residency.compute_shards(job), stage) if job.training else None
+    return peak(declared(job, residency, job.chunks(stage)), in_flight)
+
+
+def declared(job: Job, residency: Residency, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """The ledger of a rank that holds some chunks: what everybody who keeps something says of it."""
+    job = fullest(job)
+    share, compute_shards = data.OwnedParameters(job, residency.weight_shards(job)), residency.compute_shards(job)
+    kinds = job.blocks(chunks)
+    yield from (
+        served.state(job, residency.weight_shards(job), chunks) if job.step.serves else data.state(job, share, chunks)
+    )
+    if job.training:
+        yield from waiting(job, compute_shards, chunks)
+        yield from data.undivided(job, share, chunks)
+    for block in kinds:
+        yield Buffer(WORKSPACE, workspace(job, compute_shards, block), Lifetime.LAYER, block)
+    yield from most_of(residency, job)
+    yield from expert_rows.buffers(job, kinds)
+    if any(chunk.has_head for chunk in chunks):
+        yield Buffer("logits", logits(job, residency.logit_shards(job)), Lifetime.HEAD)
+    yield Buffer("runtime_reserve", job.work.runtime_reserve_bytes, Lifetime.STEP)
+
+
+def arriving_bytes(job: Job) -> float:
+    """Bytes of weights that one forward brings from the host's memory, to a rank of the stage that gets most."""
+    shards = scheme_of(job.plan).residency.weight_shards(job)
+    share = data.OwnedParameters(job, shards)
+
+    def size(block: Block) -> float:
+        return served.layer_weight_bytes(job, shards, block) if job.step.serves else share.layer_bytes(block)
+
+    stages = (weight_offload.away(job, job.chunks(stage)) for stage in range(job.plan.pp))
+    return max(sum(count * size(block) for block, count in gone.items()) for gone in stages)
+
+
+def waiting(job: Job, compute_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """What layers leave for their backward; of a group that is repeated as a whole that of all but one beside the layer
+    at work, and of layers whose own waits in the host's memory two on their way there or back, if there are two."""
+    for kind in kept_kinds(job, chunks):
+        kept = kept_activations(job.making(kind.again), compute_shards, kind.block)
+        if kind.away:
+            moving = min(OFFLOADING, job.plan.offload_layers)
+            yield Buffer("offload_buffers", moving * kept, Lifetime.LAYER, kind)
+        else:
+            yield Buffer("kept_activations", kept, Lifetime.IN_FLIGHT, kind)
+        if kind.again == INSIDE and job.plan.recomputed is not None:
+            whole = kept_activations(job.making(KEPT), compute_shards, kind.block)
+            yield Buffer("repeated_group", (job.plan.recomputed.group - 1) * whole, Lifetime.LAYER, kind)
+
+
+#: Layers whose activations are on their way between GPU and host: one that moves, and one whose buffer is filled.
+OFFLOADING = 2
+
+
+def kept_kinds(job: Job, chunks: Sequence[Chunk]) -> Counter[KeptActivations]:
+    """Kinds of layer in some chunks, as far as what they leave goes, and how many of each."""
+    kinds: Counter[KeptActivations] = Counter()
+    for chunk in chunks:
+        if job.plan.recomputed is None and not job.plan.offload_layers:
+            for block, count in job.model.kinds(chunk.first_layer, chunk.layers):
+                kinds[KeptActivations(block, job.plan.recomputation)] += count
+        else:
+            blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+            away = spread_over(chunk.layers, job.plan.offload_layers)
+            kinds.update(itertools.starmap(KeptActivations, zip(blocks, job.again(chunk), away, strict=True)))
+        if chunk.has_head and job.further_layers:
+            kinds[KeptActivations(job.further_block, job.plan.recomputation)] += job.further_layers
+    return kinds
+
+
+def most_of(residency: Residency, job: Job) -> Sequence[Buffer]:
+    """What a scheme's exchanges keep, of the layers that keep most where some are made again and some are not."""
+    if job.plan.recomputed is None:
+        return list(residency.buffers(job))
+    both = (list(residency.buffers(job.making(again))) for again in (KEPT, job.plan.recomputation))
+    return max(both, key=lambda buffers: sum(buffer.size_bytes for buffer in buffers))
+
+
+def fullest(job: Job) -> Job:
+    """The job in the pass of a serving step that takes most: of chunks as long the one behind most of the prompt."""
+    if not job.work.load.chunk or job.pass_index is not None:
+        return job
+    passes = job.passes
+    return job.at(max(range(len(passes)), key=lambda index: (passes[index].tokens, passes[index].pairs)))
+
+
+def layers_in_flight(job: Job, compute_shards: int, stage: int) -> Counter[Hashable]:
+    """Layers of each kind, once a micro-batch, whose activations a stage keeps when they are most."""
+    chunks = [kept_kinds(job, [chunk]) for chunk in job.chunks(stage)]
+    parts = {
+        kind: kept_activations(job.making(kind.again), compute_shards, kind.block) * (not kind.away)
+        for kinds in chunks
+        for kind in kinds
+    }
+    sizes = [sum(parts[kind] * count for kind, count in kinds.items()) for kinds in chunks]
+    layers: Counter[Hashable] = Counter()
+    most = job.order.in_flight(job.plan.pp, stage, job.micro_batches, sizes)
+    for kinds, micro_batches in zip(chunks, most, strict=True):
+        for kind, count in kinds.items():
+            layers[kind] += count * micro_batches
+    return layers
+
+
+def residual_tokens(job: Job) -> float:
+    """Tokens of the residual stream a rank holds between blocks: n, or n/T with sequence regions."""
+    return job.tokens / (job.plan.tp if job.plan.sequence_regions else 1)
+
+
+def kept_activations(job: Job, compute_shards: int, block: Block) -> float:
+    """What the forward of one layer and micro-batch leaves for the backward.
+
+    ``full`` recomputation keeps a layer's input, β·h a token. Otherwise a layer keeps its input, both norms' outputs
+    and the middle of the residual stream (4h), Q, K, V and the attention output (2a + 2c), and the MLP's columns (3f
+    gated, 2f not); ``cheap`` drops the product of the activation (f) and the norms' outputs (2h), and Q, K and V where
+    there are latents to make them from. Latent attention keeps its latents besides; of experts the rows that arrived
+    and their columns are kept. A stack may keep more; one that writes scores out keeps 5 bytes of each, probabilities
+    before and after dropout and its mask, which ``selective`` makes again (Korthikanti et al. 2022, §4.1 and §5).
+
+    The input of a product is kept for its weights' gradient alone, unless a kernel before it needs it: of a frozen
+    product without adapters neither a norm's output, nor the product of the activation, nor a row of an expert. A store
+    in fewer bits keeps columns that enter an activation, or also inputs of products, in those; latents and what
+    attention needs stay as they were computed.
+    """
+    model, plan, stack, adapters = job.model, job.plan, job.work.stack, job.work.adapters
+
+    def kept(product: Role) -> bool:
+        return adapters is None or adapters.beside(product)
+
+    if plan.recomputation == INSIDE:
+        return 0.0
+    residual = residual_tokens(job) * model.hidden
+    scores, wide = 0.0, job.activation_bytes
+    if plan.recomputation == FULL:
+        return wide * residual
+    if not stack.flash_attention and plan.recomputation != ATTENTION and plan.recomputation != CHEAP:
+        scores = 5.0 * job.tokens * job.work.sequence * model.heads / compute_shards
+    # Elements of the activation's type that one in the store's takes the place of.
+    entering, multiplied = (job.store.columns_bytes or wide) / wide, (job.store.products_bytes or wide) / wide
+    cheap, again = plan.recomputation == CHEAP, remade(job)
+    before = (2 if model.gated else 1) * entering
+    columns = before + (PRODUCTS not in again and kept(Role.DOWN)) * multiplied
+    norms = 0 if NORMS in again else (kept(Role.QKV) + kept(Role.GATE_UP)) * multiplied
+    heads = 2 * model.attention_width + 2 * model.kv_width
+    if cheap and model.latent:
+        heads = model.heads * model.latent.value_dim
+    split = heads + columns * ffn_width(job, block)
+    per_layer = (2 + norms) * residual + job.tokens * split / compute_shards + latents(job)
+    if block.experts:
+        routed = routed_shard(job)
+        columns = before + (PRODUCTS not in again and kept(Role.EXPERTS_DOWN)) * multiplied
+        rows = model.hidden * kept(Role.EXPERTS_GATE_UP) * multiplied
+        per_layer += routed.all_rows * (rows + columns * routed.width)
+    return wide * per_layer * stack.activation_factor + scores
+
+
+def ffn_width(job: Job, block: Block) -> int:
+    """Columns that all tokens go through: of the dense MLP, or of shared experts."""
+    experts = job.model.experts
+    return experts.shared_width if block.experts and experts else job.model.ffn
+
+
+def latents(job: Job) -> float:
+    """Elements of a layer's latents: none without latent attention."""
+    return job.tokens * job.model.latent.down_width if job.model.latent else 0.0
+
+
+def workspace(job: Job, compute_shards: int, block: Block) -> float:
+    """One layer alive.
+
+    Training: seven residual-sized tensors (input to the middle, both norms' outputs, the block's output, and three
+    gradients), Q, K, V, the attention output and their gradients (2·(2a + 2c)), and the MLP's columns with theirs (5f
+    gated: gate, up, their product, two gradients; 3f not). Forward alone: the residual, the norm's output and the wider
+    of attention's and the MLP's columns. Experts: the rows sent and received with their gradients, and their columns.
+    """
+    model = job.model
+    attention = 2 * model.attention_width + 2 * model.kv_width
+    residual = residual_tokens(job) * model.hidden
+    # With sequence regions the gathered input of a block stands whole beside the shards.
+    whole = job.tokens * model.hidden if job.plan.sequence_regions and job.plan.tp > 1 else 0.0
+    if job.training:
+        columns = 5 if model.gated else 3
+        split = 2 * attention + columns * ffn_width(job, block)
+        elements = 7 * residual + 2 * whole + job.tokens * split / compute_shards + 2 * latents(job)
+    else:
+        columns = 3 if model.gated else 2
+        split = max(attention, columns * ffn_width(job, block))
+        elements = 3 * residual + whole + job.tokens * split / compute_shards + latents(job)
+    if block.experts:
+        routed = routed_shard(job)
+        moved = (2 if job.training else 1) * (routed.all_rows + sent_rows(job)) * model.hidden
+        elements += moved + routed.all_rows * columns * routed.width
+    return job.activation_bytes * elements
+
+
+def logits(job: Job, shards: int) -> float:
+    """A rank's logits in bf16 and, while training, their gradient and softmax (β + 2 + 4 a logit where the stack's loss
+    works in fp32)."""
+    columns = -(-job.model.vocab // shards)
+    per_logit = job.activation_bytes + (2.0 + job.work.stack.softmax_bytes if job.training else 0.0)
+    return job.head_tokens * columns * per_logit

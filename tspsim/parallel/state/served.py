@@ -1,0 +1,137 @@
+"""What a rank keeps while it serves: weights, each class in its type, and the cache of sequences at work.
+
+A cache is divided by what divides its tokens (sequence shards, folded or not, and groups of tensor-parallel ranks that
+share contexts), by stages, and over tensor-parallel ranks by heads as far as there are any: one latent, and the keys of
+an indexer, are whole on every one of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ...model import Block
+from ...model.attention import CacheUse
+from ...model.formats import WeightClass
+from ...model.serving import ServingLayer
+from ...operators import AbsorbProduct, Gemm, Operator
+from ...steps.batch import dealt
+from ..job import Job
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Chunk
+from ..plan import DRAFT_REPLICAS, EXPERT_POOL
+from ..rank_groups import expert_ranks
+from . import weight_offload, weight_peers
+
+
+def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
+    """Weights and cache of a rank that holds some chunks."""
+    yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
+    gone = weight_offload.away(job, chunks)
+    yield from weight_offload.buffers(layer_weight_bytes(job, weight_shards, block) for block in gone)
+    sizes = (count * layer_weight_bytes(job, weight_shards, block) for block, count in gone.items())
+    yield from weight_peers.buffers(job.plan, sizes)
+    yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
+
+
+def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float:
+    """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
+    whose weights lie in the host's memory none."""
+    model, formats = job.model, job.work.formats
+    kinds = job.blocks(chunks) - weight_offload.away(job, chunks)
+    total = 0.0
+    for block, layers in kinds.items():
+        total += layers * layer_weight_bytes(job, weight_shards, block)
+    tables = sum(chunk.has_embedding + (chunk.has_head and not model.tied_embeddings) for chunk in chunks)
+    tables = max(tables, int(model.tied_embeddings and any(chunk.has_head for chunk in chunks)))
+    total += tables * model.vocab * model.hidden / weight_shards * formats.weight_bytes(WeightClass.EMBEDDING)
+    if any(chunk.has_head for chunk in chunks) and job.draft_layers:
+        total += model.join_parameters * formats.weight_bytes(WeightClass.ATTENTION)
+    if drafts_beside(job, chunks):
+        assert job.drafter is not None
+        total += weight_bytes(job.drafter, weight_shards, whole_model(job.drafter))
+    return total
+
+
+def drafts_beside(job: Job, chunks: Sequence[Chunk]) -> bool:
+    """Whether a draft model stands on the GPUs of some chunks."""
+    here = DRAFT_REPLICAS not in job.plan.options
+    return here and job.drafter is not None and any(chunk.has_head for chunk in chunks)
+
+
+def whole_model(job: Job) -> tuple[Chunk, ...]:
+    """All layers, with tables and head."""
+    return (Chunk(0, job.model.layers, True, True),)
+
+
+def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
+    """Bytes of one layer on a rank: routed experts are spread over their own group, projections down to latents are
+    whole on every tensor-parallel rank."""
+    formats, parameters = job.work.formats, dict(job.model.class_parameters(block))
+    projected, shared = projected_by_all(job, block), job.scheme.context(job.plan)
+    routed = parameters.pop(WeightClass.EXPERTS, 0)
+    if EXPERT_POOL in job.plan.options:
+        routed = 0  # on other GPUs
+    copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
+    total = (routed / expert_ranks(job) + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    for part, count in parameters.items():
+        whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
+        total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)
+    more = projected * (1 / shared.projected - 1 / shared.own) if projected else 0.0
+    return total + more * formats.weight_bytes(WeightClass.ATTENTION)
+
+
+def projected_by_all(job: Job, block: Block) -> int:
+    """Elements of the projections to queries, keys and values, where ranks that share a context all have them."""
+    share = job.scheme.context(job.plan)
+    layer = job.layer(1, block)
+    assert isinstance(layer, ServingLayer)
+    if share.projected == share.own or not layer.attention_kind.divides_context:
+        return 0
+    leaving = layer.attention_kind.leave(layer, ((1, 1, 1),))
+    output = sum(matrix_elements(operator) for operator in leaving)
+    matrices = layer.attention_kind.matrix_parameters(job.model, block)
+    return matrices - whole_on_every_rank(job, block) - output
+
+
+def matrix_elements(operator: Operator) -> int:
+    """Weights that a product reads."""
+    if isinstance(operator, AbsorbProduct):
+        return operator.heads * operator.n * operator.k
+    return operator.batch * operator.n * operator.k if isinstance(operator, Gemm) else 0
+
+
+def whole_on_every_rank(job: Job, block: Block) -> int:
+    """Elements of a layer's attention that no tensor-parallel rank divides; a folded scheme owns a part of all."""
+    return 0 if job.scheme.folds else job.layer(1, block).down_weights
+
+
+def cache_bytes(job: Job, chunks: Sequence[Chunk]) -> float:
+    """Bytes on a rank of the cache of all sequences of a step, at its end."""
+    share = job.scheme.context(job.plan)
+    rows = [(context + queries, sequences) for queries, context, sequences in dealt(sequences_of(job), share.sequences)]
+    return sum(
+        layers * sum(sequences * share.rank_bytes(use, tokens) for tokens, sequences in rows)
+        for use, layers in cache_uses(job, chunks).items()
+    )
+
+
+def cache_uses(job: Job, chunks: Sequence[Chunk]) -> Counter[CacheUse]:
+    """Layers of some chunks by what they keep of a sequence, a drafter's included; of states one a token that a step
+    verifies, for any of them may be the last right one."""
+    model, formats, uses = job.model, job.work.formats, Counter[CacheUse]()
+    states = 1 + (job.drafts.tokens if job.drafts else 0)
+    for block, layers in job.blocks(chunks).items():
+        use = model.attention_of(block).cache(model, block, formats.cache, formats.state)
+        uses[replace(use, sequence_bytes=states * use.sequence_bytes) if use.sequence_bytes else use] += layers
+    if drafts_beside(job, chunks):
+        assert job.drafter is not None
+        uses += cache_uses(job.drafter, whole_model(job.drafter))
+    return uses
+
+
+def sequences_of(job: Job) -> tuple[tuple[int, int, int], ...]:
+    """All sequences of a replica as they are at the end of a step."""
+    load = job.work.load
+    return *load.kept, *load.caches()

@@ -1,0 +1,104 @@
+"""What a step copies for a checkpoint, and what of it waits (:mod:`tspsim.parallel.state.checkpoint`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from ...steps import FORWARD, Task
+from ..builder import ProgramBuilder
+from ..job import Job
+from ..parameter_group import ParameterGroup
+from ..pipeline import Chunk
+from ..scheme import scheme_of
+from .checkpoint import CHECKPOINTS, Checkpoint
+from .data import OwnedParameters
+
+
+def written_bytes(job: Job, held: Sequence[ParameterGroup]) -> float:
+    """Of some parameters, what a rank writes: weights that are trained, and their state."""
+    optimizer = job.work.optimizer
+    return sum(group.parameters / group.copies for group in held) * (optimizer.weights + optimizer.state)
+
+
+def rank_bytes(job: Job, share: OwnedParameters, stage: int) -> float:
+    """What a rank of a pipeline stage writes."""
+    return written_bytes(job, share.trained(job.chunks(stage)))
+
+
+def copied_bytes(job: Job) -> float:
+    """What the rank that writes most copies to its host."""
+    return max(most_bytes(job, range(job.plan.pp)))
+
+
+def file_s(job: Job) -> float:
+    """Seconds of the file system for all ranks; 0 where no rate is stated: it keeps up."""
+    plan = job.plan
+    if plan.checkpoint_rate is None:
+        return 0.0
+    ranks = prod(plan.degree(axis) for axis in (*job.scheme.axes, "dp"))
+    return ranks * sum(most_bytes(job, range(plan.pp))) / plan.checkpoint_rate
+
+
+def most_bytes(job: Job, stages: Sequence[int]) -> list[float]:
+    """What a rank of each of some stages writes."""
+    share = OwnedParameters(job, scheme_of(job.plan).residency.weight_shards(job))
+    return [rank_bytes(job, share, stage) for stage in stages]
+
+
+def way_of(job: Job) -> Checkpoint | None:
+    """How a step's checkpoint is written; None where none is."""
+    name = job.plan.checkpoint if job.training else None
+    return CHECKPOINTS.get(name) if name is not None else None
+
+
+def begin(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[int]:
+    """Write what of a checkpoint a step begins with; returns what its update waits for."""
+    way, last = way_of(job), list[int]()
+    if way is None:
+        return last
+    builder.part = "checkpoint"
+    if job.held_s > 0.0:
+        last = [builder.wait_for_store("file of the checkpoint before", job.held_s)]
+    if not way.after_forward:
+        last = copies(builder, job, share, chunks, last)
+    if way.holds_copy:
+        builder.compute("state in hosts' memory", after=last)
+    if way.holds_file:
+        builder.compute("state in its file", after=[builder.wait_for_store("file", file_s(job), after=last)])
+    return last
+
+
+def after_forward(builder: ProgramBuilder, job: Job, share: OwnedParameters, chunk: Chunk, task: Task) -> list[int]:
+    """Write the copies of a chunk's state behind its first forward; returns what the update waits for."""
+    way = way_of(job)
+    if way is None or not way.after_forward or task.kind != FORWARD or task.micro_batch:
+        return []
+    builder.part = "checkpoint"
+    return copies(builder, job, share, [chunk], [builder.compute("first forward over")])
+
+
+def copies(
+    builder: ProgramBuilder, job: Job, share: OwnedParameters, chunks: Sequence[Chunk], after: list[int]
+) -> list[int]:
+    """What stands in some chunks, to the host; the last copy."""
+    last = after
+    for name, held in _pieces(job, share, chunks):
+        size = written_bytes(job, held)
+        if size:
+            last = [builder.copy("out", size, name, after=last)]
+    return last
+
+
+def _pieces(job: Job, share: OwnedParameters, chunks: Sequence[Chunk]) -> list[tuple[str, tuple[ParameterGroup, ...]]]:
+    """Names and parameters of what is copied, in order: tables and layers of every chunk."""
+    pieces: list[tuple[str, tuple[ParameterGroup, ...]]] = []
+    tables = job.work.adapters is None
+    for chunk in chunks:
+        if tables and chunk.has_embedding:
+            pieces.append(("state of the embedding", (share.embedding(chunk),)))
+        for block, count in job.blocks([chunk]).items():
+            pieces += [("state of a layer", share.trained_layer(block))] * count
+        if tables and chunk.has_head:
+            pieces.append(("state of the head", (share.head(chunk),)))
+    return pieces

@@ -1,0 +1,85 @@
+"""Weights of some layers that lie in the host's memory, copied over its link ahead of use.
+
+Which layers they are is spread evenly over a chunk, as vLLM's prefetching offloader groups them and as
+``offload_layers`` does with activations. A rank has room for two of them: what is copied takes the place of the layer
+before the last, whose kernels are over, so that it comes beside the last one that came and the layers in between
+(FlexGen, Sheng et al. 2023; ZeRO-Inference, Aminabadi et al. 2022). A layer begins when its weights are here. With C
+the kernels of a layer, W its bytes on a rank, b the link, n layers that all come take
+
+    W/b + (n - 1)·max(C, W/b) + C,
+
+and of every g-th layer a group max(g·C, W/b). C grows with tokens and W does not: a copy hides behind the compute of
+enough tokens, and never behind a decoding step's, which is itself W over the device's own memory.
+
+A backward needs its layers again. Weights that are trained go back to the host behind the update; what the optimizer
+keeps stays. Copies (``weight_arrivals``) share the link with what the GPU sends to its NIC and gets
+from it (:mod:`tspsim.network.host`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from ...model import Block
+from ..job import Job
+from ..ledger import Buffer, Lifetime
+from ..pipeline import Chunk, spread_over
+from ..sought import SOUGHT, Sought, serves, trains
+from . import weight_peers
+
+#: Layers that a rank has room for: one whose weights are used, and one whose weights come.
+BUFFERS = 2
+
+
+def away(job: Job, chunks: Iterable[Chunk]) -> Counter[Block]:
+    """Layers of some chunks whose weights lie in the host's memory, by kind."""
+    gone_of: Counter[Block] = Counter()
+    for chunk in chunks:
+        blocks = job.model.blocks[chunk.first_layer : chunk.first_layer + chunk.layers]
+        gone_of.update(block for block, gone in zip(blocks, places(job, chunk), strict=True) if gone)
+    return gone_of
+
+
+def places(job: Job, chunk: Chunk) -> tuple[bool, ...]:
+    """Which of a chunk's layers those are, first to last."""
+    return spread_over(chunk.layers, job.plan.offload_weights)
+
+
+def buffers(sizes: Iterable[float]) -> Iterator[Buffer]:
+    """Room for layers on their way, of the ``sizes`` that a rank's layers have; none where none are away."""
+    widest = max(sizes, default=0.0)
+    if widest:
+        yield Buffer("weight_buffers", BUFFERS * widest, Lifetime.STEP)
+
+
+def refused(job: Job) -> tuple[str, str] | None:
+    """The key and the reason where a job cannot have its weights come from the host."""
+    plan, most = job.plan, max(job.chunk_sizes)
+    layers = plan.offload_weights
+    if not layers:
+        return None
+    key = "offload_weights"
+    if layers > most:
+        return key, f"{layers} are more than the {most} layers of a chunk; use at most {most}"
+    if not job.work.host_bytes_per_s and not weight_peers.peers(plan):
+        return key, "needs a node whose link to its host's memory is known"
+    if job.scheme.folds:
+        return key, f"is not built where weights travel between ranks; use {plan.token_axis} 1 with tp, sp or dp"
+    if plan.expert_shards == 0:
+        return key, "is not built where experts are gathered (expert_shards: 0); leave one out"
+    if plan.order.both_ways or plan.hiding.halves or plan.hiding.micro_batches:
+        return key, "is not built where tasks take turns on a stage; use schedule: 1f1b and expert_overlap: none"
+    if job.training and plan.zero == 3:
+        return key, "is not built with zero: 3, whose ranks gather each other's weights; use zero: 0"
+    if job.training and plan.zero and job.work.adapters is None:
+        return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
+    return None
+
+
+SOUGHT.register(
+    Sought("offload_weights", of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"])
+)
+SOUGHT.register(
+    Sought("offload_weights of training", why_not="needs replicas that divide nothing: state it to try", of=trains)
+)
