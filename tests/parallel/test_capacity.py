@@ -295,7 +295,7 @@ def test_what_does_not_fit_is_told_which_keys_make_room() -> None:
 @pytest.mark.parametrize(
     ("plan", "advised", "said"),
     [
-        ({"sp": 8}, {"tp": 8, "dcp": 8}, "state tp: 8 and dcp: 8 instead of sp: 8, or take more GPUs"),
+        ({"sp": 8}, {"sp": 8, "ep": 8}, "state ep: 8, or take more GPUs"),
         ({"dp": 8}, {"tp": 8, "dcp": 8}, "state tp: 8 and dcp: 8 instead of dp: 8, or take more GPUs"),
         (
             {"tp": 4, "dp": 2},
