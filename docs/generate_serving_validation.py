@@ -1,4 +1,4 @@
-"""Writes the tables of docs/validation.md about served runs: ``python docs/generate_serving_validation.py JSON``, where
+"""Writes the tables of docs/validation-served.md: ``python docs/generate_serving_validation.py JSON``, where
 JSON is what ``tspsim validate --data DIR --json JSON`` wrote."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).with_name("validation.md")
+PAGE = Path(__file__).with_name("validation-served.md")
 MARK = "<!-- serving: docs/generate_serving_validation.py -->"
 END = "<!-- end of serving -->"
 #: Group → bars of the time per output token, median and mean, and of the time to the first, per cent.
@@ -105,7 +105,7 @@ def published(tables: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Writes the tables of docs/validation.md about served runs.")
+    parser = argparse.ArgumentParser(description="Writes the tables of docs/validation-served.md.")
     parser.add_argument("json", type=Path)
     tables = json.loads(parser.parse_args().json.read_text(encoding="utf-8"))["tables"]
     text = PAGE.read_text(encoding="utf-8")

@@ -1,5 +1,8 @@
-"""Writes the tables of docs/validation.md about training runs: ``python docs/generate_training_validation.py ROWS``,
-where ROWS is the folder that ``tspsim validate --data DIR --rows ROWS`` wrote.
+"""Writes the tables of docs/validation-training.md and docs/validation-experts.md.
+
+    python docs/generate_training_validation.py ROWS
+
+ROWS is the folder that ``tspsim validate --data DIR --rows ROWS`` wrote.
 
 A configuration counts once: of the metrics of one run the step time, else the rate, else what there is. Errors are of
 the metric, bias is of the rate: above zero where the prediction is faster. Runs whose degrees or batch were completed
@@ -19,7 +22,7 @@ from pages import rewrite
 
 from tspsim.validation.frameworks import stack_in_words, stack_of
 
-PAGE = Path(__file__).with_name("validation.md")
+PAGE, EXPERTS = (Path(__file__).with_name(f"validation-{name}.md") for name in ("training", "experts"))
 #: Metrics of a run in the order in which they are looked for.
 METRICS = ("step_time_s", "tokens/s/gpu", "TFLOP/s/gpu", "MFU", "HFU")
 #: Columns that tell one configuration of training.csv from another.
@@ -265,6 +268,11 @@ TABLES: dict[str, Callable[[Runs], str]] = {
 }
 
 
+def page_of(table: str) -> Path:
+    """The page in which a table stands."""
+    return EXPERTS if table == "training experts" else PAGE
+
+
 def read(rows: Path) -> Runs:
     """What the tables are made of."""
     metrics = published(rows)
@@ -283,7 +291,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", type=Path)
     runs = read(parser.parse_args().rows)
-    rewrite(PAGE, {name: table(runs) for name, table in TABLES.items()})
+    for page in (PAGE, EXPERTS):
+        rewrite(page, {name: table(runs) for name, table in TABLES.items() if page_of(name) == page})
 
 
 if __name__ == "__main__":

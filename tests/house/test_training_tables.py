@@ -1,4 +1,4 @@
-"""The tables of training runs in docs/validation.md: their generator on rows whose errors are known."""
+"""The tables of training runs in the documentation: their generator on rows whose errors are known."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_the_order_of_plans_with_and_without_what_strays(script: ModuleType, row
 
 
 def test_every_table_stands_in_the_page_once(script: ModuleType) -> None:
-    text = script.PAGE.read_text(encoding="utf-8")
     for name in script.TABLES:
+        text = script.page_of(name).read_text(encoding="utf-8")
         assert text.count(f"<!-- begin {name} -->") == text.count(f"<!-- end {name} -->") == 1

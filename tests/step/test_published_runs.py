@@ -61,7 +61,7 @@ def test_llama_3_runs_at_the_published_rate(name: str) -> None:
 
 
 def test_llama_3_has_one_setting_in_all_its_scenarios() -> None:
-    # The third takes 45 s: docs/validation.md has its rate.
+    # The third takes 45 s: docs/validation-training.md has its rate.
     asked = [tspsim.load(name) for name in LLAMA_3]
     assert {(each.workload.stack, each.cluster.variation.gpu, each.cluster.variation.step) for each in asked} == {
         ("llama-3", 0.01, 0.0)

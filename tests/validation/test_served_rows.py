@@ -1,4 +1,4 @@
-"""Rows of published serving runs are mended as docs/validation.md says, each with its count, and mapped to runs."""
+"""Rows of published serving runs are mended as docs/validation-served.md says, each counted, and mapped to runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ DTYPES: Registry[DataType] = Registry("type of numbers", "tspsim.dtypes", DataTy
 
 # Block-scaled types count their scales: OCP MX v1.0 has one byte a block of 32, NVFP4 one byte a block of 16; fp8 in
 # blocks of 128 x 128 is scaled by an fp32 number a block (DeepSeek-V3, section 3.3.2), which kernels' reads leave out;
-# integers of few bits come in groups of 32 with a bf16 scale (compressed-tensors). Wires: ZeRO++ (parallel/state/wires.py).
+# integers of few bits come in groups of 32 with a bf16 scale (compressed-tensors). ZeRO++ sends them (parallel/state).
 for _each in (
     DataType("fp32", 4.0, kindred=("bf16",)),
     DataType("bf16", 2.0, multiplies=True, cache_bytes=2.0, kindred=("fp16",)),

@@ -42,7 +42,7 @@ COVERAGE = 0.90
 TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
 #: Measured over simulated time of a GPU's published training runs, the median of each of twelve GPUs: between these lie
 #: nine of ten. What tables of one generation, from one laboratory's library, are wrong by together
-#: (docs/validation.md; ``tspsim validate``, published/training.csv).
+#: (docs/validation-training.md; ``tspsim validate``, published/training.csv).
 BETWEEN_TABLES = (0.90, 1.25)
 #: The same of 36 runs of plain frameworks that nothing was fitted on; each framework left out, 78 % of its runs lie in
 #: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges
