@@ -125,10 +125,10 @@ def _fastest(job: Job, cluster: Cluster, device: Device, asked: dict[Operator, f
 
     samples = [sample(replace(job, plan=plan), cluster) for plan in fitting]
     try:
-        found = _by_simulation(samples, fitting, device, cost)
+        least_s, found = _by_simulation(samples, fitting, device, cost)
         if not short(job, cluster.gpus):
             return fitting[min(found, key=lambda index: (*found[index], index))]
-        return _by_whole_steps(job, cluster, device, cost, fitting, found)
+        return _by_whole_steps(job, cluster, device, cost, fitting, found, least_s)
     except UnreachableError:  # dead links cut ranks off; the run itself will say so
         return fitting[0]
 
@@ -147,9 +147,11 @@ def _by_whole_steps(
     cost: Callable[[Operator], float],
     plans: list[Plan],
     found: dict[int, Sampled],
+    least_s: list[float],
 ) -> Plan:
     """The fastest as a whole step: of those closest by a visit to a stage, and the schedule as published; what steady
-    layers choose where it is alike."""
+    layers choose where it is alike. ``least_s``: what a layer of each takes at least; the published schedule is not run
+    where the paths of a stage's layers alone take longer than the others' whole steps."""
     steady = min(found, key=lambda index: (*found[index], index))
     layers = job.model.layers / (job.plan.pp * job.plan.vpp)
     visit_s = {index: each.fill_s + layers * each.layer_s for index, each in found.items()}
@@ -157,19 +159,22 @@ def _by_whole_steps(
     close = [index for index in order if visit_s[index] <= CLOSE * visit_s[order[0]]][:FINALISTS]
     published = _switched(replace(job.plan, open=()))
     as_published = [index for index, plan in enumerate(plans) if _switched(plan) == published]
-    whole_s = {
-        index: whole_step_s(replace(job, plan=plans[index]), cluster, device, cost)
-        for index in dict.fromkeys((steady, *close, *as_published))
-    }
+    whole_s: dict[int, float] = {}
+    passes = job.micro_batches * job.model.layers / job.plan.pp
+    for index in dict.fromkeys((steady, *close, *as_published)):
+        if index not in found and passes * least_s[index] > SURE * min(whole_s.values()):
+            continue
+        whole_s[index] = whole_step_s(replace(job, plan=plans[index]), cluster, device, cost)
     fastest = min(whole_s, key=lambda index: whole_s[index])
-    slower = any(whole_s[steady] > whole_s[index] for index in as_published)
+    slower = any(whole_s[steady] > whole_s[index] for index in as_published if index in whole_s)
     return plans[fastest if slower or whole_s[steady] > ALIKE * whole_s[fastest] else steady]
 
 
 def _by_simulation(
     samples: list[tuple[Job, Cluster]], plans: list[Plan], device: Device, cost: Callable[[Operator], float]
-) -> dict[int, Sampled]:
-    """What steady layers of the options took that were simulated, the fastest among them, by index."""
+) -> tuple[list[float], dict[int, Sampled]]:
+    """What a layer of every option takes at least; and what steady layers of those took that were simulated, the
+    fastest among them, by index."""
     cluster = samples[0][1]
     bound = LowerBound(cluster, cost, max(device.peak_flops_per_s.values()), samples[0][0].work.stack.slowdown(device))
     meshes = [build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node) for job, _ in samples]
@@ -203,7 +208,7 @@ def _by_simulation(
         rests = {_rest(plans[index]) for index, each in found.items() if each.layer_s <= alike_s}
         look_at([index for indices in cuts.values() for index in indices if _rest(plans[index]) in rests])
         if fastest() == best:
-            return found
+            return least, found
         best = fastest()
         look_at(cuts[_cut(plans[best])])
         best = fastest()
