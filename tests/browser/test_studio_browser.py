@@ -345,7 +345,7 @@ def test_every_key_of_the_schema_has_its_control_on_the_page(opened: Open, sort:
         told = {**BEGUN[sort], **data, "name": asked}
         state = link.State(values.dumped(told), "walk.yaml", values.path(path))
         tab.page.evaluate("link => { location.hash = link; }", link.made(state))
-        tab.says(asked)
+        tab.says(asked).drawn()
         shown = tab.page.eval_on_selector_all("[data-path]", "rows => rows.map(each => each.dataset.path)")
         assert values.path([*path, name]) in shown, (path, name, data)
         seen |= {(each, str(kinds)) for each in shown}

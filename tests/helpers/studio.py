@@ -64,6 +64,12 @@ class Tab:
         self.page.wait_for_function(told, arg=[place, text], timeout=PATIENCE_MS)
         return self
 
+    def drawn(self) -> Tab:
+        """Wait until the form is that of the text."""
+        told = "() => document.querySelector('#form').getAttribute('aria-busy') === 'false'"
+        self.page.wait_for_function(told, timeout=PATIENCE_MS)
+        return self
+
     def type(self, before: str, after: str) -> Tab:
         """Change the question in its text."""
         self.page.fill("#yaml", self.yaml.replace(before, after))

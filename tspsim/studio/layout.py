@@ -28,6 +28,7 @@ def page() -> Any:
             dcc.Store(id="form-seen"),
             dcc.Store(id="answered"),
             dcc.Store(id="about-of"),
+            dcc.Store(id="about-seen"),
             dcc.Store(id="slid"),
             dcc.Store(id="found"),
             dcc.Store(id="curve-of"),

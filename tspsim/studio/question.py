@@ -40,7 +40,6 @@ class QuestionTurns(StudioPart):
             ClientsideFunction("studio", "happen"),
             Output("happen", "data"),
             Input("link", "hash"),
-            Input("yaml", "value"),
             Input("start", "value"),
             Input("find", "value"),
             Input("file", "value"),
@@ -55,15 +54,19 @@ class QuestionTurns(StudioPart):
             State("question", "data"),
         )
         app.clientside_callback(
-            ClientsideFunction("studio", "turned"), Output("turned-seen", "data"), Input("turned", "data")
+            ClientsideFunction("studio", "turned"),
+            Output("turned-seen", "data"),
+            Input("turned", "data"),
+            State("question", "data"),
         )
         app.clientside_callback(
             ClientsideFunction("studio", "fresh"),
             Output("answer", "className"),
-            Output("about", "className"),
             Input("question", "data"),
             Input("answered", "data"),
-            Input("about-of", "data"),
+        )
+        app.clientside_callback(
+            ClientsideFunction("studio", "rested"), Output("about-seen", "data"), Input("about-of", "data")
         )
         app.clientside_callback(
             ClientsideFunction("studio", "drawn"), Output("form-seen", "data"), Input("form-drawn", "data")
@@ -127,7 +130,7 @@ class QuestionTurns(StudioPart):
         if question is None:
             now = link.read(happened.get("hash")) or self._begun(desk, self.start)
             begun = {"n": 0, "form": 0, "base": now.text, "start": self.start or ""}
-            return ({**turned, "asks": True}, *self._shown(desk, now, begun, True, None))
+            return ({**turned, "asks": True}, *self._shown(desk, now, begun, True))
         before = link.State(question["text"], question["file"], question["at"])
         try:
             now, whole = self._after(desk, happened, before, found or [], pins or [])
@@ -138,9 +141,8 @@ class QuestionTurns(StudioPart):
         origin = question
         if happened["kind"] == "start":
             origin = {**question, "base": now.text, "start": happened["value"]}
-        typed = now.text if happened["kind"] == "typed" else before.text
         turned["asks"] = (now.text, now.file) != (before.text, before.file)
-        return (turned, *self._shown(desk, now, origin, whole, typed))
+        return (turned, *self._shown(desk, now, origin, whole, happened["kind"]))
 
     def _after(
         self, desk: TabProcesses, happened: Said, before: link.State, found: list[Said], pins: list[Said]
@@ -205,7 +207,7 @@ class QuestionTurns(StudioPart):
         return formed.level(level, offered(self.desks.of(tab)), lambda path: form.level(data, path)), asked
 
     def _shown(
-        self, desk: TabProcesses, now: link.State, question: Said, whole: bool, before: str | None
+        self, desk: TabProcesses, now: link.State, question: Said, whole: bool, kind: str = ""
     ) -> tuple[Any, ...]:
         """The page of a question: its text where it changed, and whether its form is to be drawn anew (``whole``).
         What answers it has begun."""
@@ -220,15 +222,16 @@ class QuestionTurns(StudioPart):
         if asks:
             # The page asks for it a moment later; what gives way to it may take that long.
             threading.Thread(target=desk.answer, args=(told["n"], now.text, now.file), daemon=True).start()
-        same = now.text == before
+        # What somebody types stands there; every part that is set anew is heard of by all others.
+        same, moved = kind == "typed" or now.text == question.get("text"), now.file != question.get("file")
         rows = min(MOST_ROWS, max(10, now.text.count("\n") + 2))
         return (
             no_update if same else now.text,
             rows,
             made or no_update,
             told,
-            "",
-            "",
-            now.file,
-            f" {now.file}",
+            "" if kind == "start" else no_update,
+            "" if kind == "find" else no_update,
+            now.file if moved else no_update,
+            f" {now.file}" if moved else no_update,
         )

@@ -17,6 +17,7 @@
     else if (last && last.kind === event.kind && event.kind === "typed") last.value = event.value;
     else queue.push(event);
     next();
+    draw(FORM_MS);
   }
   function next() {
     if (!queue.length || Date.now() - busy < PATIENCE_MS) return;
@@ -45,7 +46,6 @@
           else if (question && each.value === { link: question.hash, file: question.file }[id.type]) continue;
           else if (id.type === "link") push({ kind: "link", hash: each.value });
           else if (id.type === "slid") each.value && push(Object.assign({ kind: "slid" }, each.value));
-          else if (id.type === "yaml") typed(each.value, question);
           else if (each.value) push(Object.assign({}, id, { kind: id.type, value: each.value }));
         }
         /* Of the others the form has just been drawn. */
@@ -55,15 +55,17 @@
         if (mine.length) push({ kind: "field", values: values });
         return none();
       },
-      turned: function (told) {
+      turned: function (told, question) {
         busy = 0;
+        asked = question;
         if (told && told.asks) same = false;
         if (turning && ["field", "typed"].includes(turning.kind)) settled = Math.max(settled, turning.at);
         next();
         settle();
+        draw(same ? 0 : FORM_MS);
         return none();
       },
-      fresh: function (question, answered, about) {
+      fresh: function (question, answered) {
         same = Boolean(question && answered && question.n === answered.n);
         asked = question;
         settle();
@@ -73,8 +75,13 @@
           const here = row.dataset.path;
           row.classList.toggle("wrong", Boolean(here && path && (path === here || path.startsWith(here + "/"))));
         });
-        const of = same && !answered.refused;
-        return [of ? "answer" : "answer stale", of && about === question.n ? "about" : "about stale"];
+        rests();
+        return same && !answered.refused ? "answer" : "answer stale";
+      },
+      rested: function (of) {
+        resting = of;
+        rests();
+        return none();
       },
       drawn: function () {
         drawing = 0;
@@ -84,6 +91,11 @@
     },
   });
 
+  /* What an answer rests on comes a moment after it. */
+  let resting = null;
+  function rests() {
+    document.getElementById("about").classList.toggle("stale", Boolean(asked && resting !== asked.n));
+  }
   /* The form is drawn anew behind the answer, or before it where that takes long; and once more where the question
      changed while it was drawn. */
   let drawing = 0, form = null, missed = false, later = null;
@@ -93,7 +105,7 @@
     const under_way = Date.now() - drawing < PATIENCE_MS;
     if (under_way) missed = missed || asked.n !== form.n || asked.form !== form.form;
     const needed = missed || !form || form.form !== asked.form;
-    document.getElementById("form").setAttribute("aria-busy", String(needed || under_way));
+    document.getElementById("form").setAttribute("aria-busy", String(Boolean(needed || under_way || busy || queue.length)));
     if (needed && !under_way)
       later = setTimeout(() => {
         drawing = Date.now();
@@ -107,10 +119,9 @@
     const over = settled >= changed || Date.now() - changed > FORGET_MS;
     if (same && over && !busy && !queue.length && answer()) answer().removeAttribute("data-changing");
   }
-  function typed(text, question) {
+  function typed(text) {
     clearTimeout(waiting);
-    if (!question || text === question.text) return;
-    if (busy && !queue.length && turning && turning.kind === "typed" && turning.value === text) return;
+    if (!asked || (text === asked.text && !busy && !queue.length)) return;
     waiting = setTimeout(() => push({ kind: "typed", value: text }), WAIT_MS);
   }
 
@@ -128,7 +139,7 @@
     if (!from || event.target.id === "find" || !answer()) return;
     if (event.target.id === "yaml") {
       begin({ text: event.target.value });
-      typed(event.target.value, asked); // the page's own parts hear of it a tenth of a second later
+      typed(event.target.value);
     } else if (event.target.id.includes('"field"'))
       begin({ values: { [JSON.parse(event.target.id).path]: event.target.value } });
     changed = Date.now();
