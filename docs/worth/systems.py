@@ -23,6 +23,9 @@ def run(name: str, *keys: str) -> str:
     return f"`{' '.join(['tspsim run', name, *(f'--set {each}' for each in keys)])}`"
 
 
+#: The model and device of questions about sparse attention.
+GLM_ON_B300 = ("workload.model=glm-5.1", "workload.precision=fp8", "cluster.device=b300")
+
 SYSTEMS = (
     System("TSP", VERIFIED, run("tsp-8x-mi355x"), "step/test_tsp_inference.py"),
     System("TASP", VERIFIED, run("exchanges-64k-mi300x"), "step/test_known_in_advance.py"),
@@ -115,9 +118,7 @@ SYSTEMS = (
         WORKS,
         run(
             "tsp-decode-128k",
-            "workload.model=glm-5.1",
-            "workload.precision=fp8",
-            "cluster.device=b300",
+            *GLM_ON_B300,
             "plans.TP8.dcp=8",
             "plans.TP8.ep=8",
         ),
@@ -128,9 +129,7 @@ SYSTEMS = (
         WORKS,
         run(
             "tsp-inference-128k",
-            "workload.model=glm-5.1",
-            "workload.precision=fp8",
-            "cluster.device=b300",
+            *GLM_ON_B300,
             "plans.SP8.ep=8",
             "plans.TSP8.ep=8",
         ),
@@ -141,9 +140,7 @@ SYSTEMS = (
         WORKS,
         run(
             "tsp-decode-128k",
-            "workload.model=glm-5.1",
-            "workload.precision=fp8",
-            "cluster.device=b300",
+            *GLM_ON_B300,
             "plans.TP8.tp=1",
             "plans.TP8.sp=8",
             "plans.TP8.ep=8",

@@ -102,11 +102,11 @@
   function draw(wait) {
     clearTimeout(later);
     if (!asked) return;
-    const under_way = Date.now() - drawing < PATIENCE_MS;
-    if (under_way) missed = missed || asked.n !== form.n || asked.form !== form.form;
+    const underWay = Date.now() - drawing < PATIENCE_MS;
+    if (underWay) missed = missed || asked.n !== form.n || asked.form !== form.form;
     const needed = missed || !form || form.form !== asked.form;
-    document.getElementById("form").setAttribute("aria-busy", String(Boolean(needed || under_way || busy || queue.length)));
-    if (needed && !under_way)
+    document.getElementById("form").setAttribute("aria-busy", String(Boolean(needed || underWay || busy || queue.length)));
+    if (needed && !underWay)
       later = setTimeout(() => {
         drawing = Date.now();
         missed = false;
