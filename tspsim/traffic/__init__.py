@@ -1,7 +1,7 @@
-"""What is asked of a service: when requests are sent, how long they are, what they share, and how a benchmark counts.
+"""The requests of a service: send times, lengths, shared prefixes, and how a benchmark counts them.
 
-Kinds of each register themselves (:mod:`tspsim.base.registry`): a class whose fields are its options, its check and its
-sentence. :func:`draw` makes columns of requests of them. Nothing here knows an engine or a clock.
+Each kind registers itself (:mod:`tspsim.base.registry`): a class whose fields are its options, with its check and its
+sentence. :func:`draw` draws columns of requests from them. This room knows no engine and no clock.
 """
 
 from __future__ import annotations
