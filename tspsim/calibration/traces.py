@@ -175,7 +175,7 @@ def fitted(points: Sequence[TracedOperator], source: str) -> tuple[InSteps, ...]
 
 
 def _fit(points: Sequence[TracedOperator]) -> tuple[float, float]:
-    """Start in µs, and factor. If all kernels are as short as the device's shortest, they give a start and no factor."""
+    """Start in µs, and factor. Kernels that are all as short as the device's shortest give a start and no factor."""
     model = np.array([point.model_s for point in points]) * 1e6
     measured = np.array([point.measured_s for point in points]) * 1e6
     short = np.array([point.starts for point in points])
