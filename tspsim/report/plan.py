@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from tspsim.step.result import PlanResult
     from tspsim.studies.planner import Planned
-    from tspsim.studies.planner.found import Found
-    from tspsim.studies.planner.limits import Lean
+    from tspsim.studies.planner.limits import LeanPlan
     from tspsim.studies.planner.scheme_map import Cell
+    from tspsim.studies.planner.simulated_plan import SimulatedPlan
 
 #: Parts of a step that differ by less than this share of it are not told.
 WORTH_TELLING = 0.002
@@ -69,7 +69,7 @@ def best_table(planned: Planned, width: int) -> Table:
     return table
 
 
-def labelled(found: Found) -> str:
+def labelled(found: SimulatedPlan) -> str:
     """A plan's name, and whether the scenario states it."""
     return found.candidate.name + (" (stated)" if found.candidate.stated is not None else "")
 
@@ -236,7 +236,7 @@ def what_fits(planned: Planned) -> list[str]:
     if found is None:
         return []
 
-    def said(limit: tuple[int, Lean] | None, words: str) -> str:
+    def said(limit: tuple[int, LeanPlan] | None, words: str) -> str:
         if limit is None:
             return f"{words}: none fits."
         value, lean = limit

@@ -27,7 +27,7 @@ from ..traffic.traces import RequestTrace, read_trace
 from .launch import LAUNCHERS, launch
 from .planner.query import read_budget
 from .planner.traffic import TrafficPlanner
-from .planner.traffic_answer import Tried
+from .planner.traffic_answer import ServiceUnderLoad
 from .purchase.costs import Rates, rates_of
 from .purchase.offers import expand
 
@@ -50,7 +50,7 @@ class Sized:
     machines: int = 0
     nodes: int = 0
     gpus: int = 0
-    plan: Tried | None = None
+    plan: ServiceUnderLoad | None = None
     #: All machines under the trace.
     served: Mapping[str, Any] | None = None
     #: What keeps the bounds on one machine.
@@ -360,7 +360,7 @@ def _sized(offered: Scenario, rate: float, budget_s: float | None, told: Progres
     )  # fmt: skip
 
 
-def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Scenario, Tried]:
+def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Scenario, ServiceUnderLoad]:
     """The best plan of the smallest machine that has room, and that machine."""
     nodes = 1
     while True:
@@ -381,7 +381,7 @@ def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Sc
                 raise
 
 
-def _of_machines(scenario: Scenario, best: Tried, count: int) -> tuple[Deployment, Scenario]:
+def _of_machines(scenario: Scenario, best: ServiceUnderLoad, count: int) -> tuple[Deployment, Scenario]:
     """So many machines behind one router: of two pools on one larger cluster, so that caches go between all of them."""
     plan, cluster = best.asked.plans[0], scenario.cluster
     if plan.pools is None:
