@@ -91,7 +91,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 #: Rooms whose variables all say what they are.
-NOUNS = ("calibration", "loop", "model", "network", "operators", "studies/planner", "traffic")
+NOUNS = ("calibration", "fleet", "loop", "model", "network", "operators", "studies/planner", "traffic")
 
 
 @pytest.mark.parametrize("room", NOUNS)
