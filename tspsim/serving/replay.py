@@ -18,7 +18,7 @@ from .work import CalledCost, StepCost, StepFunction
 if TYPE_CHECKING:
     import pandas as pd
 
-#: In front of a step that begins at the same time.
+#: Priority before a step that begins at the same time.
 ON_TIME = EventPriority(1)
 
 
@@ -33,8 +33,8 @@ def replay(
 ) -> pd.DataFrame:
     """Serve requests on one engine.
 
-    A step begins when the one before has ended and something can run; arrivals up to its beginning are seen. Running
-    requests come first, then waiting ones in order (of ``vllm``; other schedulers have their own order). The step that
+    A step begins when the one before has ended and something can run; it sees arrivals up to its begin. Running
+    requests come first, then waiting ones in order (``vllm``; other schedulers have their own order). The step that
     computes a prompt's last token emits the first output.
 
     Parameters
@@ -47,15 +47,15 @@ def replay(
     engine
         Scheduler, options, cache; None: ``Engine("vllm")``.
     every_step
-        Simulate every step as an event of its own: slower, and the same answer.
+        Simulate every step as an event of its own: slower, with the same answer.
     lanes
         Attention replicas that step together.
     ignore_eos
-        The engine is told that every answer is as long as it may be, as benchmarks of random tokens tell it.
+        Whether every answer takes its longest length, as benchmarks of random tokens request.
 
     Returns
     -------
-    A row a request in their order: ``arrival_s``, ``first_token_s``, ``end_s``, ``preemptions``.
+    One row per request in their order: ``arrival_s``, ``first_token_s``, ``end_s``, ``preemptions``.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def replay(
 
 
 def _checked(requests: pd.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Times, prompts and outputs, each one a request."""
+    """Times, prompts and outputs, one per request."""
     columns = ("arrival_s", "prompt_tokens", "output_tokens")
     missing = [name for name in columns if name not in requests.columns]
     if missing:

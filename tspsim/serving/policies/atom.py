@@ -16,7 +16,7 @@ from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy
 
-#: A piece of a prompt that is not its last has a multiple of so many tokens, or of a block if that is more.
+#: A chunk that is not a prompt's last has a multiple of this number of tokens, or of a block if that is more.
 ALIGNED = 64
 
 
@@ -32,8 +32,8 @@ class AtomOptions(Section):
 
 
 class AtomLane(Lane):
-    """A step computes prompts, those begun before first, or else all that decode go on by a token; a request takes
-    blocks for its whole prompt when it is admitted, and one without a block later takes it from the last."""
+    """A step computes prompts, begun ones first; otherwise all decode by one token. A request takes blocks for its
+    whole prompt at admission; one without a block later preempts the last."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
@@ -74,7 +74,7 @@ class AtomLane(Lane):
             plan.chunks.append((sequence, tokens))
 
     def _piece(self, rest: int, left: int) -> int:
-        """Tokens of a prompt in a step; a prompt that is not cut may be more than the budget if it is alone."""
+        """Tokens of a prompt in a step; a lone prompt that is not chunked may exceed the budget."""
         if not self._chunked:
             return rest
         tokens = min(rest, self._most)
@@ -88,8 +88,8 @@ class AtomLane(Lane):
         self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 
     def _one_by_one(self, plan: StepPlan, fitting: int) -> list[Sequence]:
-        """All that decode go on in order, while blocks last: those for which they do not."""
-        order = [each for each in self.running.values() if each.decoding]
+        """All decoding sequences advance in order while blocks last; returns those for which they do not."""
+        order = [sequence for sequence in self.running.values() if sequence.decoding]
         free, index = self.pool.free, 0
         while index < min(len(order), fitting):
             blocks = self.decoders.blocks_of(order[index])

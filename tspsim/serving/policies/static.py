@@ -1,7 +1,7 @@
-"""A static batcher, as served models before iteration-level scheduling (Yu et al. 2022, Orca): for teaching.
+"""A static batcher, as before iteration-level scheduling (Yu et al. 2022, Orca): for teaching.
 
-It waits for a full batch, or for as long as the first may wait; computes all prompts in one step; then all decode until
-the last of them has ended, those that ended before being computed all the same.
+It waits for a full batch, or for a limited time; computes all prompts in one step; then all decode until the last has
+ended, with ended sequences computed as padding.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class StaticOptions(Section):
     """Options of the static batcher."""
 
     max_batch_size: PositiveInt = Field(8, description="requests of a batch")
-    batch_timeout_s: NonNegativeFloat = Field(1.0, description="seconds that the first waits for a full batch")
-    pad: StrictBool = Field(True, description="what has ended is computed until the batch ends")
+    batch_timeout_s: NonNegativeFloat = Field(1.0, description="seconds that the first request waits for a full batch")
+    pad: StrictBool = Field(True, description="ended sequences are computed until the batch ends")
     block_size: PositiveInt = Field(1, description="tokens of a block of the cache")
 
 
 class StaticLane(Lane):
-    """Batches one after another, first come, first served; each has blocks for all it will ever need."""
+    """Batches one after another, first come, first served; each request has all its blocks from the start."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
@@ -51,7 +51,7 @@ class StaticLane(Lane):
         return inf if self.running or not self.waiting else self.waiting[0].arrived_s + self._patience_s
 
     def _begin(self, plan: StepPlan) -> None:
-        """As many prompts as there are seats, and blocks to their ends."""
+        """Admits prompts while there are places, and blocks to their ends."""
         promised = 0
         while self.waiting and len(self.running) < self._seats:
             sequence = self.waiting[0]

@@ -1,4 +1,4 @@
-"""Traffic on a clock: clients who send what a scenario asks, and remember what came of it."""
+"""Traffic on a clock: clients that send a scenario's requests, and a table of the results."""
 
 from __future__ import annotations
 

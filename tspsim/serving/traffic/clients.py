@@ -1,4 +1,4 @@
-"""Clients on a clock: they send requests at times of their own, or when earlier ones end."""
+"""Clients on a clock: they send requests at given times, or when earlier ones end."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ Send = Callable[[Request], None]
 class Clients:
     """The source of a run's requests.
 
-    What clients send is conversations, mostly of one turn. In a closed loop the next begins when one ends; otherwise
-    each begins at its time, or when there is room under the limit of those under way. Warm-up conversations that end
+    Clients send conversations, mostly of one turn. In a closed loop the next begins when one ends; otherwise
+    each begins at its time, or when the limit on conversations under way allows. Warm-up conversations that end
     before the others begin are a run of their own on the same clock.
 
     Parameters
     ----------
     asked
-        What they send.
+        The requests to send.
     front_end_s
-        From when a client sends a request until the engine sees it, and from a token to the client, both together: they
-        are taken before the engine, so that all waits of a client have them.
+        Seconds from a client's send to the engine, plus from a token to the client. Both
+        are charged before the engine, so that all latencies of a client include them.
     """
 
-    def __init__(self, asked: Asked, front_end_s: float = 0.0) -> None:
-        self.book = Book(asked)
-        self._asked, self._front_end_s = asked, front_end_s
-        self._conversations = asked.conversations
-        self._first = asked.conversations_before(asked.warm_up) if asked.pauses else 0
+    def __init__(self, drawn: Asked, front_end_s: float = 0.0) -> None:
+        self.book = Book(drawn)
+        self._asked, self._front_end_s = drawn, front_end_s
+        self._conversations = drawn.conversations
+        self._first = drawn.conversations_before(drawn.warm_up) if drawn.pauses else 0
         self._backlog: deque[int] = deque()
         self._under_way = self._coming = 0
-        #: Of conversations whose requests wait for several, how many each still waits for; −1: it has ended.
+        #: Conversation whose requests wait for several others → number of others that each still waits for; −1: it has
+        #: ended.
         self._open: dict[int, list[int]] = {}
 
     @property
     def requests(self) -> Book:
-        """All that will come, in order of their numbers."""
+        """All requests to come, in order of their numbers."""
         return self.book
 
     def begin(self, env: simpy.Environment, send: Send) -> None:
-        """Send what comes at the start, and arrange for what comes at known times."""
+        """Sends the first requests, and schedules those with known times."""
         self._env, self._send = env, send
         self._workers = Workers(env, self._asked.tool_workers) if self._asked.tools else None
         self._start(0, self._first or self._conversations)
@@ -72,24 +73,24 @@ class Clients:
             self._start(self._until, self._conversations)
 
     def _goes_on(self, number: int, follows: Sequence[Needs]) -> bool:
-        """One of a conversation's requests has ended: those that needed it last are sent; whether some are open."""
+        """A request of a conversation has ended: sends those whose last need it was; returns whether some are open."""
         conversation = self._asked.conversation_of(number)
         first = self._asked.first_of(conversation)
         ended, needs = number - first, follows[conversation]
         open_ = self._open.setdefault(conversation, [len(needed) for needed in needs])
         open_[ended] = -1
-        for each, needed in enumerate(needs):
+        for position, needed in enumerate(needs):
             if ended in needed:
-                open_[each] -= 1
-                if not open_[each]:
-                    self._think(first + each)
-        if any(each >= 0 for each in open_):
+                open_[position] -= 1
+                if not open_[position]:
+                    self._think(first + position)
+        if any(missing >= 0 for missing in open_):
             return True
         del self._open[conversation]
         return False
 
     def _think(self, following: int) -> None:
-        """What lies between a turn and the next: somebody thinks, or a tool is called and waits for a worker."""
+        """The pause between a turn and the next: think time, or a tool call that waits for a worker."""
         seconds = float(self._asked.think_s[following])
         if self._workers is None or (self._asked.follows is not None and not seconds):
             after(self._env, seconds, lambda: self._turn(following))
@@ -131,7 +132,7 @@ class Clients:
         return begin
 
     def _arrive(self) -> None:
-        """All conversations that begin now, and a look at the next that begins later."""
+        """Begins all conversations that are due, and schedules the next."""
         times, env = self._asked.arrival_s, self._env
         assert times is not None
         zero = self._begin_s - times[self._first if self._next >= self._first else 0]
@@ -149,12 +150,12 @@ class Clients:
     def _converse(self, conversation: int) -> None:
         self._under_way += 1
         first, follows = self._asked.first_of(conversation), self._asked.follows
-        for each, needed in enumerate(follows[conversation] if follows is not None else ((),)):
+        for position, needed in enumerate(follows[conversation] if follows is not None else ((),)):
             if not needed:
-                self._call(first + each)
+                self._call(first + position)
 
     def _call(self, number: int) -> None:
-        """A first request of a conversation; where a tool runs before one it is sent after that."""
+        """A first request of a conversation, after its tool call if it has one."""
         if self._asked.follows is not None and self._asked.think_s[number]:
             self._think(number)
         else:
