@@ -20,7 +20,7 @@ from ..traffic import (
     PREFIXES,
     PROTOCOLS,
     Arrivals,
-    Asked,
+    DrawnRequests,
     Lengths,
     OneKind,
     Prefixes,
@@ -128,7 +128,7 @@ class TrafficSpec(Section):
         """One a point of a curve; mostly itself alone."""
         return tuple(self.model_copy(update={"arrivals": arrivals}) for arrivals in self.arrivals.points())
 
-    def draw(self, model: Architecture | None = None) -> Asked:
+    def draw(self, model: Architecture | None = None) -> DrawnRequests:
         """Its requests; of a curve its single points are drawn.
 
         Parameters
@@ -221,7 +221,7 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _check_lengths(asked: Asked, longest: int) -> None:
+def _check_lengths(asked: DrawnRequests, longest: int) -> None:
     whole = asked.prompt_tokens + asked.output_tokens
     worst = int(whole.argmax())
     if whole[worst] > longest:

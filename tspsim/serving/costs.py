@@ -79,12 +79,12 @@ class ProgramCosts:
         tables = tables or Known()
         self.programs = StepPrograms(question, plan, speculation)
         self._decodes = Decodes(self.programs, tables.curves)
-        bends = self._decodes.bends
+        breakpoints = self._decodes.breakpoints
         plain = StepPrograms(capturing_nothing(question), plan, speculation)
-        self._mixed = Mixed(self.programs, plain, tables.shapes, bends)
+        self._mixed = Mixed(self.programs, plain, tables.shapes, breakpoints)
         quiet = replace(plan, expert_overlap=ALONE), undrafted(speculation)
         serial = StepPrograms(question, *quiet), StepPrograms(capturing_nothing(question), *quiet)
-        self._overlapped = Overlapped(self.programs, Mixed(*serial, tables.serial, bends, serial=True))
+        self._overlapped = Overlapped(self.programs, Mixed(*serial, tables.serial, breakpoints, serial=True))
         #: Passes of a draft model have tables of their own beside prompts, and so have steps that only verify.
         self._drafter: ModelDrafts | None = None
         if speculation is not None and speculation.model is not None and speculation.tokens and plan.pp == 1:
@@ -116,12 +116,12 @@ class ProgramCosts:
 
     def _padded(self, work: StepWork) -> int:
         if not work.chunks:
-            return self._decodes.padded(work.sequences) * work.queries if work.sequences else 0
+            return self._decodes.padded(work.sequences) * work.query_len if work.sequences else 0
         rows = [(tokens, context, 1) for tokens, context, _ in work.chunks]
         if work.sequences:
-            rows.append((work.queries, max(1, work.context_tokens // work.sequences), work.sequences))
-        filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.queries)
-        return sum(queries * count for queries, _, count in filled)
+            rows.append((work.query_len, max(1, work.context_tokens // work.sequences), work.sequences))
+        filled = self.question.work.stack.engine.filled(tuple(rows), self.programs.query_len)
+        return sum(query_len * count for query_len, _, count in filled)
 
     def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
         """Ends of the next ``steps`` decode steps, from now on: shape (steps,)."""
@@ -161,7 +161,7 @@ class ProgramCosts:
         if key not in self._kept:
             share = 1.0 if expert_tokens is None else expert_tokens / self._padded(work)
             contexts = evened(work.context_tokens, work.sequences)
-            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.queries), share)
+            self._kept[key] = self.programs.together_s(StepWork(work.chunks, contexts, work.query_len), share)
         found_s: float = self._kept[key]
         return found_s
 

@@ -28,9 +28,9 @@ class Decoders:
         self.speculation = speculation
         self.sampled = speculation is not None and speculation.sampled
         #: Positions per sequence that a step computes: one, and its drafts.
-        self.queries = 1 if speculation is None else speculation.queries
+        self.query_len = 1 if speculation is None else speculation.query_len
         #: Tokens that its blocks hold beyond its context: room for drafts.
-        self.slack = self.queries - 1
+        self.slack = self.query_len - 1
         #: Number of sequences, and output tokens of each since the beginning of time.
         self.count = self.counter = 0
         self._sequences: dict[int, Sequence] = {}
@@ -51,7 +51,7 @@ class Decoders:
             self._carried = 0
         sequence.decoding = True
         sequence.offset = sequence.computed - self.counter
-        sequence.end_at = self.counter + sequence.request.output_tokens - sequence.made
+        sequence.end_at = self.counter + sequence.request.output_tokens - sequence.emitted
         self.count += 1
         self._sequences[sequence.place] = sequence
         self._enter(sequence)
@@ -62,7 +62,7 @@ class Decoders:
         del self._sequences[sequence.place]
         self.count -= 1
         self._leave(sequence)
-        sequence.made = sequence.request.output_tokens - max(0, sequence.end_at - self.counter)
+        sequence.emitted = sequence.request.output_tokens - max(0, sequence.end_at - self.counter)
         sequence.computed = sequence.offset + self.counter
         sequence.held = self._held(sequence)
 
@@ -132,7 +132,7 @@ class Decoders:
         if self.speculation is None:
             return steps
         if self.sampled:
-            return self.queries * steps
+            return self.query_len * steps
         return self.speculation.tokens(self._carried + steps) - self.speculation.tokens(self._carried)
 
     def advances(self, steps: int) -> range | list[int]:
@@ -192,7 +192,7 @@ class Decoders:
             if sequence.place not in still:
                 if sequence.draws is None:
                     sequence.draws = self.speculation.draws(sequence.request)
-                self.pool.give_back(self._shift(sequence, next(sequence.draws) - self.queries))
+                self.pool.give_back(self._shift(sequence, next(sequence.draws) - self.query_len))
 
     # --- blocks ---------------------------------------------------------------------------------------
 

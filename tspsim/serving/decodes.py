@@ -57,12 +57,12 @@ class Decodes:
     def __init__(self, programs: StepPrograms, curves: dict[Hashable, KnotCurve]) -> None:
         self.programs, self._curves = programs, curves
         engine = programs.question.work.stack.engine
-        self.queries, self._stages = programs.queries, programs.plan.pp
+        self.query_len, self._stages = programs.query_len, programs.plan.pp
         self._halves = programs.plan.hiding.halves
-        sizes = engine.graphs.tokens(self.queries, engine.slots)
-        self._sizes = [size // self.queries for size in sizes] if engine.graphs.pads else []
-        self._alone = set() if engine.graphs.pads else {size // self.queries for size in sizes}
-        self.bends = bends(programs, self.queries)
+        sizes = engine.graphs.tokens(self.query_len, engine.slots)
+        self._sizes = [size // self.query_len for size in sizes] if engine.graphs.pads else []
+        self._alone = set() if engine.graphs.pads else {size // self.query_len for size in sizes}
+        self.breakpoints = breakpoints(programs, self.query_len)
         #: Batch → the curves at the ends of its cell (one where they are equal), and its position between them.
         self._ends: dict[int, tuple[KnotCurve, KnotCurve | None, float]] = {}
         #: Capture → seconds of experts over their tokens.
@@ -78,7 +78,7 @@ class Decodes:
             return (self._sizes[index - 1] + 1 if index else 1), self._sizes[index], True
         if batch <= FEW or batch in self._alone:
             return batch, batch, False
-        wide = max(1, TILE // 2 // self.queries)
+        wide = max(1, TILE // 2 // self.query_len)
         low = (batch - 1) // wide * wide + 1
         return max(low, self._sizes[-1] + 1 if self._sizes else 1), low + wide - 1, False
 
@@ -97,7 +97,7 @@ class Decodes:
             return float(self.steps_s(work, 1)[0])
         batch, tokens = work.sequences, work.context_tokens
         uneven = batch > 1 and work.longest * batch > tokens
-        if self.bends and (self.bends[0] <= work.longest or (uneven and self._waits)):
+        if self.breakpoints and (self.breakpoints[0] <= work.longest or (uneven and self._waits)):
             return float(self.steps_s(work, 1)[0])
         seconds = self._once(batch, tokens / batch)
         if batch == 1 or MOST * work.longest < tokens:
@@ -120,27 +120,27 @@ class Decodes:
         if self._halves:
             return self._in_halves(batch, mean)
         seconds = self._along(batch, mean)
-        if not self.bends:
+        if not self.breakpoints:
             return self._not_below_the_longest(seconds, work, later)
         low, high, padded = self.cell(batch)
         to = high if padded else 0
         longest, chosen_of = work.longest + later, mean
         last = work.longest + steps
-        if self.bends[0] < last:
+        if self.breakpoints[0] < last:
             shortest = min(work.contexts)
             apart = np.zeros(steps, dtype=bool)
-            for bend in self.bends:
-                apart |= (shortest + later < bend) & (bend < longest)
+            for length in self.breakpoints:
+                apart |= (shortest + later < length) & (length < longest)
             if apart.any():
                 lengths, counts = np.unique(np.array(work.contexts), return_counts=True)
                 at, weights = lengths[:, None] + later[apart], counts / batch
                 seconds[apart] = self._between(low, high, batch, at, weights, to)
-                for bend in self.bends[1::2]:
+                for length in self.breakpoints[1::2]:
                     # A kernel that starts at a breakpoint starts for all as soon as one sequence is long enough.
-                    below = weighed(weights, (at < bend) & (longest[apart] >= bend))
-                    seconds[apart] += below * self._jump(high, to, bend)
+                    below = weighed(weights, (at < length) & (longest[apart] >= length))
+                    seconds[apart] += below * self._jump(high, to, length)
                 chosen_of = mean.copy()
-                reached = max((bend for bend in self.bends if bend < last), default=0)
+                reached = max((length for length in self.breakpoints if length < last), default=0)
                 chosen_of[apart] = weighed(weights, np.maximum(at, reached))
         if self._waits and batch > 1 and work.longest * batch > tokens:
             seconds = seconds + self._longer(high, to)(mean) * np.maximum(0.0, longest - chosen_of)
@@ -216,7 +216,7 @@ class Decodes:
     def _shared_at(self, batch: int, tokens: int) -> float:
         if batch not in self._of_all:
             job = self.programs.decoding((self._typical,) * batch)
-            own, experts_s = self.padded(batch) * self.queries, self._experts_in(job.capture)
+            own, experts_s = self.padded(batch) * self.query_len, self._experts_in(job.capture)
             hidden_s_of = None
             if self.programs.chain(job) is None:
                 # Streams hide part of the experts' time: the engine simulates the rest.
@@ -244,19 +244,19 @@ class Decodes:
         """The curve over equal contexts of a batch; ``padded``: its padded size."""
         key = "equal", batch, padded
         if key not in self._curves:
-            self._curves[key] = KnotCurve(lambda context: self._seconds((context,) * batch), self.bends)
+            self._curves[key] = KnotCurve(lambda context: self._seconds((context,) * batch), self.breakpoints)
         return self._curves[key]
 
     @once
     def _waits(self) -> bool:
         """Whether a step waits for its longest context: two unequal contexts take longer than two at their mean."""
-        far = 4 * max(self.bends)
+        far = 4 * max(self.breakpoints)
         return self._seconds((far + far // 4, far - far // 4)) > self._seconds((far, far)) * (1.0 + 1e-9)
 
-    def _jump(self, batch: int, padded: int, bend: int) -> float:
+    def _jump(self, batch: int, padded: int, length: int) -> float:
         """Extra seconds of the first token beyond a breakpoint, relative to later ones."""
         curve = self._curve(batch, padded)
-        before, first, beyond = (float(curve(bend + more)) for more in (-1, 0, 1))
+        before, first, beyond = (float(curve(length + more)) for more in (-1, 0, 1))
         return max(0.0, (first - before) - (beyond - first))
 
     def _longer(self, batch: int, padded: int) -> KnotCurve:
@@ -271,7 +271,7 @@ class Decodes:
                     return 0.0
                 return max(0.0, self._seconds((context + more, *others)) - self._seconds((context,) * batch)) / more
 
-            self._curves[key] = KnotCurve(value, self.bends, epsilon=0.2)
+            self._curves[key] = KnotCurve(value, self.breakpoints, epsilon=0.2)
         return self._curves[key]
 
     def _seconds(self, contexts: tuple[int, ...], expert_share: float = 1.0) -> float:
@@ -297,11 +297,11 @@ def evened(tokens: int, sequences: int) -> tuple[int, ...]:
     return (share + 1,) * more + (share,) * (sequences - more)
 
 
-def bends(programs: StepPrograms, queries: int) -> tuple[int, ...]:
+def breakpoints(programs: StepPrograms, query_len: int) -> tuple[int, ...]:
     """Breakpoints: tokens before a step at which some layer of the model stops reading more context, and the number
     before."""
     model = programs.question.model
     kinds = dict.fromkeys(model.blocks)
     every = {length for block in kinds for length in model.attention_of(block).bends(model, block)}
-    around = (length - queries + more for length in every for more in (0, 1))
+    around = (length - query_len + more for length in every for more in (0, 1))
     return tuple(sorted({tokens for tokens in around if tokens > 0}))

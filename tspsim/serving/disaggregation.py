@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import simpy
 
 from ..network.wires import Wires
-from .carry import Carrier, Holders
+from .cache_paths import CachePath, KVLayout
 from .clock import after
 from .replicas import Notice, ReplicaPool, Serves
 from .requests import Request
@@ -68,7 +68,7 @@ class Disaggregated:
     prefill: ReplicaPool
     decode: ReplicaPool
     #: For each pool and replica, the KV layout of each of its attention replicas.
-    holders: tuple[Sequence[Sequence[Holders]], Sequence[Sequence[Holders]]]
+    kv_layouts: tuple[Sequence[Sequence[KVLayout]], Sequence[Sequence[KVLayout]]]
     #: Builds the links, on the clock of the pools.
     wires: Callable[[simpy.Environment], Wires]
     #: How caches move.
@@ -80,7 +80,7 @@ class Disaggregated:
         """Put both pools on a clock."""
         self._env, self._on_end = env, on_end
         self._wires = self.wires(env)
-        self._carriers: dict[tuple[int, int, int, int], Carrier] = {}
+        self._paths: dict[tuple[int, int, int, int], CachePath] = {}
         self._journeys: dict[int, Journey] = {}
         on_chunk = self._chunk_begins if self.handover.push else None
         self.prefill.open(env, self._has_been_read, every_step=every_step, on_chunk=on_chunk)
@@ -117,11 +117,11 @@ class Disaggregated:
         if journey.written is None:
             return
         # A cached beginning of the prompt leaves with the first chunk.
-        carrier, ends = self._carrier(journey), last == read.prompt_tokens
-        way, size_bytes = carrier.of(0 if not journey.size_bytes else first, last, ends=ends)
+        path, ends = self._path(journey), last == read.prompt_tokens
+        way, size_bytes = path.of(0 if not journey.size_bytes else first, last, ends=ends)
         journey.pieces += 1
         journey.size_bytes += size_bytes
-        layers, step_s = carrier.layers, end_s - self._env.now
+        layers, step_s = path.layers, end_s - self._env.now
         rest_s = step_s * (layers - 1) / layers
 
         def others_set_off() -> None:
@@ -158,7 +158,7 @@ class Disaggregated:
 
     def _fetch(self, journey: Journey) -> None:
         """The whole cache leaves."""
-        way, journey.size_bytes = self._carrier(journey).of(0, journey.request.prompt_tokens)
+        way, journey.size_bytes = self._path(journey).of(0, journey.request.prompt_tokens)
         self._sets_off(journey)
         self._wires.send(way).callbacks.append(lambda _event: self._piece_has_come(journey))
 
@@ -200,11 +200,11 @@ class Disaggregated:
 
     # --- paths -----------------------------------------------------------------------------------------------
 
-    def _carrier(self, journey: Journey) -> Carrier:
-        givers, takers = self.holders[0][journey.giver], self.holders[1][journey.taker]
+    def _path(self, journey: Journey) -> CachePath:
+        givers, takers = self.kv_layouts[0][journey.giver], self.kv_layouts[1][journey.taker]
         # Requests are spread evenly over attention replicas: the choice does not change the load of any link.
-        lanes = journey.request.number % len(givers), journey.request.number % len(takers)
-        key = journey.giver, journey.taker, *lanes
-        if key not in self._carriers:
-            self._carriers[key] = Carrier(self._wires, givers[lanes[0]], takers[lanes[1]])
-        return self._carriers[key]
+        dp_ranks = journey.request.number % len(givers), journey.request.number % len(takers)
+        key = journey.giver, journey.taker, *dp_ranks
+        if key not in self._paths:
+            self._paths[key] = CachePath(self._wires, givers[dp_ranks[0]], takers[dp_ranks[1]])
+        return self._paths[key]

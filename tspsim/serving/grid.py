@@ -153,8 +153,8 @@ class KnotLine:
     """A vector over x ≥ 0, linear between knots: 0, powers of two, and midpoints as in
     :class:`~tspsim.serving.tables.KnotCurve`."""
 
-    def __init__(self, value: Vector, least: float, bends: tuple[int, ...] = ()) -> None:
-        self._value, self._least, self._bends = value, least, bends
+    def __init__(self, value: Vector, least: float, breakpoints: tuple[int, ...] = ()) -> None:
+        self._value, self._least, self._breakpoints = value, least, breakpoints
         self._stretches: dict[int, tuple[list[int], list[Floats]]] = {}
         self._known: dict[int, Floats] = {}
         #: The last interval used: its knots, the vector at the first, and its growth to the next.
@@ -174,7 +174,7 @@ class KnotLine:
         power = x.bit_length()
         if power not in self._stretches:
             low, high = (1 << power >> 1), 1 << power
-            knots = sorted({low, high, *(bend for bend in self._bends if low < bend < high)})
+            knots = sorted({low, high, *(length for length in self._breakpoints if low < length < high)})
             for left, right in pairwise(tuple(knots)):
                 self._refine(left, right, knots)
             knots.sort()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .shelf import PAGE, Shelf
+from .spill_pages import PAGE, SpillPages
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,8 +62,8 @@ class StepLog:
 
     def __init__(self) -> None:
         #: Preemptions by time of readmission: number of the request, when it lost its cache, when it was readmitted.
-        self.put_back: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
-        self._shelf = Shelf(_RECORD)
+        self.preemptions: tuple[array[int], array[float], array[float]] = (array("q"), array("d"), array("d"))
+        self._spilled = SpillPages(_RECORD)
         #: Packed runs of a page that is not full.
         self._packed = bytearray()
         #: The last run, which further steps may extend, and the conditions for that: its end, its sequences and its
@@ -103,22 +103,22 @@ class StepLog:
     def _keep(self, run: tuple[Any, ...]) -> None:
         self._packed += _pack(*run)
         if len(self._packed) == _PAGE_BYTES:
-            self._shelf.append(np.frombuffer(bytes(self._packed), dtype=_RECORD))
+            self._spilled.append(np.frombuffer(bytes(self._packed), dtype=_RECORD))
             self._packed.clear()
 
-    def add_put_back(self, number: int, lost_s: float, admitted_s: float) -> None:
+    def add_preemption(self, number: int, lost_s: float, admitted_s: float) -> None:
         """A preempted request has been readmitted."""
-        numbers, lost, admitted = self.put_back
+        numbers, lost, admitted = self.preemptions
         numbers.append(number)
         lost.append(lost_s)
         admitted.append(admitted_s)
 
     def __len__(self) -> int:
-        return self._shelf.pages * PAGE + len(self._packed) // _RECORD.itemsize + (self._run is not None)
+        return self._spilled.pages * PAGE + len(self._packed) // _RECORD.itemsize + (self._run is not None)
 
     def pieces(self) -> Iterator[NDArray[Any]]:
         """All runs in order, some thousand at a time: records with the columns' names."""
-        yield from self._shelf
+        yield from self._spilled
         last = b"" if self._run is None else _pack(*self._run)
         if self._packed or last:
             yield np.frombuffer(bytes(self._packed) + last, dtype=_RECORD)

@@ -61,7 +61,7 @@ class Mixed:
         Programs of an engine without graphs: uncaptured steps do not depend on graphs.
     shapes
         Shapes of uncaptured steps, shared by all engines that differ only in their graphs.
-    bends
+    breakpoints
         Breakpoints of contexts, where tables of decoding sequences have a knot.
     serial
         Whether to add all instructions up, also where streams overlap.
@@ -72,11 +72,11 @@ class Mixed:
         programs: StepPrograms,
         plain: StepPrograms,
         shapes: dict[StepComposition, Shape | None],
-        bends: tuple[int, ...],
+        breakpoints: tuple[int, ...],
         *,
         serial: bool = False,
     ) -> None:
-        self.programs, self.plain, self.bends, self.serial = programs, plain, bends, serial
+        self.programs, self.plain, self.breakpoints, self.serial = programs, plain, breakpoints, serial
         self._plain_shapes = shapes
         self._shapes: dict[StepComposition, Shape | None] = {}
         engine = programs.question.work.stack.engine
@@ -110,11 +110,11 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
     pieces = kind.captured is Captured.PIECES
     programs, sizes = (mixed.programs, mixed.sizes) if pieces else (mixed.plain, ())
     tokens, more = (sizes[-2], sizes[-1] - sizes[-2]) if sizes else (COMPARED, 1)
-    if tokens - SECOND - BATCH * programs.queries <= MOST_DECODED:
+    if tokens - SECOND - BATCH * programs.query_len <= MOST_DECODED:
         return None
     written: dict[CompositionChange | None, tuple[Job, list[Thing]]] = {}
     layouts: list[InstructionLayout] = []
-    for change, work in compositions(kind, programs.queries, more, tokens).items():
+    for change, work in compositions(kind, programs.query_len, more, tokens).items():
         jobs = programs.together(work)
         if len(jobs) != 1 or jobs[0].capture is not kind.captured or jobs[0].micro_batches > 1:
             return None
@@ -142,7 +142,7 @@ def shape_of(mixed: Mixed, kind: StepComposition) -> Shape | None:
         parts.append(part)
     if programs.taken_s(first, kind.captured) is None or not (layout.chained or mixed.serial):
         return None
-    return Shape(programs, sizes, mixed.bends, layout, first, tuple(parts), carriers, kind)
+    return Shape(programs, sizes, mixed.breakpoints, layout, first, tuple(parts), carriers, kind)
 
 
 class Shape:
@@ -152,21 +152,27 @@ class Shape:
         self,
         programs: StepPrograms,
         sizes: tuple[int, ...],
-        bends: tuple[int, ...],
+        breakpoints: tuple[int, ...],
         layout: InstructionLayout,
         things: list[Thing],
         parts: tuple[InstructionPart, ...],
         carriers: Sequence[RowConsumer],
         kind: StepComposition,
     ) -> None:
-        self.programs, self.layout, self.kind, self.bends, self._sizes = programs, layout, kind, bends, sizes
+        self.programs, self.layout, self.kind, self.breakpoints, self._sizes = (
+            programs,
+            layout,
+            kind,
+            breakpoints,
+            sizes,
+        )
         index = {part: [i for i, own_part in enumerate(parts) if own_part is part] for part in InstructionPart}
         self._where = index
         self._follows = {part: np.ascontiguousarray(layout.follows[:, index[part]]) for part in InstructionPart}
         self._carriers = carriers
         self._of_prompts = [consumer.field.prompts for consumer in carriers]
         self._known_s = remembered(MOST_PROMPTS)(self._carried_s)
-        self._beside, self._before = programs.queries if kind.decodes else 0, int(kind.cached)
+        self._beside, self._before = programs.query_len if kind.decodes else 0, int(kind.cached)
         #: Tokens of the prompt chunk that accompanies the measured part.
         self._piece = (sizes[-1] - self._beside) if sizes else MOST_DECODED + 1
         self._last: dict[StepWork, list[Thing]] = {}
@@ -218,7 +224,7 @@ class Shape:
             pieces = (*pieces[:-1], pieces[-1]._replace(context_tokens=1))
         ends = self.kind.outputs and not self.kind.decodes
         contexts = (STANDING,) if self.kind.decodes else ()
-        return StepWork(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.queries)
+        return StepWork(tuple(piece._replace(ends=ends) for piece in pieces), contexts, self.programs.query_len)
 
     def _long(self, length: int) -> StepWork:
         """A chunk of a prompt with ``length`` tokens in all, at least those of the chunk."""
@@ -226,7 +232,7 @@ class Shape:
 
     def _sampling(self, outputs: int) -> StepWork:
         """A step with ``outputs`` sampled tokens, or as near as whole sequences come."""
-        query_len = self.programs.queries
+        query_len = self.programs.query_len
         if not self.kind.decodes:
             return StepWork(tuple(PromptChunk(self._piece, self._before) for _ in range(outputs)), (), query_len)
         batch = max(1, outputs // query_len)
@@ -271,10 +277,10 @@ class Shape:
         """Seconds of a step of this shape; None where its sequences exceed the tables."""
         batch, context_tokens = work.sequences, work.context_tokens
         read = work.prompt_tokens
-        tokens = read + work.queries * batch
+        tokens = read + work.query_len * batch
         if self._sizes:
             tokens = next(size for size in self._sizes if size >= tokens)
-            if self._piece - (batch - 1) * self.programs.queries <= MOST_DECODED + TILE:
+            if self._piece - (batch - 1) * self.programs.query_len <= MOST_DECODED + TILE:
                 return None
         total = self._constant + self._tokens(tokens)
         if self._shares_experts:
@@ -292,7 +298,7 @@ class Shape:
         if self._prompted:
             total = total + self._read(work.chunks)
         if self._carriers:
-            rows = rows_of(work, self.bends)
+            rows = rows_of(work, self.breakpoints)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
                 carried = self._carriers[index].field.of(rows)
@@ -327,7 +333,7 @@ class Shape:
 
     def _decode(self, batch: int, mean: float) -> Floats:
         """The part that depends on decoding sequences, between the ends of a cell of batches."""
-        wide = max(1, TILE // self.programs.queries)
+        wide = max(1, TILE // self.programs.query_len)
         low = (batch - 1) // wide * wide + 1
         high = low + wide - 1
         start = self._decoding_of(low)(mean)
@@ -337,15 +343,15 @@ class Shape:
 
     def _decoding_of(self, batch: int) -> KnotLine:
         if batch not in self._decoding:
-            tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.queries)
+            tokens = max(MOST_DECODED + 1, self._piece - (batch - 1) * self.programs.query_len)
 
             def value(context: int) -> Floats:
                 work = StepWork(
-                    (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.queries
+                    (PromptChunk(tokens, self._before, False),), (max(1, context),) * batch, self.programs.query_len
                 )
                 return self._part(InstructionPart.DECODING, work)
 
-            self._decoding[batch] = KnotLine(value, self._least, self.bends)
+            self._decoding[batch] = KnotLine(value, self._least, self.breakpoints)
         return self._decoding[batch]
 
 
@@ -362,19 +368,19 @@ def around(cached: int) -> tuple[int, int]:
     return (power, max(middle, power + 1)) if cached < middle else (middle, 2 * power)
 
 
-def rows_of(work: StepWork, bends: tuple[int, ...] = ()) -> Rows:
+def rows_of(work: StepWork, breakpoints: tuple[int, ...] = ()) -> Rows:
     """Rows of a pass. Decoding sequences are the longest one and the others at their mean; exact contexts are used
     where a breakpoint lies between them."""
     rows = [(chunk.query_tokens, chunk.context_tokens, 1) for chunk in work.chunks]
     longest, others = work.longest, work.sequences - 1
-    if any(bend < longest for bend in bends):
+    if any(length < longest for length in breakpoints):
         shortest = min(work.contexts, default=0)
-        if any(shortest < bend < longest for bend in bends):
-            rows += [(work.queries, context, count) for context, count in Counter(work.contexts).items()]
+        if any(shortest < length < longest for length in breakpoints):
+            rows += [(work.query_len, context, count) for context, count in Counter(work.contexts).items()]
             others = -1
     if others >= 0:
-        rows.append((work.queries, longest, 1))
+        rows.append((work.query_len, longest, 1))
     if others > 0:
         share, more = divmod(work.context_tokens - longest, others)
-        rows += [(work.queries, share + add, count) for add, count in ((1, more), (0, others - more)) if count]
+        rows += [(work.query_len, share + add, count) for add, count in ((1, more), (0, others - more)) if count]
     return tuple(rows)

@@ -49,13 +49,13 @@ class ModelDrafts:
         seen = hiding_nothing(question)
         alone = replace(seen, model=job.model, work=replace(seen.work, formats=job.work.formats))
         tree = speculation.tree
-        queries = [1, *tree[:-1]] if tree else [1] * speculation.tokens
+        query_len = [1, *tree[:-1]] if tree else [1] * speculation.tokens
 
         def tables_of(query_len: int) -> TabulatedSteps:
             drafts = replace(speculation, tokens=query_len - 1, model=None, tree=()) if query_len > 1 else None
             return costs_of(alone, job.plan, speculation=drafts)
 
-        self._passes = [(query_len, tables_of(query_len)) for query_len in queries]
+        self._passes = [(query_len, tables_of(query_len)) for query_len in query_len]
 
     def seconds(self, work: StepWork) -> float:
         """D after a step with some work."""
@@ -65,10 +65,10 @@ class ModelDrafts:
         if not behind.sequences:
             return taken_s
         seconds_by_length: dict[int, float] = {}
-        for queries, costs in later:
-            if queries not in seconds_by_length:
-                seconds_by_length[queries] = passed_s(costs, asking(behind, queries))
-            taken_s += seconds_by_length[queries]
+        for query_len, costs in later:
+            if query_len not in seconds_by_length:
+                seconds_by_length[query_len] = passed_s(costs, asking(behind, query_len))
+            taken_s += seconds_by_length[query_len]
         return taken_s
 
 
@@ -79,10 +79,10 @@ def passed_s(costs: TabulatedSteps, work: StepWork) -> float:
     return costs.seconds([work]) - costs.programs.host_s(work.sequences + len(work.chunks), 0.0)
 
 
-def asking(work: StepWork, queries: int) -> StepWork:
+def asking(work: StepWork, query_len: int) -> StepWork:
     """The work with another query length of every decoding sequence."""
     return StepWork.counted(
-        work.chunks, queries, work.sequences, work.context_tokens, work.longest, lambda: work.contexts
+        work.chunks, query_len, work.sequences, work.context_tokens, work.longest, lambda: work.contexts
     )
 
 

@@ -63,7 +63,7 @@ class Oracle:
     def __init__(self, costs: ProgramCosts, plan: Plan, drafts: int = 0) -> None:
         self.plan = plan
         #: Positions of a decoding sequence: one, and its drafts.
-        self.queries = 1 + drafts
+        self.query_len = 1 + drafts
         self._costs = costs
         self._kept: dict[tuple[Row, ...], Seconds] = {}
 
@@ -102,7 +102,7 @@ class Oracle:
             what = "a row is three whole numbers: query tokens, tokens in the cache before, how many"
             raise InputError(f"{what}; not {describe(wrong)}", key="batch")
         queries, contexts, counts = columns
-        own, singly = self.queries, counts.count(1) == len(rows)
+        own, singly = self.query_len, counts.count(1) == len(rows)
         if singly and queries.count(own) == len(rows) and all(contexts):
             return StepWork((), contexts, own)
         if not singly:

@@ -46,19 +46,19 @@ class Overlapped:
             return None
         ratio = 0.0
         for sequences, share in between(work.sequences):
-            beside = sequences * self.programs.queries
+            beside = sequences * self.programs.query_len
             ratio += share * float(self._ratio(sequences)(max(work.tokens, beside + MOST_DECODED + 1))[0])
         return ratio * serial_s
 
     def _ratio(self, sequences: int) -> Cells:
         if sequences not in self._ratios:
-            queries = self.programs.queries
-            beside = sequences * queries
+            query_len = self.programs.query_len
+            beside = sequences * query_len
 
             def value(tokens: int) -> Floats:
                 """The ratio at the least number of tokens from ``tokens`` on that has tables: padding may leave the
                 first without."""
-                work = StepWork((PromptChunk(tokens - beside, 0),), (CONTEXT,) * sequences, queries)
+                work = StepWork((PromptChunk(tokens - beside, 0),), (CONTEXT,) * sequences, query_len)
                 serial_s = self._serial.seconds(work)
                 if serial_s is None:
                     return value(tokens + 1)

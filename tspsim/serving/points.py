@@ -17,7 +17,7 @@ from .service import Outcome, Service
 from .spread import MOST_AGAIN, Typical, factors
 from .steady import Steady, enough, steady_of
 from .tasks import tasks
-from .traffic import Book, Clients
+from .traffic import Clients, RequestTable
 from .waits import Waits, kept_share
 
 Progress = Callable[[float], None]
@@ -65,7 +65,7 @@ def serve(
     requests = traffic.draw(deployment.question.model)
     clients = Clients(requests, costs.front_end_s if front_end_s is None else front_end_s)
     outcome = Service(clients, deployment.desk(factor), every_step=every_step, progress=progress).run()
-    return Waits.of(clients.book), outcome
+    return Waits.of(clients.table), outcome
 
 
 def whole(deployment: Deployment, traffic: TrafficSpec, **keys: Any) -> Waits:
@@ -135,7 +135,7 @@ def measured(deployment: Deployment, traffic: TrafficSpec, waits: Waits, outcome
     )
     if bounds and traffic.protocol.apart:
         metrics["kept_share"] = kept_share(waits, bounds, apart=True)
-    if not traffic.prefix.calls_tools or not isinstance(outcome.requests, Book):
+    if not traffic.prefix.calls_tools or not isinstance(outcome.requests, RequestTable):
         return metrics
     prices = deployment.bill.usd_per_gpu_hour
     task_metrics = tasks(outcome.requests, traffic.prefix.tool_workers, deployment.gpus, prices)

@@ -16,7 +16,7 @@ from ..scenario import Scenario
 from ..scenario.pools import Pools
 from ..step.question import FRESH, Lookups, cluster_of, look_up_pool
 from ..step.result import Memory
-from .carry import Holders, holders_of
+from .cache_paths import KVLayout, kv_layout_of
 from .costs import ProgramCosts
 from .deployment import ROUTER, Deployment
 from .disaggregation import Disaggregated, Handover
@@ -116,20 +116,20 @@ class PooledDeployment(Deployment):
             self.pools.handshake if self.pools.transfer == "pull" else 0.0,
             self.pools.first_token == "prefill",
         )
-        holders = self.holders("prefill"), self.holders("decode")
+        kv_layouts = self.kv_layouts("prefill"), self.kv_layouts("decode")
         return Disaggregated(
-            pools["prefill"], pools["decode"], holders, lambda env: Wires(env, self.clusters), handover
+            pools["prefill"], pools["decode"], kv_layouts, lambda env: Wires(env, self.clusters), handover
         )
 
-    def holders(self, name: str) -> Sequence[Sequence[Holders]]:
+    def kv_layouts(self, name: str) -> Sequence[Sequence[KVLayout]]:
         """KV layouts of every replica of a pool, one per attention replica."""
         part, pool = self.parts[name], self.pools.members()[name]
         job, cluster = part.costs.programs.decoding((1,)), part.question.cluster
         where = 0 if pool.cluster is None else len(self.clusters) - 1
         return [
             [
-                holders_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + lane)
-                for lane in range(part.lanes)
+                kv_layout_of(job, cluster.gpus, cluster.gpus_per_node, where, first, engine * part.lanes + dp_rank)
+                for dp_rank in range(part.lanes)
             ]
             for first in self.placed[name][:: pool.ranks]
             for engine in range(part.replicas)

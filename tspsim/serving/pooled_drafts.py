@@ -138,7 +138,7 @@ def joined(works: Iterable[StepWork]) -> StepWork:
         return every[0]
     return StepWork.counted(
         tuple(chunk for work in every for chunk in work.chunks),
-        max((work.queries for work in every), default=1),
+        max((work.query_len for work in every), default=1),
         sum(work.sequences for work in every),
         sum(work.context_tokens for work in every),
         max((work.longest for work in every), default=0),
@@ -149,8 +149,8 @@ def joined(works: Iterable[StepWork]) -> StepWork:
 def halves(work: StepWork) -> tuple[StepWork, StepWork]:
     """Every other prompt and every other decoding sequence, longest first; each half gets one of two odd ones."""
     contexts, odd = sorted(work.contexts, reverse=True), len(work.chunks) % 2
-    first = StepWork(work.chunks[::2], contexts[odd::2], work.queries)
-    return first, StepWork(work.chunks[1::2], contexts[1 - odd :: 2], work.queries)
+    first = StepWork(work.chunks[::2], contexts[odd::2], work.query_len)
+    return first, StepWork(work.chunks[1::2], contexts[1 - odd :: 2], work.query_len)
 
 
 def costs_of(

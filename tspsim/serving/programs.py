@@ -197,7 +197,7 @@ class StepPrograms:
     # --- parts of a step -------------------------------------------------------------------------------------
 
     @once
-    def queries(self) -> int:
+    def query_len(self) -> int:
         """Positions that a decoding sequence computes."""
         return 1 + (self.speculation.tokens if self.speculation else 0)
 
@@ -215,12 +215,12 @@ class StepPrograms:
         model = self.question.model
         models = [model, *([self.speculation.model] if self.speculation and self.speculation.model else [])]
         kinds = [(architecture, block) for architecture in models for block in architecture.distinct]
-        bends = {
+        breakpoints = {
             length
             for architecture, block in kinds
             for length in architecture.attention_of(block).bends(architecture, block)
         }
-        return ProgramTemplates(self._written_out, sorted(bends))
+        return ProgramTemplates(self._written_out, sorted(breakpoints))
 
     def _written_out(self, job: Job) -> LaidOut:
         """The same from programs written for this job."""
@@ -275,7 +275,7 @@ class StepPrograms:
 
     def experts_s(self, tokens: int, captured: Captured) -> float:
         """Seconds of the experts' kernels in a decode step with a mean of ``tokens`` tokens per replica."""
-        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.queries))
+        things, layout = self.laid_out(self.decoding((TYPICAL_BATCH,), tokens / self.query_len))
         runs = layout.follows[list(layout.starts)].sum(axis=0).tolist()
         routed = [(call, count) for call, count in zip(things, runs, strict=True) if is_routed(call)]
         taken_s = self.taken_s([call for call, _ in routed], captured)

@@ -11,7 +11,7 @@ from simpy.events import EventPriority
 
 from ..base.errors import InputError, TspsimError
 from .engine import Engine
-from .replica import Moment, Replica
+from .replica import Replica, ScheduledEvent
 from .requests import Request
 from .work import CalledCost, StepCost, StepFunction
 
@@ -28,7 +28,7 @@ def replay(
     engine: Engine | None = None,
     *,
     every_step: bool = False,
-    lanes: int = 1,
+    dp_size: int = 1,
     ignore_eos: bool = False,
 ) -> pd.DataFrame:
     """Serve requests on one engine.
@@ -48,7 +48,7 @@ def replay(
         Scheduler, options, cache; None: ``Engine("vllm")``.
     every_step
         Simulate every step as an event of its own: slower, with the same answer.
-    lanes
+    dp_size
         Attention replicas that step together.
     ignore_eos
         Whether every answer takes its longest length, as benchmarks of random tokens request.
@@ -85,7 +85,7 @@ def replay(
 
     order = np.argsort(arrivals, kind="stable")
     env = simpy.Environment(float(arrivals[order[0]]) if len(order) else 0.0)
-    replica = Replica(env, engine, cost, lanes=lanes, on_end=keep, every_step=every_step)
+    replica = Replica(env, engine, cost, dp_size=dp_size, on_end=keep, every_step=every_step)
     position = 0
 
     def arrive() -> None:
@@ -100,7 +100,7 @@ def replay(
                 raise error.at(key=f"requests, row {number}") from None
             position += 1
         if position < len(order):
-            Moment(env, float(arrivals[order[position]]), arrive, ON_TIME)
+            ScheduledEvent(env, float(arrivals[order[position]]), arrive, ON_TIME)
 
     arrive()
     env.run()

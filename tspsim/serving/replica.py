@@ -12,9 +12,9 @@ from simpy.events import EventPriority
 
 from .clock import happens_by, reach
 from .engine import Engine
-from .lane import Lane, StepPlan
 from .log import StepKind, StepLog
 from .policies.base import GroupsInStep
+from .rank_scheduler import RankScheduler, StepPlan
 from .requests import Request
 from .sequence import Sequence
 from .work import EachStepCost, Floats, StepCost, StepwiseCost, StepWork
@@ -28,7 +28,7 @@ LATE, LAST = EventPriority(2), EventPriority(3)
 ChunkNotice = Callable[[Request, int, int, float], None]
 
 
-class Moment(simpy.Event):
+class ScheduledEvent(simpy.Event):
     """A callback at a time, with a priority."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Replica:
         The scheduler, its options and its cache.
     cost
         Seconds of a step.
-    lanes
+    dp_size
         Attention replicas that step together (attention data parallelism), each with its own queues and cache;
         ``cost`` prices a step of one :class:`StepWork` each.
     engines
@@ -97,7 +97,7 @@ class Replica:
         engine: Engine,
         cost: StepCost,
         *,
-        lanes: int = 1,
+        dp_size: int = 1,
         engines: int = 1,
         on_first_token: Callable[[Request], None] | None = None,
         on_end: Callable[[Request], None] | None = None,
@@ -108,13 +108,13 @@ class Replica:
         self.every_step = every_step
         self.log = StepLog()
         self._policy = engine.policy
-        settings = self._policy.settings_of(engine, lanes)
-        groups = [self._policy.group(settings, self._policy.lane, lanes) for _ in range(engines)]
+        settings = self._policy.settings_of(engine, dp_size)
+        groups = [self._policy.group(settings, self._policy.scheduler, dp_size) for _ in range(engines)]
         self._group = groups[0] if engines == 1 else GroupsInStep(groups)
-        self.lanes: tuple[Lane, ...] = self._group.lanes
-        for lane in self.lanes:
-            lane.log = self.log
-        self._wakes = any(type(lane).wake_s is not Lane.wake_s for lane in self.lanes)
+        self.schedulers: tuple[RankScheduler, ...] = self._group.schedulers
+        for scheduler in self.schedulers:
+            scheduler.log = self.log
+        self._wakes = any(type(scheduler).wake_s is not RankScheduler.wake_s for scheduler in self.schedulers)
         self._on_first_token, self._on_end, self._on_chunk = on_first_token, on_end, on_chunk
         self._each_step = cost if isinstance(cost, EachStepCost) else None
         self._stepwise = cost if isinstance(cost, StepwiseCost) else None
@@ -129,14 +129,14 @@ class Replica:
     @property
     def waiting(self) -> int:
         """Requests that are not admitted."""
-        if len(self.lanes) == 1:
-            return self.lanes[0].queued
-        return sum([lane.queued for lane in self.lanes])
+        if len(self.schedulers) == 1:
+            return self.schedulers[0].queued
+        return sum([scheduler.queued for scheduler in self.schedulers])
 
     @property
     def running(self) -> int:
         """Requests that are admitted and have not ended."""
-        return sum([lane.present for lane in self.lanes]) - self.waiting
+        return sum([scheduler.present for scheduler in self.schedulers]) - self.waiting
 
     @property
     def tokens_ahead(self) -> int:
@@ -151,7 +151,7 @@ class Replica:
     def ahead_at(self, time_s: float) -> int:
         """Value of :attr:`tokens_ahead` at a later time, if nothing happens but the steps of the run."""
         steps = self._steps_done(time_s)
-        return sum([lane.tokens_ahead(steps) for lane in self.lanes])
+        return sum([scheduler.tokens_ahead(steps) for scheduler in self.schedulers])
 
     def watch(self, notice: Callable[[], None]) -> None:
         """Calls ``notice`` whenever a request arrives or ends, and whenever a run of steps begins or is cut."""
@@ -165,20 +165,20 @@ class Replica:
     def used_tokens(self) -> int:
         """Tokens of the caches in use over all attention replicas, the current step included."""
         if self._run is None:
-            return sum([lane.used_tokens() for lane in self.lanes])
+            return sum([scheduler.used_tokens() for scheduler in self.schedulers])
         begun = self._steps_done(self.env.now) + 1
-        plans = zip(self.lanes, self._run.plans, strict=True)
-        return sum([lane.used_tokens(begun if plan.decodes else 0) for lane, plan in plans])
+        plans = zip(self.schedulers, self._run.plans, strict=True)
+        return sum([scheduler.used_tokens(begun if plan.decodes else 0) for scheduler, plan in plans])
 
     @property
     def capacity_tokens(self) -> int | None:
         """Tokens that the caches hold; None: no limit."""
-        return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.lanes)
+        return None if self.engine.kv_tokens is None else self.engine.kv_tokens * len(self.schedulers)
 
     def remembered(self, request: Request) -> int:
         """Tokens of a prompt cached from other requests, in whichever attention replica it lands."""
         self.catch_up()
-        return min([lane.remembered(request) for lane in self.lanes])
+        return min([scheduler.remembered(request) for scheduler in self.schedulers])
 
     def catch_up(self) -> None:
         """Takes the blocks of the begun steps of a run now, so that the cache's contents are those of single steps."""
@@ -186,13 +186,13 @@ class Replica:
             return
         begun = self._steps_done(self.env._now) + 1
         if begun > 1:
-            for lane, plan in zip(self.lanes, self._run.plans, strict=True):
-                lane.go_on(plan, begun)
+            for scheduler, plan in zip(self.schedulers, self._run.plans, strict=True):
+                scheduler.go_on(plan, begun)
 
     def on_forget(self, notice: Callable[[Hashable, int], None]) -> None:
         """Calls ``notice`` on every eviction of a run of blocks, with its content and tokens."""
-        for lane in self.lanes:
-            lane.watch(notice)
+        for scheduler in self.schedulers:
+            scheduler.watch(notice)
 
     # --- arrivals -------------------------------------------------------------------------------------------
 
@@ -215,26 +215,26 @@ class Replica:
             It can never be served: its cache does not fit.
         """
         self._policy.check(self.engine, request)
-        lane = self.lanes[0] if len(self.lanes) == 1 else self._group.deal(request)
+        scheduler = self.schedulers[0] if len(self.schedulers) == 1 else self._group.assign(request)
         run, now_s = self._run, self.env._now
         if run is not None and run.noting and run.ends_s[run.noting - 1] < now_s:
             self._note(run)
-        lane.submit(Sequence(request, computed, now_s, behind))
+        scheduler.submit(Sequence(request, computed, now_s, behind))
         if self._idle:
             self._idle = False
             self._at(now_s, self._begin, LAST)
         elif run is not None and run.steps > 1:
-            self._cut(run, lane, now_s)
+            self._cut(run, scheduler, now_s)
         if self._notices:
             self._tell()
 
-    def _cut(self, run: EqualSteps, lane: Lane, now_s: float) -> None:
+    def _cut(self, run: EqualSteps, scheduler: RankScheduler, now_s: float) -> None:
         """The run ends where the scheduler looks for arrivals."""
         under_way = bisect_left(run.ends_s, now_s, 0, run.steps) + 1
-        steps = lane.seen_after(under_way)
+        steps = scheduler.seen_after(under_way)
         if steps is None:
             return
-        if lane.notes and under_way < run.steps:
+        if scheduler.notes and under_way < run.steps:
             run.noting = under_way
         if steps < run.steps:
             run.steps = steps
@@ -243,11 +243,11 @@ class Replica:
     def _note(self, run: EqualSteps) -> None:
         """A step with arrivals is over and the run continues: its later steps have more waiting requests in the log."""
         steps, run.noting = run.noting, 0
-        used = sum([lane.used_tokens(steps) for lane in self.lanes])
+        used = sum([scheduler.used_tokens(steps) for scheduler in self.schedulers])
         run.start_s, run.logged = self._log(run, steps, used, run.sequences), steps
         run.waiting = self.waiting
-        for lane in self.lanes:
-            lane.note()
+        for scheduler in self.schedulers:
+            scheduler.note()
 
     def _log(self, run: EqualSteps, steps: int, used: int, staying: int) -> float:
         """Logs the first ``steps`` steps of a run that are not logged yet, with the tokens in use and the sequences
@@ -266,7 +266,7 @@ class Replica:
             if generation == self._generation:
                 action()
 
-        Moment(self.env, at_s, still, priority)
+        ScheduledEvent(self.env, at_s, still, priority)
 
     def _begin(self) -> None:
         """The idle engine begins: something has arrived or is due."""
@@ -284,14 +284,14 @@ class Replica:
 
     def _plan(self, start_s: float, fresh: bool) -> float | None:
         """Plans and starts the next step, or the next equal steps; returns their end, or None where nothing runs."""
-        lanes = self.lanes
-        for lane in lanes:
-            lane.now_s = start_s
-            lane.open(fresh)
+        schedulers = self.schedulers
+        for scheduler in schedulers:
+            scheduler.now_s = start_s
+            scheduler.open(fresh)
         plans = self._group.schedule()
         busy = _busy(plans)
         if not busy:
-            seen = [lane.flush() for lane in lanes]
+            seen = [scheduler.flush() for scheduler in schedulers]
             if any(seen):
                 plans = self._group.schedule()
                 busy = _busy(plans)
@@ -299,22 +299,22 @@ class Replica:
             self._tell()
         if not busy:
             self._run, self._idle = None, True
-            wake_s = min([lane.wake_s() for lane in lanes])
+            wake_s = min([scheduler.wake_s() for scheduler in schedulers])
             if wake_s < inf:
                 self._at(wake_s, self._begin, LAST)
             return None
         self._idle = False
-        works = [lane.work(plan) for lane, plan in zip(lanes, plans, strict=True)]
+        works = [scheduler.work(plan) for scheduler, plan in zip(schedulers, plans, strict=True)]
         chunk_tokens = sequences = waiting = 0
-        for lane, plan, work in zip(lanes, plans, works, strict=True):
-            waiting += lane.queued
+        for scheduler, plan, work in zip(schedulers, plans, works, strict=True):
+            waiting += scheduler.queued
             sequences += work.sequences
             for _, tokens in plan.chunks:
                 chunk_tokens += tokens
         if chunk_tokens == 0:
             ends_s = self._decode_ends(start_s, works, self._steps(plans))
             if self._wakes:
-                wake_s = min([lane.wake_s() for lane in lanes])
+                wake_s = min([scheduler.wake_s() for scheduler in schedulers])
                 if wake_s < inf:
                     ends_s = ends_s[: bisect_left(ends_s, wake_s) + 1]
             kind = StepKind.DECODE
@@ -334,8 +334,8 @@ class Replica:
         if self.every_step:
             return 1
         if len(plans) == 1:
-            return self.lanes[0].steady() if plans[0].again else 1
-        return min([lane.steady() for lane in self.lanes]) if all(plan.again for plan in plans) else 1
+            return self.schedulers[0].steady() if plans[0].again else 1
+        return min([scheduler.steady() for scheduler in self.schedulers]) if all(plan.again for plan in plans) else 1
 
     def _decode_ends(self, start_s: float, works: list[StepWork], steps: int) -> Floats | list[float]:
         """Ends of the next decode steps."""
@@ -347,7 +347,7 @@ class Replica:
             taken = self._stepwise.decode_each_s(works, steps)
             taken[0] += start_s
             return taken.cumsum()
-        advances = [lane.decoders.advances(steps) for lane in self.lanes]
+        advances = [scheduler.decoders.advances(steps) for scheduler in self.schedulers]
         if self._each_step is not None:
             seconds = self._each_step.decode_steps_s(works, advances)
         else:
@@ -370,7 +370,7 @@ class Replica:
         if not happens_by(self.env, now_s):
             self._next(end_s, fresh=False)
         else:
-            Moment(self.env, now_s, lambda: self._next(end_s, fresh=False), LAST)
+            ScheduledEvent(self.env, now_s, lambda: self._next(end_s, fresh=False), LAST)
 
     def _finish(self) -> float:
         """Completes the run and returns its end."""
@@ -382,14 +382,14 @@ class Replica:
         first: list[Sequence] = []
         ended: list[Sequence] = []
         steps, used, staying = run.steps, 0, 0
-        for lane, plan in zip(self.lanes, run.plans, strict=True):
+        for scheduler, plan in zip(self.schedulers, run.plans, strict=True):
             if steps > 1:
-                lane.go_on(plan, steps)
-            used += lane.used_tokens(steps)
+                scheduler.go_on(plan, steps)
+            used += scheduler.used_tokens(steps)
             if not plan.decodes:  # they stand still
-                staying -= lane.decoders.count
-            outs = lane.complete(plan, steps)
-            staying += lane.decoders.count
+                staying -= scheduler.decoders.count
+            outs = scheduler.complete(plan, steps)
+            staying += scheduler.decoders.count
             first += outs[0]
             ended += outs[1]
         if self._notices:

@@ -38,7 +38,7 @@ class Members:
     cost: StepCost
     replicas: int = 1
     #: Attention replicas per replica that step together, each with its own queue and cache.
-    lanes: int = 1
+    dp_size: int = 1
     #: Engines per replica, with so many attention replicas each, that begin every step together.
     engines: int = 1
 
@@ -56,7 +56,7 @@ class Members:
             env,
             self.engine,
             self.cost,
-            lanes=self.lanes,
+            dp_size=self.dp_size,
             engines=self.engines,
             on_first_token=on_first_token,
             on_end=on_end,

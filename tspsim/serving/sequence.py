@@ -24,14 +24,14 @@ class Sequence:
         Tokens to compute before the next output: the prompt, and the outputs before a preemption.
     computed
         How many of them are in the cache.
-    made
+    emitted
         Outputs so far.
     held
         Blocks of the cache.
     trail
         Their contents, with prefix caching; else None.
     decoding
-        Whether it decodes: ``computed``, ``made`` and ``held`` are then not updated, but follow from the next two.
+        Whether it decodes: ``computed``, ``emitted`` and ``held`` are then not updated, but follow from the next two.
     offset, end_at
         Its context, and the counter's value at its end, in coordinates of :class:`~tspsim.serving.decoders.Decoders`.
     draws
@@ -52,11 +52,11 @@ class Sequence:
         "computed",
         "decoding",
         "draws",
+        "emitted",
         "end_at",
         "ended",
         "given",
         "held",
-        "made",
         "offset",
         "place",
         "promised",
@@ -72,7 +72,7 @@ class Sequence:
         self.given, self.behind = min(given, request.prompt_tokens - 1), behind
         self.target = request.prompt_tokens
         self.trail: Trail | None = None
-        self.place = self.computed = self.made = self.held = self.offset = self.end_at = 0
+        self.place = self.computed = self.emitted = self.held = self.offset = self.end_at = 0
         self.promised = self.states = 0
         self.draws: Iterator[int] | None = None
         self.decoding = self.ended = False

@@ -57,7 +57,7 @@ class AcceptanceModel:
         return len(self.acceptance) if self.verified is None else self.verified
 
     @property
-    def queries(self) -> int:
+    def query_len(self) -> int:
         """Positions of a sequence that a step computes."""
         return self.drafts + 1
 

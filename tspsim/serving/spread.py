@@ -39,7 +39,7 @@ class Typical:
     seconds: dict[str, float]
 
     @classmethod
-    def of(cls, waits: Waits, logs: Sequence[StepLog], lanes: int) -> Typical:
+    def of(cls, waits: Waits, logs: Sequence[StepLog], dp_size: int) -> Typical:
         """Means over time: sequences of a step, and tokens in their caches."""
         held = prompt = 1
         if len(waits):
@@ -62,17 +62,17 @@ class Typical:
             weighed_s = (
                 (rows["sequences"] * lasted(rows))[rows["kind"] == StepKind.DECODE] for rows in pieces_of(logs)
             )
-            batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / lanes))
+            batch = max(1, round(total(weighed_s, alone) / seconds["decode"] / dp_size))
             decode = StepWork((), (held,) * batch)
         read = sum(counts.values())
         if read:
             each_step = (
                 (rows["chunk_tokens"] / rows["steps"])[rows["kind"] != StepKind.DECODE] for rows in pieces_of(logs)
             )
-            tokens = max(1, round(total(each_step, read) / read / lanes))
+            tokens = max(1, round(total(each_step, read) / read / dp_size))
             whole, rest = divmod(tokens, prompt)
             pieces = [PromptChunk(prompt, 0)] * whole + ([PromptChunk(rest, prompt - rest)] if rest else [])
-            reading = StepWork(tuple(pieces[:64]), (held,) * round(beside / read / lanes))
+            reading = StepWork(tuple(pieces[:64]), (held,) * round(beside / read / dp_size))
         return cls(decode, reading, seconds)
 
 

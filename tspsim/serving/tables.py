@@ -19,7 +19,7 @@ EPSILON = 0.002
 class KnotCurve:
     """A function of a positive whole number, linear between knots.
 
-    Knots lie at powers of two and at ``bends``, and between them at midpoints until a midpoint lies
+    Knots lie at powers of two and at ``breakpoints``, and between them at midpoints until a midpoint lies
     within ``epsilon`` of the line; it is then a knot too, so the checked error is about four times that of
     the answer. Knots depend only on the function, not on earlier calls.
 
@@ -27,7 +27,7 @@ class KnotCurve:
     ----------
     value
         The function.
-    bends
+    breakpoints
         Where its slope jumps.
     epsilon
         Relative error.
@@ -40,9 +40,11 @@ class KnotCurve:
     (array([28. , 35.5]), [8, 16, 12])
     """
 
-    def __init__(self, value: Callable[[int], float], bends: Sequence[int] = (), epsilon: float = EPSILON) -> None:
+    def __init__(
+        self, value: Callable[[int], float], breakpoints: Sequence[int] = (), epsilon: float = EPSILON
+    ) -> None:
         self._value, self.epsilon = value, epsilon
-        self._bends = tuple(sorted(set(bends)))
+        self._breakpoints = tuple(sorted(set(breakpoints)))
         self._known: dict[int, float] = {}
         self._x: Floats = np.empty(0)
         self._y: Floats = np.empty(0)
@@ -103,13 +105,13 @@ class KnotCurve:
 
     def _knot_below(self, x: int) -> int:
         power = 1 << (x.bit_length() - 1)
-        index = bisect_left(self._bends, x + 1)
-        return max(power, self._bends[index - 1]) if index else power
+        index = bisect_left(self._breakpoints, x + 1)
+        return max(power, self._breakpoints[index - 1]) if index else power
 
     def _knot_above(self, x: int) -> int:
         power = 1 << x.bit_length()
-        index = bisect_left(self._bends, x + 1)
-        return min(power, self._bends[index]) if index < len(self._bends) else power
+        index = bisect_left(self._breakpoints, x + 1)
+        return min(power, self._breakpoints[index]) if index < len(self._breakpoints) else power
 
     def _at(self, x: int) -> float:
         if x not in self._known:

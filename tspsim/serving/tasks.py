@@ -13,10 +13,10 @@ import numpy as np
 from ..traffic import Needs
 from ..traffic.kind import Floats, Ints
 from .metrics import spread
-from .traffic import Book
+from .traffic import RequestTable
 
 
-def tasks(book: Book, workers: int | None, gpus: int, usd_per_gpu_hour: Mapping[str, float]) -> dict[str, Any]:
+def tasks(table: RequestTable, workers: int | None, gpus: int, usd_per_gpu_hour: Mapping[str, float]) -> dict[str, Any]:
     """The entry ``tasks`` of ``serving``, over ended tasks that count as a whole; empty without any.
 
     Parameters
@@ -24,14 +24,14 @@ def tasks(book: Book, workers: int | None, gpus: int, usd_per_gpu_hour: Mapping[
     workers
         Tool calls that run at once; None: no limit.
     """
-    requests = book.asked
+    requests = table.drawn
     counted = requests.counted
     from_, to = requests.conversations_before(counted.start), requests.conversation_of(counted.stop)
     if from_ >= to:
         return {}
     begins = np.array([requests.first_of(task) for task in range(from_, to + 1)])
     rows, sizes = slice(begins[0], begins[-1]), np.diff(begins)
-    all_ended = np.logical_and.reduceat(np.isfinite(book.end_s[rows]), begins[:-1] - begins[0])
+    all_ended = np.logical_and.reduceat(np.isfinite(table.end_s[rows]), begins[:-1] - begins[0])
     if not all_ended.any():
         return {}
     kept, turns = np.repeat(all_ended, sizes), sizes[all_ended]
@@ -43,8 +43,8 @@ def tasks(book: Book, workers: int | None, gpus: int, usd_per_gpu_hour: Mapping[
     def over_task(column: Floats) -> Floats:
         return np.array([part.sum() for part in np.split(column, first[1:])])
 
-    sent, end, first_token = (by_request(column) for column in (book.arrival_s, book.end_s, book.first_token_s))
-    calls, waits = by_request(requests.think_s).copy(), by_request(book.tool_wait_s).copy()
+    sent, end, first_token = (by_request(column) for column in (table.arrival_s, table.end_s, table.first_token_s))
+    calls, waits = by_request(requests.think_s).copy(), by_request(table.tool_wait_s).copy()
     if requests.follows is None:  # a chain has no tool before its first turn
         calls[first] = waits[first] = 0.0
     begun = np.minimum.reduceat(sent, first)

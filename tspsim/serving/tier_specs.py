@@ -12,7 +12,7 @@ from .tiers import TierSpec
 TYPICAL = 8192
 
 
-def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, lanes: int = 1) -> list[TierSpec]:
+def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, dp_size: int = 1) -> list[TierSpec]:
     """The host first, then the store.
 
     For times and for a host's memory (counted per GPU), a token's bytes are those of a GPU of the fullest stage; the
@@ -22,7 +22,7 @@ def tier_specs(tiers: Tiers, node: NodeSpec, capacity: Capacity, lanes: int = 1)
     specs = []
     if tiers.host is not None:
         bandwidth = tiers.host.bandwidth or host_bandwidth(node)
-        specs.append(spec("host", tiers.host, tiers.host.size * lanes, gpu_bytes, gpu_bytes / bandwidth))
+        specs.append(spec("host", tiers.host, tiers.host.size * dp_size, gpu_bytes, gpu_bytes / bandwidth))
     if tiers.remote is not None:
         assert tiers.remote.bandwidth is not None
         seconds = gpu_bytes / tiers.remote.bandwidth

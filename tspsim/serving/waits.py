@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..traffic.kind import Floats, Ints
-from .shelf import MOST_PAGES, PAGE
+from .spill_pages import MOST_PAGES, PAGE
 from .streams import ValueStream
-from .traffic import Book
+from .traffic import RequestTable
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Waits:
     cached_tokens: Ints
 
     @classmethod
-    def of(cls, book: Book) -> Waits:
+    def of(cls, table: RequestTable) -> Waits:
         """The requests of a run's table; in a long run columns are in memory only while they are used."""
-        kept = KeptWaits(book.settle())
-        return kept if len(book) > PAGE * MOST_PAGES else kept.whole()
+        kept = KeptWaits(table.settle())
+        return kept if len(table) > PAGE * MOST_PAGES else kept.whole()
 
     def pieces(self) -> Iterator[Waits]:
         """The same in order, some thousand requests at a time where they are many."""
@@ -135,14 +135,14 @@ def kept_share(waits: Waits, bounds: Mapping[str, float], apart: bool) -> float:
 class KeptWaits(Waits):
     """Requests of a table; a column is assembled when it is used."""
 
-    def __init__(self, book: Book) -> None:
-        object.__setattr__(self, "_book", book)
+    def __init__(self, table: RequestTable) -> None:
+        object.__setattr__(self, "_table", table)
         object.__setattr__(self, "_count", sum(len(piece) for piece in self.pieces()))
 
     def pieces(self) -> Iterator[Waits]:
-        book: Book = self.__dict__["_book"]
-        drawn = book.asked
-        for first, records in book.pieces():
+        table: RequestTable = self.__dict__["_table"]
+        drawn = table.drawn
+        for first, records in table.pieces():
             numbers = np.arange(first, first + len(records))
             counted = (numbers >= drawn.counted.start) & (numbers < drawn.counted.stop)
             chosen = np.flatnonzero(counted & np.isfinite(records["end_s"]))

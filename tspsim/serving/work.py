@@ -35,7 +35,7 @@ class StepWork:
         Chunks in the order of scheduling.
     contexts
         Tokens in the cache of every decoding sequence, before the step.
-    queries
+    query_len
         Query length of each of them: one, and its drafts.
     sequences
         Number of decoding sequences.
@@ -45,13 +45,13 @@ class StepWork:
         Their longest context; 0 where none decodes.
     """
 
-    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "queries", "sequences")
+    __slots__ = ("_contexts", "_listed", "chunks", "context_tokens", "longest", "query_len", "sequences")
 
-    def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), queries: int = 1) -> None:
+    def __init__(self, chunks: Iterable[PromptChunk] = (), contexts: Iterable[int] = (), query_len: int = 1) -> None:
         self._contexts: tuple[int, ...] | None = tuple(contexts)
         self._listed: Callable[[], tuple[int, ...]] | None = None
         self.chunks = tuple(chunks)
-        self.queries = queries
+        self.query_len = query_len
         self.sequences = len(self._contexts)
         self.context_tokens = sum(self._contexts)
         self.longest = max(self._contexts, default=0)
@@ -60,7 +60,7 @@ class StepWork:
     def counted(
         cls,
         chunks: tuple[PromptChunk, ...],
-        queries: int,
+        query_len: int,
         sequences: int,
         context_tokens: int,
         longest: int,
@@ -69,7 +69,7 @@ class StepWork:
         """The same from sums; ``contexts`` lists them."""
         work = cls.__new__(cls)
         work._contexts, work._listed = None, contexts
-        work.chunks, work.queries = chunks, queries
+        work.chunks, work.query_len = chunks, query_len
         work.sequences, work.context_tokens, work.longest = sequences, context_tokens, longest
         return work
 
@@ -90,7 +90,7 @@ class StepWork:
         """The work of a step after every decoding sequence has ``tokens`` more in the cache."""
         return StepWork.counted(
             (),
-            self.queries,
+            self.query_len,
             self.sequences,
             self.context_tokens + tokens * self.sequences,
             self.longest + tokens if self.sequences else 0,
@@ -106,12 +106,12 @@ class StepWork:
     @property
     def tokens(self) -> int:
         """Tokens in the step."""
-        return self.prompt_tokens + self.queries * self.sequences
+        return self.prompt_tokens + self.query_len * self.sequences
 
     @property
     def outputs(self) -> int:
         """Tokens that go through the language-model head."""
-        return sum([chunk[2] for chunk in self.chunks]) + self.queries * self.sequences
+        return sum([chunk[2] for chunk in self.chunks]) + self.query_len * self.sequences
 
     @property
     def batch(self) -> Batch:
@@ -122,13 +122,13 @@ class StepWork:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StepWork):
             return NotImplemented
-        return (self.chunks, self.contexts, self.queries) == (other.chunks, other.contexts, other.queries)
+        return (self.chunks, self.contexts, self.query_len) == (other.chunks, other.contexts, other.query_len)
 
     def __hash__(self) -> int:
-        return hash((self.chunks, self.contexts, self.queries))
+        return hash((self.chunks, self.contexts, self.query_len))
 
     def __repr__(self) -> str:
-        return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, queries={self.queries})"
+        return f"Work(chunks={self.chunks!r}, contexts={self.contexts!r}, query_len={self.query_len})"
 
 
 #: For fewer steps rows are made one by one.
@@ -139,11 +139,11 @@ def decode_rows(work: StepWork, advances: Iterable[int]) -> Iterator[tuple[tuple
     """The decoding sequences of a work as rows of a batch, longest first, once for each of ``advances``: tokens by
     which their contexts have grown."""
     grown = advances if isinstance(advances, range) else list(advances)
-    queries, counts = work.queries, _counts(work.contexts)
+    query_len, counts = work.query_len, _counts(work.contexts)
     if len(grown) < _FEW_STEPS or not counts:
-        return (tuple([(queries, context + n, count) for context, count in counts]) for n in grown)
+        return (tuple([(query_len, context + n, count) for context, count in counts]) for n in grown)
     # One iterator per row, over the steps: rows of a step need no loop in Python.
-    return zip(*[zip(repeat(queries), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
+    return zip(*[zip(repeat(query_len), _grown(c, grown), repeat(n), strict=False) for c, n in counts], strict=True)
 
 
 def _counts(contexts: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -175,8 +175,8 @@ class StepCost(Protocol):
         """Seconds of one step, from its begin to the begin of the next."""
 
     def decode_ends_s(self, works: Sequence[StepWork], steps: int) -> Floats:
-        """Seconds from now to the end of each of the next ``steps`` steps, with every sequence of ``works`` (without chunks)
-        puts out one token per step and none joins or leaves: entry i is the sum of the first i + 1 steps.
+        """Seconds from now to the end of each of the next ``steps`` steps, while every sequence of ``works`` (which
+        have no chunks) puts out one token per step and none joins or leaves: entry i sums the first i + 1 steps.
 
         This equals ``seconds`` of the works with contexts longer by j, summed over j, up to rounding.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from . import arrivals, lengths, prefixes, protocols
 from .arrivals import ARRIVALS, Arrivals
-from .draw import Asked, draw, sizes
+from .draw import DrawnRequests, draw, sizes
 from .kind import Kind, OneKind
 from .lengths import LENGTHS, Lengths
 from .prefixes import PREFIXES, Needs, Prefixes, Shared
@@ -22,7 +22,7 @@ __all__ = [
     "PROTOCOLS",
     "TRACE_FORMS",
     "Arrivals",
-    "Asked",
+    "DrawnRequests",
     "Kind",
     "Lengths",
     "Needs",

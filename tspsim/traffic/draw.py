@@ -31,7 +31,7 @@ class Stream(IntEnum):
 
 
 @dataclass(frozen=True)
-class Asked:
+class DrawnRequests:
     """Requests in the order of their numbers.
 
     Attributes
@@ -117,7 +117,7 @@ def draw(
     requests: int | None,
     seed: int,
     model: str | None = None,
-) -> Asked:
+) -> DrawnRequests:
     """Draw the requests of one point of a scenario's traffic.
 
     Parameters
@@ -176,7 +176,7 @@ def draw(
     prompts = prefix.prompts(tokens(prompt, "prompt_tokens", Stream.PROMPTS), outputs)
     conversations = -(-count // prefix.turns_each) if turns is None else len(turns)
     unlike = turns is not None and bool((turns != turns[0]).any())
-    return Asked(
+    return DrawnRequests(
         drawn_times(arrivals, stream(Stream.ARRIVALS), conversations),
         prompts,
         outputs,

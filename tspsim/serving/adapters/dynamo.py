@@ -58,7 +58,7 @@ def arrays(
         for column, mean in enumerate(contexts.tolist()):
             count = max(1, min(sequences, round(total / mean)))
             itl[row, column] = oracle(
-                [(oracle.queries, tokens_before, often) for tokens_before, often in spread(max(total, count), count)]
+                [(oracle.query_len, tokens_before, often) for tokens_before, often in spread(max(total, count), count)]
             )
     return {
         "prefill_isl": prompts.astype(np.float64),
@@ -92,7 +92,7 @@ class Callback:
 
     def predict_decode(self, batch_size: int, isl: int, osl: int) -> float:
         """Milliseconds of ``batch_size`` sequences half way through ``osl`` tokens after ``isl``."""
-        return 1e3 * float(self._oracle([(self._oracle.queries, isl + osl // 2, batch_size)]))
+        return 1e3 * float(self._oracle([(self._oracle.query_len, isl + osl // 2, batch_size)]))
 
 
 def _steps(first: int, last: int, points: int) -> NDArray[np.int64]:

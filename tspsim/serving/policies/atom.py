@@ -11,7 +11,7 @@ import sys
 from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 
 from ...scenario.section import Section
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy
@@ -31,15 +31,15 @@ class AtomOptions(Section):
     block_size: PositiveInt = Field(16, description="tokens of a block of the cache")
 
 
-class AtomLane(Lane):
+class AtomScheduler(RankScheduler):
     """A step computes prompts, begun ones first; otherwise all decode by one token. A request takes blocks for its
     whole prompt at admission; one without a block later preempts the last."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, AtomOptions)
-        super().__init__(settings, remembers=options.enable_prefix_caching, in_turn=True)
-        self._budget, self._seats = options.max_num_batched_tokens, options.max_num_seqs
+        super().__init__(settings, enable_prefix_caching=options.enable_prefix_caching, in_turn=True)
+        self._budget, self._max_num_seqs = options.max_num_batched_tokens, options.max_num_seqs
         self._most = options.long_prefill_token_threshold or sys.maxsize
         self._chunked = options.enable_chunked_prefill
         self._unit = max(self.block, ALIGNED)
@@ -59,7 +59,12 @@ class AtomLane(Lane):
                 return
             left -= tokens
             plan.chunks.append((sequence, tokens))
-        while self.waiting and left > 0 and len(self.running) < self._seats and len(plan.chunks) < self._seats:
+        while (
+            self.waiting
+            and left > 0
+            and len(self.running) < self._max_num_seqs
+            and len(plan.chunks) < self._max_num_seqs
+        ):
             sequence = self.waiting[0]
             match = self.find(sequence)
             if self.blocks_to(sequence, sequence.target, match) > self.pool.free:
@@ -83,7 +88,7 @@ class AtomLane(Lane):
         return left // self._unit * self._unit or left
 
     def _decode(self, plan: StepPlan) -> None:
-        fitting = self._budget // self.queries - len(plan.chunks)
+        fitting = self._budget // self.query_len - len(plan.chunks)
         short = self.decoders.blocks() > self.pool.free
         self.decode(plan, self._one_by_one(plan, fitting) if short or self.decoders.count > fitting else [])
 
@@ -107,7 +112,7 @@ class AtomLane(Lane):
 ATOM = Policy(
     "atom",
     AtomOptions,
-    AtomLane,
+    AtomScheduler,
     "block_size",
     "max_num_batched_tokens",
     "max_num_seqs",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.errors import InputError
 from ...base.registry import Registry
 from ...scenario.section import Section
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..settings import Settings
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 class ReplicaGroup:
     """The attention replicas of one engine, which step together."""
 
-    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
+    def __init__(self, settings: Settings, scheduler: type[RankScheduler], count: int) -> None:
         #: Settings of the engine.
         self.settings = settings
         #: One scheduler per attention replica; mostly one.
-        self.lanes = tuple(lane(settings) for _ in range(count))
+        self.schedulers = tuple(scheduler(settings) for _ in range(count))
 
-    def deal(self, request: Request) -> Lane:
+    def assign(self, request: Request) -> RankScheduler:
         """The scheduler for a request: of the replica with fewest requests, the first of equals."""
-        return min(self.lanes, key=lambda lane: lane.present)
+        return min(self.schedulers, key=lambda scheduler: scheduler.present)
 
     def schedule(self) -> list[StepPlan]:
         """The plan of each for the next step."""
-        if len(self.lanes) == 1:
-            return [self.lanes[0].schedule()]
-        return [lane.schedule() for lane in self.lanes]
+        if len(self.schedulers) == 1:
+            return [self.schedulers[0].schedule()]
+        return [scheduler.schedule() for scheduler in self.schedulers]
 
 
 class GroupsInStep(ReplicaGroup):
@@ -43,11 +43,11 @@ class GroupsInStep(ReplicaGroup):
     def __init__(self, groups: Sequence[ReplicaGroup]) -> None:
         self.settings = groups[0].settings
         self.groups = tuple(groups)
-        self.lanes = tuple(lane for group in groups for lane in group.lanes)
+        self.schedulers = tuple(scheduler for group in groups for scheduler in group.schedulers)
 
-    def deal(self, request: Request) -> Lane:
-        fewest = min(self.groups, key=lambda group: sum(lane.present for lane in group.lanes))
-        return fewest.deal(request)
+    def assign(self, request: Request) -> RankScheduler:
+        fewest = min(self.groups, key=lambda group: sum(scheduler.present for scheduler in group.schedulers))
+        return fewest.assign(request)
 
     def schedule(self) -> list[StepPlan]:
         return [plan for group in self.groups for plan in group.schedule()]
@@ -63,7 +63,7 @@ class Policy:
         Its name in scenarios.
     options
         Its options by their real names, with their defaults.
-    lane
+    scheduler
         Scheduler class of one attention replica.
     block_option
         Option for the tokens of a block of the cache.
@@ -84,7 +84,7 @@ class Policy:
 
     name: str
     options: type[Section]
-    lane: type[Lane]
+    scheduler: type[RankScheduler]
     block_option: str
     token_option: str = ""
     sequence_option: str = ""
@@ -94,7 +94,7 @@ class Policy:
     switch: tuple[str, bool] | None = None
     token_each: bool = field(default=False, kw_only=True)
 
-    def remembers(self, options: Section) -> bool:
+    def caches_prefixes(self, options: Section) -> bool:
         """Whether prefix caching is on."""
         return self.switch is not None and getattr(options, self.switch[0]) != self.switch[1]
 

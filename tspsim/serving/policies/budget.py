@@ -8,18 +8,18 @@ arXiv:2403.02310). vLLM and TensorRT-LLM differ in admission and in reserved mem
 from __future__ import annotations
 
 from ..blocks import Match
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 
 
-class BudgetLane(Lane):
+class BudgetScheduler(RankScheduler):
     """Every running request advances by one token, or by a chunk of its prompt within the budget; one without a block
     preempts the last. Then, without preemption, waiting requests are admitted up to the first that does not fit."""
 
     #: Tokens of a step.
     budget = 8192
     #: Requests that run at once.
-    seats = 256
+    max_num_seqs = 256
     #: Tokens of a prompt in a step.
     most = 8192
     #: Whether a prompt may be computed in several steps.
@@ -55,7 +55,7 @@ class BudgetLane(Lane):
     def _all_go_on(self, plan: StepPlan) -> int | None:
         """All running requests advance, if budget and blocks last: returns the rest of the budget; else None."""
         decoders = self.decoders
-        budget = self.budget - decoders.count * self.queries
+        budget = self.budget - decoders.count * self.query_len
         blocks = decoders.blocks() if decoders.limited else 0
         if self.prefilling:
             if budget < 0 or not self._decoders_come_first():
@@ -91,7 +91,7 @@ class BudgetLane(Lane):
         while index < len(order) and budget > 0:
             sequence = order[index]
             if sequence.decoding:
-                tokens, blocks = self.queries, self.decoders.blocks_of(sequence)
+                tokens, blocks = self.query_len, self.decoders.blocks_of(sequence)
             else:
                 tokens = self._piece(sequence, sequence.computed, budget)
                 blocks = self.blocks_to(sequence, sequence.computed + tokens) if tokens else 0
@@ -125,7 +125,7 @@ class BudgetLane(Lane):
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
         """Admits waiting requests while there are budget, places and blocks."""
-        while self.waiting and budget > 0 and len(self.running) < self.seats:
+        while self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
             sequence = self.waiting[0]
             match = self.find(sequence)
             computed = self.computed_by(sequence, match)

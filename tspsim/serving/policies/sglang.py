@@ -18,7 +18,7 @@ from ...base.errors import InputError
 from ...base.strict import OneOf
 from ...scenario.section import Section
 from ..blocks import Match
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
@@ -77,12 +77,12 @@ class SglangOptions(Section):
     scheduler_recv_interval: PositiveInt = Field(1, description="decode steps between two looks at new requests")
     enable_mixed_chunk: StrictBool = Field(False, description="decodes continue beside prompts")
     disable_overlap_schedule: StrictBool = Field(False, description="steps are not planned ahead")
-    load_balance_method: Annotated[str, OneOf(lambda: tuple(DEALS))] = Field(
+    load_balance_method: Annotated[str, OneOf(lambda: tuple(ASSIGNMENTS))] = Field(
         "round_robin", description="assignment of requests to attention replicas"
     )
 
 
-class SglangLane(Lane):
+class SglangScheduler(RankScheduler):
     """If requests wait and fit, the next step computes prompts, the last of them chunked; otherwise all decode. Memory
     is reserved for a share of future outputs, which shrinks as long as no retraction happens. When the cache is full,
     requests with fewest outputs are retracted and wait behind all others."""
@@ -91,11 +91,13 @@ class SglangLane(Lane):
         options = settings.options
         assert isinstance(options, SglangOptions)
         overlap = not options.disable_overlap_schedule
-        super().__init__(settings, remembers=not options.disable_radix_cache, overlap=overlap, wastes=overlap)
+        super().__init__(
+            settings, enable_prefix_caching=not options.disable_radix_cache, overlap=overlap, wastes=overlap
+        )
         self._options = options
-        self._seats = options.max_running_requests or USUAL_REQUESTS
+        self._max_num_seqs = options.max_running_requests or USUAL_REQUESTS
         if self.states is not None and self.states.running is not None:
-            self._seats = min(self._seats, self.states.running)
+            self._max_num_seqs = min(self._max_num_seqs, self.states.running)
         self._chunk = options.chunked_prefill_size if options.chunked_prefill_size > 0 else None
         self._interval = options.scheduler_recv_interval
         self._first_ratio = min(1.0, FIRST_RATIO * options.schedule_conservativeness)
@@ -217,7 +219,7 @@ class SglangLane(Lane):
     def _compute_prompts(self, plan: StepPlan) -> None:
         """The chunked prompt continues, then waiting requests are admitted while they fit."""
         mixes = self._options.enable_mixed_chunk
-        decodes = (self.decoders.count + self._gone) * self.queries if mixes else 0
+        decodes = (self.decoders.count + self._gone) * self.query_len if mixes else 0
         chunk_left = None if self._chunk is None else self._chunk - decodes
         input_left = self._options.max_prefill_tokens - decodes
         kept = float(decodes) + self._outputs_to_come()
@@ -236,7 +238,7 @@ class SglangLane(Lane):
             kept += self._outputs_of(sequence)
         ORDERS[self._options.schedule_policy](self)
         while self.waiting and (chunk_left is None or chunk_left > 0) and input_left > 0:
-            if len(self.running) + self._gone >= self._seats:
+            if len(self.running) + self._gone >= self._max_num_seqs:
                 self._full = True
                 return
             sequence = self.waiting[0]
@@ -272,11 +274,11 @@ class SglangLane(Lane):
         the others use its memory (add_one_req_ignore_eos)."""
         decoders, beside = self.decoders, [member for member, _ in plan.chunks]
         beside.append(sequence)
-        lefts = [member.request.output_tokens - member.made for member in beside]
+        lefts = [member.request.output_tokens - member.emitted for member in beside]
         if free - decoders.tokens_left - sum(lefts) > RESERVED * (decoders.count + len(lefts)):
             return True
         states = [
-            (left, member.request.prompt_tokens + member.made) for left, member in zip(lefts, beside, strict=True)
+            (left, member.request.prompt_tokens + member.emitted) for left, member in zip(lefts, beside, strict=True)
         ]
         states += [
             (member.end_at - decoders.counter, member.offset + decoders.counter) for member in decoders.sequences()
@@ -302,7 +304,7 @@ class SglangLane(Lane):
         return -(-tokens // self.block) * self.block
 
     def _outputs_of(self, sequence: Sequence) -> int:
-        return min(sequence.request.output_tokens - sequence.made, CLIP)
+        return min(sequence.request.output_tokens - sequence.emitted, CLIP)
 
     def _outputs_to_come(self) -> float:
         """Tokens reserved for outputs of decoding sequences."""
@@ -344,20 +346,20 @@ class SglangLane(Lane):
         self._ratio, self._decayed = min(1.0, (emitted + ROOM_STEPS * len(left)) / outputs), 0
 
 
-def in_order(lane: SglangLane) -> None:
+def in_order(scheduler: SglangScheduler) -> None:
     """Waiting requests keep their order."""
 
 
-def longest_prefix_first(lane: SglangLane) -> None:
+def longest_prefix_first(scheduler: SglangScheduler) -> None:
     """Longest cached prefix first, unless too many wait."""
-    if 1 < len(lane.waiting) <= MOST_SORTED:
-        ordered = sorted(lane.waiting, key=lambda sequence: -lane.find(sequence).blocks)
-        lane.waiting.clear()
-        lane.waiting.extend(ordered)
+    if 1 < len(scheduler.waiting) <= MOST_SORTED:
+        ordered = sorted(scheduler.waiting, key=lambda sequence: -scheduler.find(sequence).blocks)
+        scheduler.waiting.clear()
+        scheduler.waiting.extend(ordered)
 
 
 #: ``schedule_policy`` → sorts waiting requests.
-ORDERS: dict[str, Callable[[SglangLane], None]] = {"fcfs": in_order, "lpm": longest_prefix_first}
+ORDERS: dict[str, Callable[[SglangScheduler], None]] = {"fcfs": in_order, "lpm": longest_prefix_first}
 
 
 class SglangPolicy(Policy):
@@ -400,28 +402,28 @@ class SglangPolicy(Policy):
 class SglangGroup(ReplicaGroup):
     """Attention replicas that get requests by ``load_balance_method``."""
 
-    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
-        super().__init__(settings, lane, count)
+    def __init__(self, settings: Settings, scheduler: type[RankScheduler], count: int) -> None:
+        super().__init__(settings, scheduler, count)
         options = settings.options
         assert isinstance(options, SglangOptions)
-        self._choose = DEALS[options.load_balance_method](self.lanes)
+        self._choose = ASSIGNMENTS[options.load_balance_method](self.schedulers)
 
-    def deal(self, request: Request) -> Lane:
+    def assign(self, request: Request) -> RankScheduler:
         return self._choose()
 
 
-def in_turn(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
+def in_turn(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
     """Round robin."""
-    return cycle(lanes).__next__
+    return cycle(schedulers).__next__
 
 
-def with_fewest(lanes: SequenceOf[Lane]) -> Callable[[], Lane]:
+def with_fewest(schedulers: SequenceOf[RankScheduler]) -> Callable[[], RankScheduler]:
     """The scheduler with fewest requests, the first of equals."""
-    return lambda: min(lanes, key=lambda lane: lane.present)
+    return lambda: min(schedulers, key=lambda scheduler: scheduler.present)
 
 
 #: ``load_balance_method`` → chooses the attention replica of the next request.
-DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
+ASSIGNMENTS: dict[str, Callable[[SequenceOf[RankScheduler]], Callable[[], RankScheduler]]] = {
     "round_robin": in_turn,
     "total_requests": with_fewest,
 }
@@ -429,7 +431,7 @@ DEALS: dict[str, Callable[[SequenceOf[Lane]], Callable[[], Lane]]] = {
 SGLANG = SglangPolicy(
     "sglang",
     SglangOptions,
-    SglangLane,
+    SglangScheduler,
     "page_size",
     "chunked_prefill_size",
     "max_running_requests",

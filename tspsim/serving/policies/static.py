@@ -11,7 +11,7 @@ from math import inf
 from pydantic import Field, NonNegativeFloat, PositiveInt, StrictBool
 
 from ...scenario.section import Section
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy
@@ -26,21 +26,21 @@ class StaticOptions(Section):
     block_size: PositiveInt = Field(1, description="tokens of a block of the cache")
 
 
-class StaticLane(Lane):
+class StaticScheduler(RankScheduler):
     """Batches one after another, first come, first served; each request has all its blocks from the start."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, StaticOptions)
         super().__init__(settings)
-        self._seats, self._patience_s, self._pads = options.max_batch_size, options.batch_timeout_s, options.pad
+        self._max_num_seqs, self._patience_s, self._pads = options.max_batch_size, options.batch_timeout_s, options.pad
         self._settings = settings
 
     def schedule(self) -> StepPlan:
         plan = StepPlan()
         if self.decoders.count:
             self.decode(plan)
-        elif self.waiting and (len(self.waiting) >= self._seats or self.wake_s() <= self.now_s):
+        elif self.waiting and (len(self.waiting) >= self._max_num_seqs or self.wake_s() <= self.now_s):
             self._begin(plan)
         return plan
 
@@ -53,7 +53,7 @@ class StaticLane(Lane):
     def _begin(self, plan: StepPlan) -> None:
         """Admits prompts while there are places, and blocks to their ends."""
         promised = 0
-        while self.waiting and len(self.running) < self._seats:
+        while self.waiting and len(self.running) < self._max_num_seqs:
             sequence = self.waiting[0]
             promised += -(-self._settings.most_tokens(sequence.request) // self.block) + self.state_blocks
             if promised > self.pool.capacity:
@@ -71,4 +71,4 @@ class StaticLane(Lane):
             self.let_go()
 
 
-STATIC = Policy("static", StaticOptions, StaticLane, "block_size", "", "max_batch_size")
+STATIC = Policy("static", StaticOptions, StaticScheduler, "block_size", "", "max_batch_size")

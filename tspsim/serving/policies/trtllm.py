@@ -15,12 +15,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt, StrictBool
 from ...base.errors import InputError
 from ...scenario.section import Section
 from ..blocks import NO_MATCH, Match
-from ..lane import Lane, StepPlan
+from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy, ReplicaGroup
-from .budget import BudgetLane
+from .budget import BudgetScheduler
 
 
 class AttentionDpOptions(Section):
@@ -66,7 +66,7 @@ class TrtllmOptions(Section):
         return self.capacity_scheduler_policy == "MAX_UTILIZATION"
 
 
-class TrtllmLane(BudgetLane):
+class TrtllmScheduler(BudgetScheduler):
     """With GUARANTEED_NO_EVICT a request is admitted if its prompt and all its outputs fit beside the reservations of
     others; with MAX_UTILIZATION if its next step fits, and the last admitted request pauses when a step does not."""
 
@@ -78,8 +78,8 @@ class TrtllmLane(BudgetLane):
             every = options.mamba_state_config.periodic_snapshot_interval // settings.block_tokens
             states = replace(settings.states, at="every", every=every)
             settings = Settings(options, settings.kv_tokens, settings.block_tokens, settings.speculation, states)
-        super().__init__(settings, remembers=options.enable_block_reuse, overlap=overlap, wastes=overlap)
-        self.budget, self.seats = options.max_num_tokens, options.max_batch_size
+        super().__init__(settings, enable_prefix_caching=options.enable_block_reuse, overlap=overlap, wastes=overlap)
+        self.budget, self.max_num_seqs = options.max_num_tokens, options.max_batch_size
         self.most, self.chunked = self.budget, options.enable_chunked_prefill
         self.unit = options.tokens_per_block
         self._evicts = options.evicts
@@ -123,24 +123,24 @@ class TrtllmLane(BudgetLane):
         """Whether a prompt would be computed in the next step."""
         if self.prefilling:
             return True
-        if not self.waiting or len(self.running) >= self.seats:
+        if not self.waiting or len(self.running) >= self.max_num_seqs:
             return False
         sequence = self.waiting[0]
         match = self.find(sequence)
         computed = self.computed_by(sequence, match)
-        tokens = self._piece(sequence, computed, self.budget - self.decoders.count * self.queries)
+        tokens = self._piece(sequence, computed, self.budget - self.decoders.count * self.query_len)
         return tokens > 0 and self.has_room(sequence, computed + tokens, match)
 
     def prompts_to_begin(self) -> int:
         """Tokens of the prompts that would be computed in the next step, whole ones as the engine counts; only the
         first is checked for memory."""
-        left = self.budget - self.decoders.count * self.queries
+        left = self.budget - self.decoders.count * self.query_len
         tokens_to_begin = 0
         for sequence in self.prefilling.values():
             left -= self._piece(sequence, sequence.computed, left)
             tokens_to_begin += sequence.target
-        seats = self.seats - len(self.running)
-        for sequence in islice(self.waiting, max(0, seats)) if self.could_begin() else ():
+        places = self.max_num_seqs - len(self.running)
+        for sequence in islice(self.waiting, max(0, places)) if self.could_begin() else ():
             tokens = self._piece(sequence, self.computed_by(sequence, self.find(sequence)), left)
             if tokens <= 0:
                 break
@@ -154,8 +154,8 @@ class TrtllmGroup(ReplicaGroup):
     beside its decodes waits until all have one, so that no step is long for one replica only. A lone replica lets
     prompts wait for others with ``batch_wait_timeout_iters``."""
 
-    def __init__(self, settings: Settings, lane: type[Lane], count: int) -> None:
-        super().__init__(settings, lane, count)
+    def __init__(self, settings: Settings, scheduler: type[RankScheduler], count: int) -> None:
+        super().__init__(settings, scheduler, count)
         options = settings.options
         assert isinstance(options, TrtllmOptions)
         self._options = options.attention_dp_config
@@ -164,17 +164,17 @@ class TrtllmGroup(ReplicaGroup):
         self._waited = self._batched = 0
 
     def schedule(self) -> list[StepPlan]:
-        if len(self.lanes) == 1 and self._batch_wait and self._enough:
+        if len(self.schedulers) == 1 and self._batch_wait and self._enough:
             return self._schedule_batches()
-        if not self._options.enable_balance or len(self.lanes) == 1:
+        if not self._options.enable_balance or len(self.schedulers) == 1:
             return super().schedule()
-        lanes = [lane for lane in self.lanes if isinstance(lane, TrtllmLane)]
-        for lane in lanes:
-            lane.still = False
-        could = [lane.could_begin() for lane in lanes]
-        still = any(could) and self._wait(lanes, all(could))
-        for lane in lanes:
-            lane.still = still
+        schedulers = [scheduler for scheduler in self.schedulers if isinstance(scheduler, TrtllmScheduler)]
+        for scheduler in schedulers:
+            scheduler.still = False
+        could = [scheduler.could_begin() for scheduler in schedulers]
+        still = any(could) and self._wait(schedulers, all(could))
+        for scheduler in schedulers:
+            scheduler.still = still
         plans = super().schedule()
         for plan in plans:
             plan.again = plan.again and not still
@@ -182,25 +182,25 @@ class TrtllmGroup(ReplicaGroup):
 
     def _schedule_batches(self) -> list[StepPlan]:
         """Prompts pause beside decodes until there are enough, or time is over (py_executor.py, _waiting_requests)."""
-        (lane,) = self.lanes
-        assert isinstance(lane, TrtllmLane)
-        lane.still = False
-        prompts = lane.prompts_to_begin() if lane.decoders.count else 0
-        tokens = prompts + lane.decoders.count * lane.queries
+        (scheduler,) = self.schedulers
+        assert isinstance(scheduler, TrtllmScheduler)
+        scheduler.still = False
+        prompts = scheduler.prompts_to_begin() if scheduler.decoders.count else 0
+        tokens = prompts + scheduler.decoders.count * scheduler.query_len
         if prompts and self._waited < self._batch_wait and tokens < self._enough:
             self._waited += 1
-            lane.still = True
+            scheduler.still = True
         elif prompts:
             self._waited = 0
         plans = super().schedule()
         for plan in plans:
-            plan.again = plan.again and not lane.still
+            plan.again = plan.again and not scheduler.still
         return plans
 
-    def _wait(self, lanes: list[TrtllmLane], all_could: bool) -> bool:
+    def _wait(self, schedulers: list[TrtllmScheduler], all_could: bool) -> bool:
         """Whether prompts pause in this step."""
-        all_decode = all(lane.decoders.count for lane in lanes)
-        if all_could and all(lane.decoders.count < lane.seats for lane in lanes):
+        all_decode = all(scheduler.decoders.count for scheduler in schedulers)
+        if all_could and all(scheduler.decoders.count < scheduler.max_num_seqs for scheduler in schedulers):
             self._waited = 0
             if all_decode and self._batched < self._options.batching_wait_iters:
                 self._batched += 1
@@ -236,7 +236,7 @@ class TrtllmPolicy(Policy):
 TRTLLM = TrtllmPolicy(
     "trtllm",
     TrtllmOptions,
-    TrtllmLane,
+    TrtllmScheduler,
     "tokens_per_block",
     "max_num_tokens",
     "max_batch_size",

@@ -11,12 +11,12 @@ from pydantic import Field, PositiveInt, StrictBool
 from ...base.errors import InputError
 from ...scenario.section import Section
 from ..blocks import Match
-from ..lane import StepPlan
+from ..rank_scheduler import StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
 from .base import Policy
-from .budget import BudgetLane
+from .budget import BudgetScheduler
 
 
 class VllmOptions(Section):
@@ -37,16 +37,16 @@ class VllmOptions(Section):
     block_size: PositiveInt = Field(16, description="tokens of a block of the cache")
 
 
-class VllmLane(BudgetLane):
+class VllmScheduler(BudgetScheduler):
     """A waiting request is admitted if its whole prompt fits, though it takes only the blocks of its first chunk.
     Requests admitted later in the same step can reuse what the step computes."""
 
     def __init__(self, settings: Settings) -> None:
         options = settings.options
         assert isinstance(options, VllmOptions)
-        remembers, overlap = options.enable_prefix_caching, options.async_scheduling
-        super().__init__(settings, remembers=remembers, in_turn=True, overlap=overlap)
-        self.budget, self.seats = options.max_num_batched_tokens, options.max_num_seqs
+        enable_prefix_caching, overlap = options.enable_prefix_caching, options.async_scheduling
+        super().__init__(settings, enable_prefix_caching=enable_prefix_caching, in_turn=True, overlap=overlap)
+        self.budget, self.max_num_seqs = options.max_num_batched_tokens, options.max_num_seqs
         self._threshold = options.long_prefill_token_threshold
         self._adaptive = options.long_prefill_token_threshold_adaptive
         self.most = self.budget
@@ -113,7 +113,7 @@ class VllmPolicy(Policy):
 VLLM = VllmPolicy(
     "vllm",
     VllmOptions,
-    VllmLane,
+    VllmScheduler,
     "block_size",
     "max_num_batched_tokens",
     "max_num_seqs",

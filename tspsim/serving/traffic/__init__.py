@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .book import Book
 from .clients import Clients
+from .request_table import RequestTable
 
-__all__ = ["Book", "Clients"]
+__all__ = ["Clients", "RequestTable"]

@@ -66,7 +66,7 @@ def check(name: str, keys: Mapping[str, Any] | None = None, scenario: Mapping[st
 
 def described(thing: Any) -> Iterator[Finding]:
     """It says what it is, for catalogues and reports."""
-    parts = (thing, getattr(thing, "lane", None))
+    parts = (thing, getattr(thing, "scheduler", None))
     told = any(getattr(part, name, None) for part in parts for name in ("summary", "title", "__doc__"))
     yield judged("it says what it is", "its summary", told, "it has no summary")
 

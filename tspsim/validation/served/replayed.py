@@ -22,7 +22,7 @@ from tspsim.serving.speculation import AcceptanceModel
 from tspsim.serving.tables import Floats
 from tspsim.serving.traffic import Clients
 from tspsim.step.simulation import Question
-from tspsim.traffic import Asked
+from tspsim.traffic import DrawnRequests
 from tspsim.traffic.prefixes import Shared
 from tspsim.traffic.prefixes.share import Beginnings
 
@@ -81,7 +81,7 @@ def replay(run: ServedRun) -> Measures:
     pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])
     if Service(source, pool).run().interrupted:
         raise KeyboardInterrupt
-    waits = Waits.of(source.book)
+    waits = Waits.of(source.table)
     return replace(measured(waits, run), kv_tokens=tokens)
 
 
@@ -157,7 +157,7 @@ def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
     return min(run.requests, max(FEWEST, 2 * held * run.plan.dp * run.replicas))
 
 
-def requests_of(run: ServedRun, count: int) -> Asked:
+def requests_of(run: ServedRun, count: int) -> DrawnRequests:
     """Lengths of the first requests of a run: drawn, or its client's own, behind those prompts of them that the server
     has answered before."""
     if run.client is not None:
@@ -166,7 +166,7 @@ def requests_of(run: ServedRun, count: int) -> Asked:
         prompts, outputs = np.append(prompts[:met], prompts), np.append(np.ones(met, dtype=np.int64), outputs)
         numbers = np.append(np.arange(met), np.arange(count))
         shared = Beginnings(np.where(numbers < met, prompts, 0), numbers)
-        return Asked(
+        return DrawnRequests(
             None, prompts, outputs, shared, np.zeros(met + count), most=run.concurrency, ignore_eos=True,
             warm_up=met, pauses=True,
         )  # fmt: skip
@@ -177,7 +177,7 @@ def requests_of(run: ServedRun, count: int) -> Asked:
         low = max(1, round(least * nominal))
         lengths.append(random.integers(low, nominal + 1, count))
     none = np.zeros(count)
-    return Asked(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency, ignore_eos=True)
+    return DrawnRequests(None, lengths[0], lengths[1], Shared(), none, most=run.concurrency, ignore_eos=True)
 
 
 # --- the cache ---------------------------------------------------------------------------------------------------

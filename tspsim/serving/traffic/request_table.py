@@ -10,10 +10,10 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ...traffic import Asked
+from ...traffic import DrawnRequests
 from ...traffic.kind import Floats, Ints
 from ..requests import Request
-from ..shelf import PAGE, Shelf
+from ..spill_pages import PAGE, SpillPages
 
 #: Results of a request.
 RECORD = np.dtype(
@@ -30,12 +30,12 @@ _pack = Struct("=ddddiq").pack_into
 _NOTHING = np.array([(np.nan, np.nan, np.nan, np.nan, 0, 0)], dtype=RECORD)
 
 
-class Book(Sequence[Request]):
+class RequestTable(Sequence[Request]):
     """Requests in order of their numbers, with their results.
 
     Attributes
     ----------
-    asked
+    drawn
         Their lengths and shared blocks.
     arrival_s, first_scheduled_s, first_token_s, end_s
         Times of every request in seconds; nan before the event.
@@ -45,11 +45,11 @@ class Book(Sequence[Request]):
         Wait of every turn's tool call for a worker.
     """
 
-    def __init__(self, drawn: Asked) -> None:
-        self.asked = drawn
+    def __init__(self, drawn: DrawnRequests) -> None:
+        self.drawn = drawn
         count = len(drawn)
         self.tool_wait_s = np.zeros(count)
-        self._shelf = Shelf(RECORD)
+        self._spilled = SpillPages(RECORD)
         self._under_way: dict[int, Request] = {}
 
     def open(self, number: int, arrival_s: float) -> Request:
@@ -64,7 +64,7 @@ class Book(Sequence[Request]):
         self._keep(request)
         del self._under_way[request.number]
 
-    def settle(self) -> Book:
+    def settle(self) -> RequestTable:
         """Stores the results so far of unfinished requests."""
         for request in self._under_way.values():
             self._keep(request)
@@ -85,15 +85,15 @@ class Book(Sequence[Request]):
 
     def _page(self, number: int) -> NDArray[Any]:
         """The page of a number; pages without results are created."""
-        while self._shelf.pages <= number:
-            self._shelf.append(np.repeat(_NOTHING, PAGE))
-        return self._shelf.page(number)
+        while self._spilled.pages <= number:
+            self._spilled.append(np.repeat(_NOTHING, PAGE))
+        return self._spilled.page(number)
 
     def pieces(self) -> Iterator[tuple[int, NDArray[Any]]]:
         """All results in order, some thousand at a time: number of the first, and their records."""
         if len(self):
             self._page((len(self) - 1) // PAGE)
-        for number, page in enumerate(self._shelf):
+        for number, page in enumerate(self._spilled):
             yield number * PAGE, page[: len(self) - number * PAGE]
 
     def _column(self, name: str) -> NDArray[Any]:
@@ -125,7 +125,7 @@ class Book(Sequence[Request]):
         return self._column("cached_tokens")
 
     def _request(self, number: int) -> Request:
-        drawn, shared = self.asked, self.asked.shared
+        drawn, shared = self.drawn, self.drawn.shared
         return Request(
             number,
             float("nan"),
@@ -138,7 +138,7 @@ class Book(Sequence[Request]):
         )
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.drawn)
 
     def __iter__(self) -> Iterator[Request]:
         return (self[number] for number in range(len(self)))

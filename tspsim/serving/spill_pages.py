@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 PAGE, MOST_PAGES = 4096, 32
 
 
-class Shelf:
+class SpillPages:
     """Pages of records by their number.
 
     Parameters

@@ -24,7 +24,7 @@ Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Holders:
+class KVLayout:
     """The KV layout of one attention replica: its ranks, and their parts of a request's cache."""
 
     #: By stage, in the order of the plan's mesh.
@@ -63,18 +63,18 @@ class Holders:
         return part / self.share.ranks, (part + 1) / self.share.ranks
 
 
-def holders_of(job: Job, gpus: int, gpus_per_node: int, cluster: int, first: int, lane: int = 0) -> Holders:
+def kv_layout_of(job: Job, gpus: int, gpus_per_node: int, cluster: int, first: int, dp_rank: int = 0) -> KVLayout:
     """The KV layout of one attention replica of a serving plan whose mesh begins at rank ``first`` of a cluster."""
     mesh = build_mesh(job.plan, gpus, gpus_per_node)
     ranks, positions = mesh.ranks.reshape(-1), mesh.positions
-    mine = ranks[positions["dp"][ranks] == lane]
+    mine = ranks[positions["dp"][ranks] == dp_rank]
     places, uses = [], []
     for stage in range(job.plan.pp):
         members = sorted(mine[positions["pp"][mine] == stage].tolist())
         places.append(tuple(GpuPlace(cluster, first + rank) for rank in members))
         uses.append(served.cache_uses(job, job.chunks(stage)))
     share = job.scheme.context(job.plan)
-    return Holders(tuple(places), tuple(uses), share, share.axis in job.plan.groups)
+    return KVLayout(tuple(places), tuple(uses), share, share.axis in job.plan.groups)
 
 
 def overlap(one: Interval, other: Interval) -> float:
@@ -82,7 +82,7 @@ def overlap(one: Interval, other: Interval) -> float:
     return max(0.0, min(one[1], other[1]) - max(one[0], other[0]))
 
 
-def messages(giver: Holders, taker: Holders, heads: int, size_bytes: float = 1.0) -> Iterator[Message]:
+def messages(giver: KVLayout, taker: KVLayout, heads: int, size_bytes: float = 1.0) -> Iterator[Message]:
     """Messages that move ``size_bytes`` of cache divided by ``heads`` heads."""
     for stage, takers in enumerate(taker.places):
         for turn, destination in enumerate(takers):
@@ -95,7 +95,7 @@ def messages(giver: Holders, taker: Holders, heads: int, size_bytes: float = 1.0
                         yield Message(having[turn % len(having)], destination, amount * size_bytes)
 
 
-def grouped(giver: Holders, places: Sequence[GpuPlace], heads: int) -> dict[tuple[Interval, Interval], list[GpuPlace]]:
+def grouped(giver: KVLayout, places: Sequence[GpuPlace], heads: int) -> dict[tuple[Interval, Interval], list[GpuPlace]]:
     """The ranks of a stage by their heads and tokens."""
     by_part: dict[tuple[Interval, Interval], list[GpuPlace]] = {}
     for position, place in enumerate(places):
@@ -103,18 +103,18 @@ def grouped(giver: Holders, places: Sequence[GpuPlace], heads: int) -> dict[tupl
     return by_part
 
 
-class Carrier:
+class CachePath:
     """The transfer path of caches between two attention replicas.
 
     The bytes are of a few kinds, each divided in one way: bytes of heads (by number of heads), bytes
     that every rank holds whole, and states.
     """
 
-    def __init__(self, wires: Wires, giver: Holders, taker: Holders) -> None:
+    def __init__(self, wires: Wires, giver: KVLayout, taker: KVLayout) -> None:
         self.wires = wires
         self._uses = tuple(giver.all_uses.items())
         self._one: dict[int, MessageWay] = {}
-        self._holders = giver, taker
+        self._layouts = giver, taker
         #: Bytes that arrive per byte divided by a number of heads: copies count.
         self._arriving: dict[int, float] = {}
         self.layers = sum(giver.all_uses.values())
@@ -147,7 +147,7 @@ class Carrier:
 
     def _of_one(self, heads: int) -> MessageWay:
         if heads not in self._one:
-            sent = list(messages(*self._holders, heads))
+            sent = list(messages(*self._layouts, heads))
             self._one[heads] = self.wires.way(sent)
             self._arriving[heads] = sum(message.size_bytes for message in sent)
         return self._one[heads]

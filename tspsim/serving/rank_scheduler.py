@@ -42,14 +42,14 @@ class StepPlan:
         self.decodes, self.again = False, True
 
 
-class Lane:
+class RankScheduler:
     """Queues and cache of one attention replica. A policy's own class plans the next step (:meth:`schedule`).
 
     Parameters
     ----------
     settings
         Settings of the engine.
-    remembers
+    enable_prefix_caching
         Whether blocks keep their contents for reuse.
     in_turn
         Whether free blocks are reused in the order of release (:class:`~tspsim.serving.blocks.PrefixPool`).
@@ -84,7 +84,7 @@ class Lane:
         self,
         settings: Settings,
         *,
-        remembers: bool = False,
+        enable_prefix_caching: bool = False,
         in_turn: bool = False,
         overlap: bool = False,
         wastes: bool = False,
@@ -94,10 +94,12 @@ class Lane:
         self.states = settings.states
         #: Blocks of a sequence's states.
         self.state_blocks = 0 if self.states is None else self.states.live
-        self.prefixes = PrefixPool(capacity, self.block, in_turn=in_turn, states=self.states) if remembers else None
+        self.prefixes = (
+            PrefixPool(capacity, self.block, in_turn=in_turn, states=self.states) if enable_prefix_caching else None
+        )
         self.pool = self.prefixes or BlockPool(capacity, self.block)
         self.decoders = Decoders(self.pool, settings.speculation)
-        self.queries, self.slack = self.decoders.queries, self.decoders.slack
+        self.query_len, self.slack = self.decoders.query_len, self.decoders.slack
         self.overlap, self.wastes = overlap, wastes
         self.notes = overlap and not wastes
         self.waiting: deque[Sequence] = deque()
@@ -243,7 +245,7 @@ class Lane:
             request.first_scheduled_s = self.now_s
             request.cached_tokens = min(sequence.computed, request.prompt_tokens)
         elif request.number in self._lost_s:
-            self.log.add_put_back(request.number, self._lost_s.pop(request.number), self.now_s)
+            self.log.add_preemption(request.number, self._lost_s.pop(request.number), self.now_s)
 
     def blocks_to(self, sequence: Sequence, tokens: int, match: Match = NO_MATCH) -> int:
         """Free blocks that a sequence in prefill needs to hold ``tokens`` tokens, beside its own and cached blocks in
@@ -289,7 +291,7 @@ class Lane:
             sequence.trail = sequence.trail or Trail(sequence.request, self.block)
             sequence.trail.go_on(self.left_behind(sequence) // self.block)
         self.release(sequence)
-        sequence.target = sequence.request.prompt_tokens + sequence.made
+        sequence.target = sequence.request.prompt_tokens + sequence.emitted
         sequence.computed = sequence.given = 0
         sequence.request.preemptions += 1
         self._lost_s[sequence.request.number] = self.now_s
@@ -333,17 +335,19 @@ class Lane:
         chunks: tuple[PromptChunk, ...] = ()
         if plan.chunks:
             chunks = tuple([PromptChunk(n, s.computed, s.computed + n == s.target) for s, n in plan.chunks])
-            going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.queries and s.given]
+            going_on = [index for index, (s, n) in enumerate(plan.chunks) if n == 1 == self.query_len and s.given]
             if going_on:
                 # A sequence whose prompt's last token alone is missing has one query, like a decoding one.
                 rest = tuple([chunk for index, chunk in enumerate(chunks) if index not in going_on])
                 others = tuple([chunks[index].context_tokens for index in going_on])
-                return StepWork(rest, listed() + others, self.queries)
+                return StepWork(rest, listed() + others, self.query_len)
         if not plan.decodes:
-            return StepWork(chunks, (), self.queries)
+            return StepWork(chunks, (), self.query_len)
         if plan.stalled or extra:
-            return StepWork(chunks, listed(), self.queries)
-        return StepWork.counted(chunks, self.queries, decoders.count, decoders.context_tokens, decoders.longest, listed)
+            return StepWork(chunks, listed(), self.query_len)
+        return StepWork.counted(
+            chunks, self.query_len, decoders.count, decoders.context_tokens, decoders.longest, listed
+        )
 
     def padded(self) -> list[Sequence]:
         """Ended sequences that are computed anyway beside the decoding ones."""
@@ -396,15 +400,15 @@ class Lane:
 
     def _prompt_is_done(self, sequence: Sequence, first: list[Sequence], ended: list[Sequence]) -> None:
         del self.prefilling[sequence.place]
-        sequence.made += 1
-        if sequence.made == 1:
+        sequence.emitted += 1
+        if sequence.emitted == 1:
             first.append(sequence)
-        if sequence.made == sequence.request.output_tokens:
+        if sequence.emitted == sequence.request.output_tokens:
             sequence.offset = sequence.computed - self.decoders.counter
             self._outputs_ahead -= 1
             ended.append(sequence)
         else:
-            self._outputs_ahead -= 1 + sequence.request.output_tokens - sequence.made
+            self._outputs_ahead -= 1 + sequence.request.output_tokens - sequence.emitted
             self.decoders.start(sequence)
 
     # --- load ------------------------------------------------------------------------------------
