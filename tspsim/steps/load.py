@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..base.units import several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
@@ -153,7 +154,9 @@ class Load:
         """How much, for people."""
         said = []
         if self.pieces:
-            said.append(f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {len(self.pieces)} prompts")
+            said.append(
+                f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {several(len(self.pieces), 'prompt')}"
+            )
         elif self.prompts:
             behind = f" behind {self.cached:,} cached" if self.cached else ""
             pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
@@ -164,7 +167,7 @@ class Load:
             drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
             streams = f" in {self.streams.count} streams each" if self.streams.count > 1 else ""
             streams += f", the last {self.streams.branch:,} tokens apart," if self.streams.branch and streams else ""
-            said.append(f"{self.batch} sequences{streams} at {length} tokens{drafts}")
+            said.append(f"{several(self.batch, 'sequence')}{streams} at {length} tokens{drafts}")
         return " and ".join(said)
 
     @property
