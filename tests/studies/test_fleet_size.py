@@ -83,7 +83,7 @@ def test_the_command_prints_and_writes_it(
 
 
 def test_what_is_needed_has_to_be_said() -> None:
-    with pytest.raises(InputError, match="needs: says nothing of what has to hold"):
+    with pytest.raises(InputError, match="needs: states no needs"):
         fleet_sizes({key: value for key, value in QUESTION.items() if key != "needs"})
     with pytest.raises(InputError, match="needs something: done_by, p95_wait, deadlines or services"):
         fleet_sizes(QUESTION | {"needs": {"draws": 3}})
