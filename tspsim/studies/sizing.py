@@ -355,8 +355,8 @@ def _sized(offered: Scenario, rate: float, budget_s: float | None, tell: Progres
     nodes = machines * question.cluster.nodes
     rates = rates_of(scenario, question.cluster, question.device)
     return Sized(
-        offered.name, "", machines, nodes, machines * question.cluster.gpus, best, one.run.metrics, good_per_s, fewer, rates,
-        deployment, _of_machines(scenario, best, machines)[1],
+        offered.name, "", machines, nodes, machines * question.cluster.gpus, best, one.run.metrics, good_per_s, fewer,
+        rates, deployment, _of_machines(scenario, best, machines)[1],
     )  # fmt: skip
 
 

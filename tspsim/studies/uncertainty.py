@@ -112,7 +112,7 @@ class PricedPlan:
     drawn: float = 0.0
 
     def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
-        """Seconds, dollars or joules per token, with the factors in ``normals`` at these and the others at their medians."""
+        """Seconds, dollars or joules per token, with factors at ``normals``, the others at their medians."""
         step_s: Normal = self.step_s
         for name, part_s in self.parts_s.items():
             if name in normals:

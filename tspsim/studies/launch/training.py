@@ -45,6 +45,7 @@ class TrainingRun:
     #: Vendor of the GPUs.
     vendor: str
     #: The model as the scenario names it.
+    model_name: str
 
     @property
     def plan(self) -> Plan:

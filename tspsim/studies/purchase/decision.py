@@ -68,7 +68,7 @@ class Decision:
 
     @property
     def unpriced(self) -> str:
-        """A note that offers are ranked by rate because prices are missing; empty where none are, or a rank is stated."""
+        """A note that offers are ranked by rate for lack of prices; empty where none lacks, or a rank is stated."""
         if self.measure != "tokens_per_s" or (self.project is not None and self.project.rank is not None):
             return ""
         lacks = [row.name for row in self.rows if row.able and not row.rates.usd]
@@ -210,8 +210,8 @@ def not_searched_enough(
     """Why there is no verdict: an offer that is behind may have a better plan; empty where it makes no difference."""
     others = {row.name: row for row in rows}
     rivals = [
-        f"{verdict.a} leads {verdict.b} by {100.0 * (verdict.ratio - 1.0):.1f} %, and {verdict.b} may have a plan that is "
-        f"{100.0 * doubt_of(others[verdict.b]):.1f} % better"
+        f"{verdict.a} leads {verdict.b} by {100.0 * (verdict.ratio - 1.0):.1f} %, "
+        f"and {verdict.b} may have a plan that is {100.0 * doubt_of(others[verdict.b]):.1f} % better"
         for verdict in verdicts
         if doubt_of(others[verdict.b]) and verdict.ratio <= 1.0 + doubt_of(others[verdict.b])
     ]
@@ -387,7 +387,7 @@ def _verdicts(
 def simulated(
     scenarios: Sequence[Scenario], *, jobs: int | None = None, tell: Callable[[float], None] = lambda _share: None
 ) -> list[float | None]:
-    """Tokens/s of scenarios with one plan each, in their order, simulated in parallel; None where a plan does not run."""
+    """Tokens/s of scenarios with one plan each, in order, simulated in parallel; None where a plan does not run."""
     library = Library()
     keys: list[str] = []
     questions: dict[str, Query] = {}

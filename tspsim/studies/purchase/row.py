@@ -64,6 +64,7 @@ class OfferRow:
     #: Where requests are served: the plan and load that represent the offer; None where no load keeps the bounds.
     load: LoadPoint | None = None
     #: Then: the nearest load, in words.
+    misses: str = ""
     outcome: PurchaseOutcome | None = None
     #: Ranges of the outcome's days and dollars.
     likely: Likely | None = None
@@ -95,7 +96,7 @@ class OfferRow:
         return (spread.low, spread.high) if spread is not None else None
 
     def measure(self, name: str) -> float | None:
-        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power, or no load keeps the bounds."""
+        """A measure of :data:`MEASURES`; None where the offer lacks a plan, price or power, or a load within bounds."""
         if self.best is None or not self.able:
             return None
         rate = self.load.tokens_per_s if self.load is not None else self.best.tokens_per_s

@@ -109,12 +109,13 @@ def against(verdict: Verdict, what: str) -> str:
     """One rival: the winner's ratio to it and its range; a tie where neither is named as better."""
     if verdict.alike:
         return (
-            f"Against {verdict.b}: a tie, {verdict.ratio:.2f} times {what} and ±{100 * verdict.drawn:.1f} % by the requests "
-            f"that were drawn; with what kernels and prices may be off {verdict.low:.2f} to {verdict.high:.2f}."
+            f"Against {verdict.b}: a tie, {verdict.ratio:.2f} times {what} and ±{100 * verdict.drawn:.1f} % "
+            f"by the requests that were drawn; with what kernels and prices may be off "
+            f"{verdict.low:.2f} to {verdict.high:.2f}."
         )
     return (
-        f"Against {verdict.b}: {'a tie, ' * verdict.tie}{verdict.ratio:.2f} times {what}, nine times of ten {verdict.low:.2f} to "
-        f"{verdict.high:.2f}, more with a probability of {chance(verdict.probability)}."
+        f"Against {verdict.b}: {'a tie, ' * verdict.tie}{verdict.ratio:.2f} times {what}, nine times of ten "
+        f"{verdict.low:.2f} to {verdict.high:.2f}, more with a probability of {chance(verdict.probability)}."
     )
 
 
