@@ -134,4 +134,4 @@ def test_draws_have_ranges_and_a_memo(sizes: FleetSizes) -> None:
     able = [sizes.sizes[0], replace(sizes.sizes[0], offer="other")]
     assert headline(able)[0] == "tie"
     assert headline([able[0], replace(able[1], usd_of_draws=None, usd=None)])[0] == "open"
-    assert headline([])[1] == "No offer reaches what is needed."
+    assert headline([])[1] == "No offer meets the needs."
