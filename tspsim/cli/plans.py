@@ -35,13 +35,13 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
         whole = answer
         page, lines = partial(plan_page.write_page, whole), partial(plan.summary, whole)
         return page, lines, lambda: whole.asked, lambda path: write_pdf(sheet(planned.of_steps(whole)), path)
-    document = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)
+    view = traffic_plan.view_of(answer) if isinstance(answer, TrafficPlanned) else serving_plan.view_of(answer)
     best = answer.best[0]
     return (
-        lambda path: atomic_write(path, searched.page(document)),
-        lambda _width: searched.summary(document),
+        lambda path: atomic_write(path, searched.page(view)),
+        lambda _width: searched.summary(view),
         lambda: best.asked,
-        lambda path: write_pdf(sheet(planned.of_searched(document)), path),
+        lambda path: write_pdf(sheet(planned.of_searched(view)), path),
     )
 
 

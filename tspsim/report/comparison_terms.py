@@ -13,7 +13,7 @@ from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.studies.purchase.verdict import likely_changes
 
 from .numbers import plain, seconds
-from .sections.assumptions import told
+from .sections.assumptions import matters
 from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def _of_cluster(key: str, _index: int, result: Result) -> str:
 def _of_workload(key: str, _index: int, result: Result) -> str:
     workload = result.scenario.get("workload", {})
     step = STEPS.get(str(workload["pass"])) if workload.get("pass") in STEPS else None
-    return plain(workload.get(key) if step is None or told(step, key) else None)
+    return plain(workload.get(key) if step is None or matters(step, key) else None)
 
 
 def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:

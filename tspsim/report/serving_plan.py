@@ -29,7 +29,7 @@ LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "s
            "memory_free": "memory free per GPU"}  # fmt: skip
 
 
-def told(planned: ServingPlanned) -> SearchedView:
+def view_of(planned: ServingPlanned) -> SearchedView:
     """The answer in words."""
     from tspsim.studies.planner.written import keys_text
 
