@@ -52,7 +52,15 @@ KERNEL_NAMES.register(
                 r"\bl2norm",
             ),
             "quantize": (r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",),
-            "activation": (r"[Ss]wi?glu", r"silu", r"ge?glu", r"gelu", r"act_and_mul", r"GeluCUDAKernel", r"relu_kernel"),
+            "activation": (
+                r"[Ss]wi?glu",
+                r"silu",
+                r"ge?glu",
+                r"gelu",
+                r"act_and_mul",
+                r"GeluCUDAKernel",
+                r"relu_kernel",
+            ),
             "rope": (r"rotary", r"[^a-z]rope", r"apply_rope"),
             "cache": (r"reshape_and_cache", r"store_kv", r"kv_?cache", r"concat_and_cache", r"set_mla_kv"),
             "permute": (r"kernelHistogram1D", r"fill_reverse_indices"),
@@ -137,7 +145,9 @@ _WORDS = {
     "convolution": (r"[Cc]onv(?!ert)(\d|_|olution)",),
     "optimizer": (r"[Oo]ptimizer|(\b|_)(muon|newton_schulz|lion)",),
     "loss": (r"[Ll]oss|[Cc]ross_?[Ee]ntropy",),
-    "sample": (r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b",),
+    "sample": (
+        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b",
+    ),
     "norm": (r"[Nn]orm(?!al_)",),
     "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary",),
     "cache": (r"[Cc]ache|(\b|_)kv_|KV[A-Z]",),
@@ -146,8 +156,12 @@ _WORDS = {
     "permute": (r"[Pp]ermut|[Mm]oe|MoE|[Ee]xpert|align_scatter",),
     "quantize": (r"[Qq]uant|fp8|FP8|fp4|FP4|[Cc]ast(?!er)|amax",),
     "embedding": (r"[Ee]mbed",),
-    "reduction": (r"[Ss]oftmax|SoftMax|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",),
-    "copy": (r"[Cc]opy|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare)_",),
+    "reduction": (
+        r"[Ss]oftmax|SoftMax|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
+    ),
+    "copy": (
+        r"[Cc]opy|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare)_",
+    ),
     "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset)_",),
     "elementwise": (
         r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
@@ -346,7 +360,13 @@ KERNEL_NAMES.register(
             "all_to_all": (r"nccl\w*Kernel_AllToAll|all_?to_?all|AlltoAll",),
             "broadcast": (r"nccl\w*Kernel_Broadcast",),
             "send_recv": (r"nccl\w*Kernel_SendRecv|userbuffers_push",),
-            "exchange": (r"nccl\w*Kernel", r"nvshmem", r"rccl", r"mscclpp|msccl", r"\bbarrier_all|signal_wait|node::barrier"),
+            "exchange": (
+                r"nccl\w*Kernel",
+                r"nvshmem",
+                r"rccl",
+                r"mscclpp|msccl",
+                r"\bbarrier_all|signal_wait|node::barrier",
+            ),
         },
     )
 )

@@ -92,7 +92,9 @@ def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     # Kernels of one element each serve many operators, and their names seldom say which.
     if (kind := next((kind for kind in named if kind != "elementwise"), None)) is not None:
         return kind, False
-    launched = next((kind for rule in rules if operator and (kind := rule.kind_of_operator(operator)) is not None), None)
+    launched = next(
+        (kind for rule in rules if operator and (kind := rule.kind_of_operator(operator)) is not None), None
+    )
     if launched is not None or named:
         return launched or named[0], False
     words = next((kind for rule in rules if (kind := rule.guess(kernel)) is not None), None)
