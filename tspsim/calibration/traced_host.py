@@ -19,7 +19,8 @@ from ..parallel.serving_engine import Prior
 from ..parallel.stack import Stack
 from ..step.question import Question
 from ..traces import Trace
-from ..traces.lay import Laid, lay
+from ..traces.comparison import Laid
+from ..traces.lay import lay
 from ..traces.table import busy_s
 
 #: One step's number may be off by so much, that of several by at least so much: profilers take time too.

@@ -28,7 +28,8 @@ from ..scenario import load
 from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..traces import Trace, read
-from ..traces.lay import Laid, lay
+from ..traces.comparison import Laid
+from ..traces.lay import lay
 from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
