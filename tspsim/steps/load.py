@@ -186,8 +186,9 @@ class Load:
         each, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + self.streams.caches * (each + (index < more))
-        return dealt([Row(self.queries, context, count) for context, count in kinds.items()], parts)
+            kinds[context] = kinds.get(context, 0) + each + (index < more)
+        caches, queries = self.streams.caches, self.queries
+        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""
