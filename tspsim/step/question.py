@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
@@ -23,7 +23,6 @@ from ..network import (
 )
 from ..operators import weight_bytes
 from ..parallel import (
-    SWITCHES,
     Adapters,
     ExpertRouting,
     Job,
@@ -38,13 +37,14 @@ from ..parallel import (
     switches_of,
 )
 from ..parallel.checks import check
+from ..parallel.switches import Switches
 from ..scenario import ClusterInline, Faults, PlanSpec, Scenario
 from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
-#: Keys of a plan beside its switches.
-OTHERS = ("stage_layers", "accumulation", "expert_balance", "activation_store", "offload_layers", "offload_weights")
+#: Switches of a plan that are read as they are stated.
+AS_STATED = tuple(field.name for field in fields(Switches) if field.name != "recomputation")
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         plan = Plan(
             entry.name,
             entry.degrees(gpus),
-            **{name: getattr(entry, name) for name in (*SWITCHES, *OTHERS) if name != "recomputation"},
+            **{name: getattr(entry, name) for name in AS_STATED},
+            vpp=entry.vpp,
             recomputation=recomputation,
             recomputed=recomputed,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},

@@ -25,6 +25,7 @@ from ..partition import Segments
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..sought import SOUGHT, Sought
+from ..switches import CONTEXT_TRANSPORTS
 from ..unpacked import unpacked
 from .attention import (
     attention_backward,
@@ -37,9 +38,6 @@ from .attention import (
     shard_of,
 )
 from .method import CONTEXT_METHODS, ContextMethod, shared
-
-#: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
-TRANSPORTS = ("ring", "multi_ring")
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -145,7 +143,7 @@ def check(job: Job) -> Refusal:
 LINKS = Choice(
     switches=("context_transport",),
     first=("context_transport",),
-    options=lambda job, mesh: iter([{"context_transport": name} for name in TRANSPORTS[: 1 + mesh]]),
+    options=lambda job, mesh: iter([{"context_transport": name} for name in CONTEXT_TRANSPORTS[: 1 + mesh]]),
     word=lambda plan: "r" if plan.context_transport == "multi_ring" else "",
     sentence=lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
 )

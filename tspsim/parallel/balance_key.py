@@ -8,8 +8,8 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from ..base.errors import did_you_mean, shorten
-from ..parallel.balance import BALANCES, Balance, ExpertBalance
-from .section import refuse
+from ..base.strict import refuse
+from .balance import BALANCES, Balance, ExpertBalance
 
 #: The key that names the policy.
 POLICY = "policy"
