@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
+from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
 from ..model.formats import BF16, Formats, WeightClass
@@ -124,7 +125,7 @@ def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
     spec = workload.optimizer
     if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
         spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
-    return Optimizer(**spec.model_dump())
+    return as_stated(spec, Optimizer)
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
@@ -179,10 +180,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         optimizer=optimizer_of(workload, stack.stack()),
         runtime_reserve_bytes=workload.runtime_reserve,
         causal=workload.causal,
-        routing=ExpertRouting(**workload.routing.model_dump()),
+        routing=as_stated(workload.routing, ExpertRouting),
         multi_token=workload.multi_token,
         document=None if workload.document == workload.sequence else workload.document,
-        adapters=Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
+        adapters=as_stated(workload.adapters, Adapters) if workload.adapters else None,
         stack=stack.stack().on(device.name, model.attention_kind.name),
         load=workload.load(),
         formats=formats,
