@@ -1,10 +1,9 @@
 """Keys of a plan as plans have them and as files state them: each field once, with what a file may say.
 
 :class:`~tspsim.parallel.plan.Plan` has them resolved, and a scenario's section derives from them
-(:class:`tspsim.scenario.spread.Spread`): pydantic reads it by the annotations here.
+(:class:`tspsim.scenario.spread.Spread`): pydantic reads it by the annotations here, which are no texts, so that each
+is made once for all sections.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
