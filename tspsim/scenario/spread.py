@@ -26,8 +26,10 @@ from ..base.registry import Registry
 from ..base.strict import OneOf
 from ..network import ALGORITHMS, KINDS
 from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
+from ..parallel.plan_keys import folds
 from ..parallel.recomputed import KEPT, Partly
 from ..parallel.registries import scheme_name
+from ..parallel.sought import Sought, serves_nobody
 from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse
 
@@ -79,7 +81,7 @@ class Degrees(Section):
         1, description="sequence (context) parallelism; auto: of unequal sequences each on as many of dp as it needs"
     )
     pp: Degree = Field(1, description="pipeline stages")
-    vpp: Degree = Field(1, description="virtual stages a pipeline rank")
+    vpp: Annotated[Degree, Sought(of=serves_nobody)] = Field(1, description="virtual stages a pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
 
@@ -87,7 +89,10 @@ class Degrees(Section):
 class StatedSwitches(Switches, Degrees):
     """Switches as a file states them."""
 
-    tsp_schedule: Literal["auto", "published"] = Field(
+    tsp_schedule: Annotated[
+        Literal["auto", "published"],
+        Sought(why_not="published is for comparison", of=serves_nobody, used=folds),
+    ] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
     )
 
@@ -119,8 +124,13 @@ class Spread(StatedSchedule):
         extra="allow", json_schema_extra=lambda schema: Spread.complete(schema), defer_build=False
     )
 
-    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
-    placement: RankPlacement | None = Field(None, description="which axes run along the node and which along rails")
+    algorithms: Annotated[
+        dict[CollectiveKind, CollectiveAlgorithm], Sought(why_not="the node's library chooses them")
+    ] = Field({}, description="kind of collective: its algorithm")
+    placement: Annotated[
+        RankPlacement | None,
+        Sought(of=serves_nobody, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
+    ] = Field(None, description="which axes run along the node and which along rails")
 
     @model_validator(mode="before")
     @classmethod

@@ -24,7 +24,6 @@ from ..ledger import Buffer, Lifetime
 from ..partition import Segments
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought
 from ..switches import CONTEXT_TRANSPORTS
 from ..unpacked import unpacked
 from .attention import (
@@ -37,7 +36,7 @@ from .attention import (
     others_context,
     shard_of,
 )
-from .method import CONTEXT_METHODS, ContextMethod, shared
+from .method import CONTEXT_METHODS, ContextMethod
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -170,12 +169,5 @@ METHOD = CONTEXT_METHODS.register(
         by_position=True,
         merges=lambda plan: plan.overlap is not False or plan.context_transport != "ring",
         floor_like="all_gather",
-    )
-)
-SOUGHT.register(
-    Sought(
-        "context_transport",
-        of=lambda model, work: work.step.shards_tokens,
-        used=lambda job: shared(job) and job.plan.exchange == METHOD.name,
     )
 )
