@@ -119,11 +119,11 @@ class PlanSpec(Spread):
     @model_serializer(mode="wrap")
     def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """All keys; those of serving, and of routing, where they are stated, and beside pools no others."""
-        data, told = handler(self), self.model_fields_set
+        data, stated = handler(self), self.model_fields_set
         if self.search is not None:
             return {key: data[key] for key in ("name", "search") if key in data}
         data.pop("search", None)
-        return {key: value for key, value in data.items() if key in told or not (self.pools or key in WHERE_STATED)}
+        return {key: value for key, value in data.items() if key in stated or not (self.pools or key in WHERE_STATED)}
 
     def degrees(self, gpus: int) -> dict[str, int]:
         """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.

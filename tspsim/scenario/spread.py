@@ -143,7 +143,7 @@ class Spread(StatedSchedule):
         keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
         if keys.get("sp") == "auto":
             keys = {key: value for key, value in keys.items() if key != "sp"} | {"dynamic_sp": True}
-        further, wrong = {each.name: each for each in cls.further()}, []
+        further, wrong = {option.name: option for option in cls.further()}, []
         for key in [key for key in keys if key not in cls.model_fields]:
             try:
                 if key not in further:
@@ -153,8 +153,8 @@ class Spread(StatedSchedule):
                 wrong.append(InitErrorDetails(type=error, loc=(key,), input=keys[key]))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
-                told = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
-                wrong.append(InitErrorDetails(type=told, loc=(key, *first["loc"]), input=first["input"]))
+                finding = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
+                wrong.append(InitErrorDetails(type=finding, loc=(key, *first["loc"]), input=first["input"]))
         if wrong:
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return keys
@@ -167,8 +167,8 @@ class Spread(StatedSchedule):
             axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
             raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
         for other in SCHEMES.values():
-            strange = [each.name for each in other.options if getattr(self, each.name, None) is not None]
-            strange = [name for name in strange if name not in {each.name for each in scheme.options}]
+            strange = [option.name for option in other.options if getattr(self, option.name, None) is not None]
+            strange = [name for name in strange if name not in {option.name for option in scheme.options}]
             if strange:
                 raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
         return self
@@ -190,12 +190,12 @@ class Spread(StatedSchedule):
         """Give the JSON Schema the keys that are no fields."""
         schema["additionalProperties"] = False
         degree = dict(schema["properties"]["sp"])
-        told = {key: degree.pop(key) for key in ("default", "description") if key in degree}
-        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **told}
+        words = {key: degree.pop(key) for key in ("default", "description") if key in degree}
+        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **words}
         schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
-        for each in cls.further():
-            told = {"default": each.default, **({"description": each.summary} if each.summary else {})}
-            schema["properties"][each.name] = TypeAdapter(each.type).json_schema() | told
+        for option in cls.further():
+            words = {"default": option.default, **({"description": option.summary} if option.summary else {})}
+            schema["properties"][option.name] = TypeAdapter(option.type).json_schema() | words
 
     def degree(self, axis: str) -> int:
         """Ranks along a mesh axis."""
@@ -221,7 +221,7 @@ class Spread(StatedSchedule):
     def options(self) -> dict[str, Any]:
         """What it states of the keys that its scheme and its context method bring, and their defaults."""
         brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
-        values = {each.name: getattr(self, each.name, each.default) for each in brought}
+        values = {option.name: getattr(self, option.name, option.default) for option in brought}
         return {name: value for name, value in values.items() if value is not None}
 
     @property

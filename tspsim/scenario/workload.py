@@ -179,8 +179,10 @@ class SpeculationSpec(Section):
     @model_validator(mode="after")
     def _possible(self) -> SpeculationSpec:
         if self.tree is not None and sum(self.tree) != self.tokens:
-            found = " + ".join(map(str, self.tree))
-            raise refuse(f"tree: {found} are {sum(self.tree)} drafts, and tokens {self.tokens}; they are as many")
+            sum_in_words = " + ".join(map(str, self.tree))
+            raise refuse(
+                f"tree: {sum_in_words} are {sum(self.tree)} drafts, and tokens {self.tokens}; they are as many"
+            )
         if DRAFTS.get(self.draft).whole != (self.model is not None):
             needs = "needs model, which drafts" if self.model is None else "has no model of its own; use draft: model"
             raise refuse(f"draft: {self.draft} {needs}")
@@ -189,9 +191,9 @@ class SpeculationSpec(Section):
             raise refuse(f"accepted: {self.accepted:g} is more than the {deep} and one")
         if self.positions is not None:
             if len(self.positions) != self.depth:
-                each = "depth" if self.tree else "draft"
+                place = "depth" if self.tree else "draft"
                 some = f"a tree {self.depth} deep" if self.tree else f"{self.tokens} drafts"
-                raise refuse(f"positions: {len(self.positions)} shares for {some}; state one a {each}")
+                raise refuse(f"positions: {len(self.positions)} shares for {some}; state one a {place}")
             beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
             if beside and getattr(self, beside) is not None:
                 raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
@@ -208,10 +210,10 @@ class SpeculationSpec(Section):
             return self.positions, "stated"
         if self.accepted is not None:
             return (acceptance.rate_of(self.accepted, self.depth),) * self.depth, "stated"
-        known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
-        if known is not None:
+        measurement = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
+        if measurement is not None:
             alone = "; of one draft at each depth, no more for the others of a tree" if self.tree else ""
-            return known.rates(self.depth), known.source + alone
+            return measurement.rates(self.depth), measurement.source + alone
         return (self.rate,) * self.depth, "stated" if "rate" in self.model_fields_set else "assumed"
 
     def served(self, model: str) -> SpeculationSpec:
@@ -321,8 +323,8 @@ class Workload(Section):
         if self.lengths is None:
             return Unequal(())
         if self.batch_of(1) > MOST_LENGTHS:
-            told = f"{self.batch_of(1):,} sequences of unequal length; at most {MOST_LENGTHS:,} are dealt out"
-            raise InputError(told, key="workload.global_batch")
+            problem = f"{self.batch_of(1):,} sequences of unequal length; at most {MOST_LENGTHS:,} are dealt out"
+            raise InputError(problem, key="workload.global_batch")
         drawn = self.lengths.draw(np.random.default_rng([self.length_seed, 0]), self.batch_of(1), "prompt_tokens")
         kept = np.minimum(drawn, self.sequence)
         return Unequal(tuple(kept.tolist()), int((drawn - kept).sum()))
@@ -366,20 +368,22 @@ class Workload(Section):
         spelt = step.spellings.items()
         same = {key: meant for key, meant in spelt if data.get(key) is not None and data.get(meant) is None}
         data = {same.get(key, key): value for key, value in data.items() if key not in same.values()}
-        amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
+        amounts = dict.fromkeys(key for kind in STEPS.values() for key in (*kind.needs, *kind.takes))
         for key in amounts:
             stated = data.get(key) is not None
             if key in step.needs and not stated:
                 wrong.append(InitErrorDetails(type="missing", loc=(key,), input=data))
             elif stated and key not in (*step.needs, *step.takes):
-                users = [each.name for each in STEPS.values() if key in (*each.needs, *each.takes)]
-                told = refuse(f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}")
-                wrong.append(InitErrorDetails(type=told, loc=(key,), input=data[key]))
+                users = [kind.name for kind in STEPS.values() if key in (*kind.needs, *kind.takes)]
+                error = refuse(
+                    f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}"
+                )
+                wrong.append(InitErrorDetails(type=error, loc=(key,), input=data[key]))
         if wrong:
             fields = cls.model_fields.items()
-            known = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
+            spellings = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
             # Found here too, for it may be a needed key that is misspelt.
-            strange = (key for key in data if key not in known)
+            strange = (key for key in data if key not in spellings)
             wrong.extend(InitErrorDetails(type="extra_forbidden", loc=(str(key),), input=data[key]) for key in strange)
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return data
@@ -395,7 +399,9 @@ class Workload(Section):
     def _branches_behind_something(self) -> Workload:
         branch = self.streams.branch if self.streams else None
         contexts = self.context if isinstance(self.context, tuple) else (self.context,)
-        short = next((each for each in contexts if each is not None and branch is not None and each <= branch), None)
+        short = next(
+            (context for context in contexts if context is not None and branch is not None and context <= branch), None
+        )
         if short is not None:
             raise refuse(f"streams.branch: {branch} tokens of a context of {short} leave none to share; use fewer")
         return self
@@ -403,7 +409,7 @@ class Workload(Section):
     @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:
         if isinstance(self.precision, PrecisionSpec) and not STEPS.get(self.pass_).serves:
-            serving = [each.name for each in STEPS.values() if each.serves]
+            serving = [kind.name for kind in STEPS.values() if kind.serves]
             raise refuse(f"precision: types by class and of a cache are of {', '.join(serving)}; name one type")
         return self
 
