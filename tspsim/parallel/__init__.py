@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-# Answers name the keys of a search in the order in which these modules declare them.
+# Registries have their objects in the order of these imports.
 from . import plan_keys
 
 # isort: split

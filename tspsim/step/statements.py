@@ -13,7 +13,7 @@ from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_o
 from ..parallel.decode.index_exchange import index_exchange_of
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
-from ..parallel.sought import SOUGHT
+from ..parallel.search_keys import search_keys
 from ..parallel.state import weight_peers
 from ..parallel.state.memory import arriving_bytes
 from ..program import Compute
@@ -228,9 +228,9 @@ def for_nothing(question: Question, job: Job) -> Iterator[str]:
     entry = next((each for each in question.scenario.plans if each.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
     idle = [
-        f"`{each.name}`"
-        for each in SOUGHT.values()
-        if entry is not None and getattr(entry, each.name, None) != usual.get(each.name) and not each.used(job)
+        f"`{key.name}`"
+        for key in search_keys().values()
+        if entry is not None and getattr(entry, key.name, None) != usual.get(key.name) and not key.used(job)
     ]
     if job.model.experts is None and job.work.routing != BALANCED:
         idle.append("`workload.routing`")

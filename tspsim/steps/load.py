@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from ..base.units import several
+from pydantic import Field, StrictBool
+
+from ..base.units import PositiveCount, several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
@@ -63,9 +65,21 @@ class Streams:
         time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
 
-    count: int = 1
-    shared_cache: bool = False
-    branch: int | None = None
+    count: Annotated[PositiveCount, Field(le=1024, description="streams of a sequence")]
+    shared_cache: Annotated[
+        StrictBool,
+        Field(
+            description="true: all read and write one cache and each puts out a token; false: each has its own, "
+            "and all together put out one"
+        ),
+    ] = False
+    branch: Annotated[
+        PositiveCount | None,
+        Field(
+            description="tokens of each stream's own behind a context that all share and a step reads once; then "
+            "each puts out a token"
+        ),
+    ] = None
 
     @property
     def caches(self) -> int:
@@ -119,6 +133,9 @@ class Streams:
         return tuple(own), tuple(shared)
 
 
+ONE_STREAM = Streams(1)
+
+
 class Piece(NamedTuple):
     """``query_tokens`` of a prompt behind ``context_tokens`` of it; whether they ``end`` it."""
 
@@ -145,7 +162,7 @@ class Load:
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
     pieces: tuple[Piece, ...] = ()
-    streams: Streams = Streams()
+    streams: Streams = ONE_STREAM
     expert_share: float = 1.0
     pads_prompts: bool = False
 
@@ -183,10 +200,10 @@ class Load:
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
         with most."""
-        each, more = divmod(self.batch, max(1, len(self.contexts)))
+        whole, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + each + (index < more)
+            kinds[context] = kinds.get(context, 0) + whole + (index < more)
         caches, queries = self.streams.caches, self.queries
         return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
