@@ -91,7 +91,8 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 #: Rooms whose variables all say what they are.
-NOUNS = ("calibration", "fleet", "loop", "model", "network", "operators", "studies/planner", "traffic")
+NOUNS = ("calibration", "fleet", "hardware", "loop", "model", "network", "operators", "parallel", "scenario", "steps")
+NOUNS += ("studies/planner", "traffic")
 
 
 @pytest.mark.parametrize("room", NOUNS)

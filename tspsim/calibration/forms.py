@@ -41,6 +41,8 @@ REACH = 30.0
 #: ``moved`` of a fit with few rows.
 FACTORS = "factors"
 FOLDS = 5
+#: A factor on everything is found at once but where a limit holds something.
+_TURNS = 3
 _REGIMES = ("base", "hop", "efficiency")
 _SHOTS = ("one_shot", "two_shot", "fallback")
 #: Numbers of an exchange: seconds, and shares of a bandwidth.
@@ -105,6 +107,17 @@ class FittedForm:
         pull = POOR_PRIOR if self.moved == FACTORS else PRIOR
         values, _ = minimise(self.bounds, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
         return {name: rounded(value) for name, value in values.items()}
+
+    def one_factor(self, where: Sequence[int]) -> Values:
+        """The numbers that slow down or speed up the whole entry by one factor, for rows of one size."""
+        factor = 1.0
+        values = {name: bounds.default for name, bounds in self.bounds.items()}
+        for _ in range(_TURNS):
+            factor *= float(np.exp(np.median(self.residual(values, where))))
+            for name, bounds in self.bounds.items():
+                value = bounds.default * (factor if "latency" in name else 1.0 / factor)
+                values[name] = rounded(min(max(value, bounds.low), bounds.high))
+        return values
 
     def start(self, where: Sequence[int]) -> Floats:
         """log(measured/predicted) of some rows with the file as it is."""

@@ -29,12 +29,14 @@ from ..scenario import load
 from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..traces import Trace, read
-from ..traces.lay import Laid, lay
+from ..traces.comparison import Laid
+from ..traces.lay import lay
 from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
 from .network_files import CalibratedTransfers, calibrate_transfers
+from .residuals import ONE_SIZE
 from .traced_host import CalibratedHosts, hosts_of
 from .traced_transfers import transfers_of
 
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: Range factor of a family with one shape, and least range factor of one with several.
-ONE_ROW, SEVERAL = 1.6, 1.15
+ONE_ROW, SEVERAL = ONE_SIZE, 1.15
 #: Beyond this factor a kernel does not match its operator.
 OUTLIER = 12.0
 #: From this number of shapes on a fit separates the start from the factor.

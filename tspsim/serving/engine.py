@@ -107,15 +107,7 @@ class Engine(Settings):
             Stated options override the stack's.
         """
         name = stack.scheduler.name if scheduler is None else scheduler
-        policy, limits = POLICIES.get(name), stack.limits_on(memory_bytes)
-        values: dict[str, Any] = {}
-        if name == stack.scheduler.name:
-            values |= stack.scheduler.options
-            if limits is not None:
-                defaults = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
-                # Options without a default are found by the engine for each attention replica.
-                fields = policy.options.model_fields
-                values |= {name: value for name, value in defaults.items() if name and fields[name].default is not None}
+        values = POLICIES.get(name).usual_options(stack, memory_bytes)
         block = stack.block_tokens if block_tokens is None else block_tokens
         return cls(
             name,

@@ -14,7 +14,7 @@ from ...scenario.section import Section
 from ..rank_scheduler import RankScheduler, StepPlan
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy
+from .base import Policy, RunGroups
 
 #: A chunk that is not a prompt's last has a multiple of this number of tokens, or of a block if that is more.
 ALIGNED = 64
@@ -118,4 +118,5 @@ ATOM = Policy(
     "max_num_seqs",
     chunk_option="enable_chunked_prefill",
     switch=("enable_prefix_caching", False),
+    groups=RunGroups("dense vLLM and TensorRT-LLM", "TensorRT-LLM experts", "MI355X ATOM"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.errors import InputError
 from ...base.registry import Registry
@@ -14,7 +14,7 @@ from ..requests import Request
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...parallel.serving_engine import EngineLimits
+    from ...parallel.serving_engine import EngineLimits, ServingEngine
 
 
 class ReplicaGroup:
@@ -53,6 +53,15 @@ class GroupsInStep(ReplicaGroup):
         return [plan for group in self.groups for plan in group.schedule()]
 
 
+class RunGroups(NamedTuple):
+    """Names of the groups that published runs of a scheduler count to: of dense models, of models with experts, and on
+    the AMD GPU that most of them ran on; empty: the scheduler's own."""
+
+    dense: str = ""
+    experts: str = ""
+    mi355x: str = ""
+
+
 @dataclass(frozen=True)
 class Policy:
     """The scheduling policy of an engine.
@@ -77,6 +86,10 @@ class Policy:
         Option for prefix caching, and its value for off.
     shares_tokens
         Whether attention replicas divide the tokens of a step; otherwise each has all of them.
+    groups
+        Groups of the project's validation that published runs with this scheduler belong to.
+    in_batches
+        Whether requests run in batches that begin and end together, even if some of them have ended.
     token_each
         Whether requests at once are limited to the tokens of a step: that is the default, and a larger number is
         refused.
@@ -92,7 +105,28 @@ class Policy:
     group: type[ReplicaGroup] = ReplicaGroup
     shares_tokens: bool = False
     switch: tuple[str, bool] | None = None
+    groups: RunGroups = field(default=RunGroups(), kw_only=True)
+    in_batches: bool = field(default=False, kw_only=True)
     token_each: bool = field(default=False, kw_only=True)
+
+    def schedules(self, engine: ServingEngine) -> bool:
+        """Whether it is the engine's own scheduler."""
+        return engine.scheduler.name == self.name
+
+    def own_options(self, engine: ServingEngine) -> dict[str, Any]:
+        """Options that an engine sets otherwise than the defaults; none if its scheduler is another."""
+        return dict(engine.scheduler.options) if self.schedules(engine) else {}
+
+    def usual_options(self, engine: ServingEngine, memory_bytes: float) -> dict[str, Any]:
+        """The engine's own options and its limits on GPUs with this memory: the defaults of a deployment."""
+        limits = engine.limits_on(memory_bytes) if self.schedules(engine) else None
+        if limits is None:
+            return self.own_options(engine)
+        stated = {self.token_option: limits.tokens, self.sequence_option: limits.sequences}
+        # Options without a default are found by the engine for each attention replica.
+        fields = self.options.model_fields
+        usual = {name: value for name, value in stated.items() if name and fields[name].default is not None}
+        return self.own_options(engine) | usual
 
     def caches_prefixes(self, options: Section) -> bool:
         """Whether prefix caching is on."""

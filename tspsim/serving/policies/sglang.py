@@ -22,7 +22,7 @@ from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy, ReplicaGroup
+from .base import Policy, ReplicaGroup, RunGroups
 
 #: Most outputs per request in admission's estimate (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP = 4096
@@ -438,4 +438,5 @@ SGLANG = SglangPolicy(
     SglangGroup,
     shares_tokens=True,
     switch=("disable_radix_cache", True),
+    groups=RunGroups("dense SGLang", "SGLang experts", "MI355X plug-in"),
 )

@@ -71,4 +71,4 @@ class StaticScheduler(RankScheduler):
             self.let_go()
 
 
-STATIC = Policy("static", StaticOptions, StaticScheduler, "block_size", "", "max_batch_size")
+STATIC = Policy("static", StaticOptions, StaticScheduler, "block_size", "", "max_batch_size", in_batches=True)

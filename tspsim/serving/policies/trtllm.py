@@ -19,7 +19,7 @@ from ..rank_scheduler import RankScheduler, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy, ReplicaGroup
+from .base import Policy, ReplicaGroup, RunGroups
 from .budget import BudgetScheduler
 
 
@@ -243,4 +243,5 @@ TRTLLM = TrtllmPolicy(
     TrtllmGroup,
     chunk_option="enable_chunked_prefill",
     switch=("enable_block_reuse", False),
+    groups=RunGroups("dense vLLM and TensorRT-LLM", "TensorRT-LLM experts"),
 )
