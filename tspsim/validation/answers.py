@@ -82,9 +82,9 @@ class RowAnswers:
         """Every row has a finite positive value within its range, or a reason (a predictor that forgets a row is a
         bug, and must not pass for a skipped row)."""
         skipped = self.reason != ""
-        told = np.isfinite(self.predicted) & (self.low <= self.predicted) & (self.predicted <= self.high)
-        if not np.all(told ^ skipped):
-            where = int(np.flatnonzero(~(told ^ skipped))[0])
+        answered = np.isfinite(self.predicted) & (self.low <= self.predicted) & (self.predicted <= self.high)
+        if not np.all(answered ^ skipped):
+            where = int(np.flatnonzero(~(answered ^ skipped))[0])
             raise AssertionError(f"row {where} has no answer: {self.predicted[where]}, '{self.reason[where]}'")
 
 

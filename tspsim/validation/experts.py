@@ -50,21 +50,21 @@ class MeasuredPhase:
 @each_row
 def predict_deepep(row: Row, position: int, answers: RowAnswers) -> None:
     """Dispatch as the main column, combine beside it; normal mode is notifying and transmitting together."""
-    for asked in deepep(row):
-        traffic = asked.traffic()
-        tell(answers, position, traffic, None if asked.phase == "dispatch" else "combine_avg_t_us")
-        if asked.mode == "normal":
-            tell(answers, position, traffic, f"{asked.phase}_transmit_us")
+    for phase in deepep(row):
+        traffic = phase.traffic()
+        tell(answers, position, traffic, None if phase.phase == "dispatch" else "combine_avg_t_us")
+        if phase.mode == "normal":
+            tell(answers, position, traffic, f"{phase.phase}_transmit_us")
 
 
 @each_row
 def predict_mori(row: Row, position: int, answers: RowAnswers) -> None:
     """One phase of one kernel; eight of 256 experts, as mori's tuning runs have them."""
-    asked = mori(row)
-    gpu = asked.cluster.device_name
+    phase = mori(row)
+    gpu = phase.cluster.device_name
     if gpu != str(row["gpu"]).strip().lower():
         answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
-    tell(answers, position, asked.traffic())
+    tell(answers, position, phase.traffic())
 
 
 def deepep(row: Row) -> list[MeasuredPhase]:

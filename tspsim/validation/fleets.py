@@ -60,8 +60,8 @@ def _counted(answer: FleetAnswer) -> tuple[float, float, float]:
 
 def _rate(answer: FleetAnswer) -> tuple[float, float, float]:
     """Failures per 1,000 node-days, of nodes with jobs or without."""
-    told = answer.facts.parts["failures"]
-    count, rate = sum(told["events"].values()), float(told["per_1000_node_days"])
+    failures = answer.facts.parts["failures"]
+    count, rate = sum(failures["events"].values()), float(failures["per_1000_node_days"])
     spread = NINETY / math.sqrt(max(1, count))
     return rate, rate * (1.0 - spread), rate * (1.0 + spread)
 

@@ -62,7 +62,7 @@ def stack_in_words(*texts: str) -> str:
 
     >>> stack_in_words("torchtitan H100", "PR 1690", "no compile"), stack_in_words("somebody's trainer")
     ('torchtitan-eager', 'fsdp2')
-    >>> [stack_in_words(each) for each in ("Axolotl, FSDP", "Axolotl with Liger", "Accelerate, DeepSpeed ZeRO-3")]
+    >>> [stack_in_words(words) for words in ("Axolotl, FSDP", "Axolotl with Liger", "Accelerate, DeepSpeed ZeRO-3")]
     ['hf-trainer', 'fsdp2', 'deepspeed']
     """
     whole = " ".join(texts).lower()
@@ -137,8 +137,8 @@ def layers_of_chunks(source: str, model: Architecture, chunks: int) -> tuple[int
     [(16, 16, 16, 13), ()]
     """
     if model.layers == 61 and chunks in (4, 8, 16) and any(word in source for word in WITH_FURTHER_TOKENS):
-        each = 64 // chunks
-        return (each,) * (chunks - 1) + (61 - each * (chunks - 1),)
+        per_chunk = 64 // chunks
+        return (per_chunk,) * (chunks - 1) + (61 - per_chunk * (chunks - 1),)
     return ends_alone(model.layers, chunks)
 
 
@@ -152,8 +152,8 @@ def ends_alone(layers: int, chunks: int) -> tuple[int, ...]:
     """
     if chunks < 2 or layers % chunks == 0 or (layers + 2) % chunks:
         return ()
-    each = (layers + 2) // chunks
-    return (each - 1, *[each] * (chunks - 2), each - 1)
+    per_chunk = (layers + 2) // chunks
+    return (per_chunk - 1, *[per_chunk] * (chunks - 2), per_chunk - 1)
 
 
 def turns_of(words: str, notes: str, stages: int) -> int:
@@ -163,8 +163,8 @@ def turns_of(words: str, notes: str, stages: int) -> int:
     >>> [turns_of(source, "local batch 8, GA 4", stages=4) for source in ("NeMo/Automodel", "dgxc-benchmarking")]
     [4, 1]
     """
-    found = re.search(r"\bGA (\d+)\b", notes)
-    return int(found.group(1)) if found and stages > 1 and "automodel" in words.lower() else 1
+    match = re.search(r"\bGA (\d+)\b", notes)
+    return int(match.group(1)) if match and stages > 1 and "automodel" in words.lower() else 1
 
 
 #: Part of a source's address → rank and products of its adapters, and what routed experts get.
@@ -193,7 +193,7 @@ def adapters_of(model: str, address: str, *, latent: bool = False) -> tuple[int,
     """
     if "lora" not in model.lower():
         return 0, (), "none"
-    rank, targets, experts = next((found for part, found in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
+    rank, targets, experts = next((adapters for part, adapters in ADAPTERS.items() if part in address), USUAL_ADAPTERS)
     if latent and stack_of(address) in ("primus", USUAL_STACK):
         targets = tuple(target for target in targets if target != "qkv") or targets
     return rank, targets, experts

@@ -67,8 +67,8 @@ def _predict_group(
 ) -> None:
     kernel = on.kernel(family, dtype, library, second)
     if kernel.library != library or not kernel.basis.startswith("fitted"):
-        asked = f"{on.name} {family} {dtype} of '{library}'" if library else f"{on.name} {family} {dtype}"
-        answers.note(f"{asked}: {kernel.library}, {kernel.basis}", len(group))
+        call = f"{on.name} {family} {dtype} of '{library}'" if library else f"{on.name} {family} {dtype}"
+        answers.note(f"{call}: {kernel.library}, {kernel.basis}", len(group))
     estimate = ask(on, family, dtype, second, library, group)
     times = [value * MICROSECONDS for value in estimate]
     if column == "time_us":

@@ -73,10 +73,10 @@ def predictor(table: str) -> Predictor:
 
     def predict(frame: pd.DataFrame, answers: RowAnswers) -> None:
         whole = (frame["scope"] == "module").to_numpy()
-        for where, each in ((~whole, kernel), (whole, modules)):
+        for where, predict_part in ((~whole, kernel), (whole, modules)):
             if where.any():
                 part = RowAnswers(int(where.sum()))
-                each(frame[where].reset_index(drop=True), part)
+                predict_part(frame[where].reset_index(drop=True), part)
                 answers.put(np.flatnonzero(where), part)
 
     @each_row

@@ -134,9 +134,9 @@ def job_of(model: Architecture, passes: str, batch: int, sequence: int, tp: int 
 def kernels_of(job: Job, without: str = "") -> Kernels:
     """What the first rank computes, but for one part of the program."""
     kernels: Counter[Operator] = Counter()
-    for each, times in write_program(scheme_of(job.plan), job).counted():
-        if isinstance(each, Compute) and each.part != without:
-            for operator in each.operators:
+    for instruction, times in write_program(scheme_of(job.plan), job).counted():
+        if isinstance(instruction, Compute) and instruction.part != without:
+            for operator in instruction.operators:
                 kernels[operator] += times
     return kernels
 

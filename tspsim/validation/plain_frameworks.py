@@ -71,13 +71,13 @@ def architecture(name: str) -> Architecture:
             name, 24, 2048, 16, 4, 128, 0, vocab=128256, experts=Experts(int(experts.group(1)), 2, 7168),
             source="KempnerInstitute/KempnerForge@abbbac3, benchmarks/moe_packed/moe_packed_benchmark.md",
         )  # fmt: skip
-    own = {letters(each): each for each in SHAPES}.get(letters(name))
+    own = {letters(shape): shape for shape in SHAPES}.get(letters(name))
     if own is not None:
         layers, hidden, heads, kv_heads, ffn, vocab = SHAPES[own]
         return Architecture(
             own, layers, hidden, heads, kv_heads, hidden // heads, ffn, vocab=vocab, source="the model's own page"
         )
-    catalogs = {letters(each): each for each in catalog.names("models")}
+    catalogs = {letters(model): model for model in catalog.names("models")}
     listed = NAMES.get(letters(name)) or catalogs.get(letters(name))
     if listed is None:
         raise InputError(f"the shape of the model '{name}' is not known")
@@ -120,16 +120,16 @@ def keys(row: Row, column: str) -> dict[str, Any]:
     """The JSON object of a cell, empty where it is; raises InputError where it is none."""
     text = str(row.get(column, "")).strip() or "{}"
     try:
-        found = json.loads(text)
+        entries = json.loads(text)
     except ValueError:
         raise InputError(f"{column} is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(entries, dict):
         raise InputError(f"{column} is not a JSON object")
-    return found
+    return entries
 
 
-def _rate(asked: Question, gpus: int) -> Callable[[float], float]:
-    job = asked.job(asked.plans[0])
+def _rate(resolved: Question, gpus: int) -> Callable[[float], float]:
+    job = resolved.job(resolved.plans[0])
     tokens = job.work.counted_over(job.plan.dp)
     return lambda seconds: tokens / seconds / gpus
 
@@ -137,8 +137,8 @@ def _rate(asked: Question, gpus: int) -> Callable[[float], float]:
 #: Unit → what a step of so many seconds is in it.
 UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
     "tokens/s/gpu": _rate,
-    "tokens/s": lambda asked, gpus: _rate(asked, 1),
-    "s": lambda asked, gpus: lambda seconds: seconds,
+    "tokens/s": lambda resolved, gpus: _rate(resolved, 1),
+    "s": lambda resolved, gpus: lambda seconds: seconds,
 }
 
 
@@ -150,11 +150,11 @@ def predict(row: Row, position: int, answers: RowAnswers) -> None:
         raise InputError(f"no prediction in '{unit}'; known: {', '.join(UNITS)}")
     if not number_of(row["published"]) > 0.0:
         raise InputError("nothing was published")
-    asked = question(row)
-    step: Predicted = first_plan_of(asked, "as stated")
-    answers.label(position, "stack", asked.work.stack.name)
+    resolved = question(row)
+    step: Predicted = first_plan_of(resolved, "as stated")
+    answers.label(position, "stack", resolved.work.stack.name)
     answers.also(position, "predicted_memory_gib", step.allocated_bytes / 2**30)
     if not step.fits:
         raise InputError(TOO_LARGE)
-    value = UNITS[unit](asked, count_of(row, "gpus"))
+    value = UNITS[unit](resolved, count_of(row, "gpus"))
     answers.predict(position, value(step.seconds), *sorted((value(step.low), value(step.high))))

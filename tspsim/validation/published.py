@@ -49,14 +49,14 @@ def predict_published(row: Row, position: int, answers: RowAnswers) -> None:
 
 def run_by_run(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
     """Positions of the rows that are metrics of one run; of those without a run, by why."""
-    found: dict[Run | str, list[int]] = {}
+    positions: dict[Run | str, list[int]] = {}
     for position, row in enumerate(frame.to_dict("records")):
         try:
             key: Run | str = published_run(row)[0]
         except InputError as error:
             key = error.message
-        found.setdefault(key, []).append(position)
-    return found.values()
+        positions.setdefault(key, []).append(position)
+    return positions.values()
 
 
 def published_run(row: Row) -> tuple[Run, str]:
@@ -185,15 +185,15 @@ def architecture(row: Row) -> Architecture:
         # Columns do not hold all of a mixture of experts, and some rows here are hybrids of other layers.
         written = name.split("(")[0].strip().lower()
         listed = EXPERT_MODELS.get(written, re.sub(r"[ _]+", "-", written))
-        found = load_model(listed) if listed in catalog.names("models") else None
-        if found is None or found.experts is None:
+        experts_model = load_model(listed) if listed in catalog.names("models") else None
+        if experts_model is None or experts_model.experts is None:
             raise InputError("no model of experts by that name in the catalog")
-        return found
+        return experts_model
     if not all(shape.values()):
-        known = name.lower().strip().replace(" ", "-")
-        if known not in catalog.names("models"):
+        listed_name = name.lower().strip().replace(" ", "-")
+        if listed_name not in catalog.names("models"):
             raise InputError("incomplete: the model's shape is not known")
-        return load_model(known)
+        return load_model(listed_name)
     model = Architecture(
         name=name.strip(),
         layers=shape["layers"],
@@ -231,9 +231,9 @@ def zero_of(text: str) -> int:
     >>> [zero_of(t) for t in ("dist-optimizer (zero1)", "FSDP FULL_SHARD (zero3)", "MaxText FSDP 128 x DP", "DDP")]
     [1, 3, 3, 0]
     """
-    found = re.search(r"zero-?(\d)", text)
-    if found:
-        return min(3, int(found.group(1)))
+    match = re.search(r"zero-?(\d)", text)
+    if match:
+        return min(3, int(match.group(1)))
     return 3 if "FSDP" in text else 0
 
 
@@ -252,8 +252,8 @@ def shard_group_of(text: str, replicas: int) -> int | None:
     >>> shard_group_of("MaxText FSDP 128 x DP", 256), shard_group_of("FSDP2 (zero3), shard 8", 8)
     (128, None)
     """
-    found = re.search(r"(?:groups of|shard|FSDP) (\d+)", text)
-    group = int(found.group(1)) if found else replicas
+    match = re.search(r"(?:groups of|shard|FSDP) (\d+)", text)
+    group = int(match.group(1)) if match else replicas
     return group if 1 < group < replicas else None
 
 
@@ -281,8 +281,8 @@ def recomputed_of(text: str) -> Partly | None:
     >>> recomputed_of("full block, 5 layers"), recomputed_of("full uniform 1")
     (Partly(layers=5, method='block'), None)
     """
-    found = re.search(r"full block, (\d+) layers", text.strip().lower())
-    return Partly(int(found.group(1))) if found else None
+    match = re.search(r"full block, (\d+) layers", text.strip().lower())
+    return Partly(int(match.group(1))) if match else None
 
 
 def metric_of(row: Row, run: Run, step: Predicted) -> Callable[[float], float]:

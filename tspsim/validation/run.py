@@ -57,8 +57,8 @@ class TableOutcome:
     @once
     def predicted(self) -> NDArray[np.bool_]:
         """Which rows have a prediction, shape (rows,)."""
-        known: NDArray[np.bool_] = np.isfinite(self.answers.predicted)
-        return known
+        finite: NDArray[np.bool_] = np.isfinite(self.answers.predicted)
+        return finite
 
     def error(self, where: Any = slice(None)) -> dict[str, Any]:
         """Errors of some rows (see :func:`statistics.errors`)."""
@@ -94,27 +94,27 @@ class TableOutcome:
         for row, cells in enumerate(zip(*(self._words(column) for column in columns), strict=True)):
             if all(cells) or not any(column in self.answers.labels for column in columns):
                 rows_of.setdefault(", ".join(cells), []).append(row)
-        known: dict[str, Any] = {}
+        by_value: dict[str, Any] = {}
         for value in sorted(rows_of):
             where = np.array(rows_of[value])
-            known[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
+            by_value[value] = {"rows": len(where), "predicted": int(self.predicted[where].sum()), **self.error(where)}
             if any(column in self.answers.labels for column in columns):
-                known[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
-        return dict(list(known.items())[:MOST_GROUPS])
+                by_value[value]["further"] = {column: self._further(column, where) for column in self.answers.further}
+        return dict(list(by_value.items())[:MOST_GROUPS])
 
     def _further(self, column: str, where: Any = slice(None)) -> dict[str, Any]:
         """Errors of a further column: of numbers as of the main one, of words the share that is right."""
-        told = self.answers.further[column][where]
-        known = np.array([value is not None for value in told], dtype=bool)
-        if any(isinstance(value, str) for value in told):
+        cells = self.answers.further[column][where]
+        present = np.array([value is not None for value in cells], dtype=bool)
+        if any(isinstance(value, str) for value in cells):
             name = column.removeprefix("predicted_")
             right = [
-                truth == value for truth, value in zip(self.rows[name][where][known], told[known], strict=True)
+                truth == value for truth, value in zip(self.rows[name][where][present], cells[present], strict=True)
             ] if name in self.rows else []  # fmt: skip
-            return {"predicted": int(known.sum()), "right": sum(right) / len(right) if right else None}
-        values = np.array([np.nan if value is None else value for value in told], dtype=float)
+            return {"predicted": int(present.sum()), "right": sum(right) / len(right) if right else None}
+        values = np.array([np.nan if value is None else value for value in cells], dtype=float)
         error = errors(_numbers(self.rows, column)[where], values, values, values)
-        return {"predicted": int(known.sum())} | {k: v for k, v in error.items() if k != "in_range"}
+        return {"predicted": int(present.sum())} | {k: v for k, v in error.items() if k != "in_range"}
 
     def csv(self) -> str:
         """The table as it was, and ``predicted``, ``low``, ``high``, ``predicted_…`` and ``reason`` beside it."""
@@ -144,14 +144,14 @@ class Validation(Pictured):
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
-        told = [
+        rows = [
             [path, *(f"{row[key]:,}" for key in ("predicted", "rows")),
              *("–" if row[key] is None or row[key] != row[key] else f"{100.0 * row[key]:.1f} %"
                for key in ("median_ape", "mape", "p90_ape", "bias"))]
             for path, row in zip(frame.index, frame.to_dict("records"), strict=True)
         ]  # fmt: skip
         columns = ("table", "predicted", "rows", "median error", "mean", "nine of ten below", "bias")
-        return html_table("Predictions against measurements", columns, told)
+        return html_table("Predictions against measurements", columns, rows)
 
     def to_frame(self) -> pd.DataFrame:
         """One row a table: its errors as shares of one, how many of its rows are predicted."""
@@ -220,15 +220,15 @@ def validate(
     if not root.is_dir():
         raise InputError("is not a folder of measured tables", file=shorten(root, 200))
     read_too = folder is not None or not more
-    found = [path for path in TABLES if read_too and (root / path).is_file()]
-    if not found and not more:
+    paths = [path for path in TABLES if read_too and (root / path).is_file()]
+    if not paths and not more:
         raise InputError(
             f"holds none of the known tables, such as {', '.join(list(TABLES)[:3])}", file=shorten(root, 200)
         )
     files = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.csv")) if read_too else []
     checked = []
-    for path in [path for path in TABLES if path in found or path in more]:
-        parts_of = [*([read(root / path)] if path in found else []), *([more[path]] if path in more else [])]
+    for path in [path for path in TABLES if path in paths or path in more]:
+        parts_of = [*([read(root / path)] if path in paths else []), *([more[path]] if path in more else [])]
         checked.append(CheckedTable.of(TABLES[path], _joined(parts_of)))
     work = [rows for table in checked for rows in table.work]
     done = iter(mapper(predict_rows, work))

@@ -215,8 +215,8 @@ def first_plan_of(question: Question, recomputation: str) -> Predicted:
     costs = Costs(question.device)
     ran = step_of(question, job, costs)
     tokens = job.work.counted_tokens * job.plan.dp
-    found = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
-    return replace(step, seconds=ran.makespan_s, low=tokens / found.high, high=tokens / found.low, fits=True)
+    estimate = costs.range_of(tokens, ran.makespan_s, ran.parts, question.work.stack)
+    return replace(step, seconds=ran.makespan_s, low=tokens / estimate.high, high=tokens / estimate.low, fits=True)
 
 
 def _micro_batches(run: Run) -> int:
@@ -240,8 +240,8 @@ def served(model: Architecture, device: str, pass_: str, **amount: Any) -> Quest
     node, _ = machine(device, 1)
     workload = {"model": str(file_of(model)), "pass": pass_, "precision": "bf16", **amount}
     cluster = {"device": device, "node": node, "nodes": 1}
-    asked = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
-    return look_up(load(asked), LOOKUPS)
+    data = {"name": "validation", "cluster": cluster, "workload": workload, "plans": [{"name": "run", "tp": 1}]}
+    return look_up(load(data), LOOKUPS)
 
 
 def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
@@ -355,4 +355,4 @@ def _folder() -> Path:
 def nearest_gating(model: Architecture, parameters: float) -> Architecture:
     """The model with or without a gate, whichever has about the stated number of parameters."""
     candidates: Sequence[Architecture] = (replace(model, gated=True), replace(model, gated=False))
-    return min(candidates, key=lambda each: abs(math.log(each.parameters / parameters)))
+    return min(candidates, key=lambda candidate: abs(math.log(candidate.parameters / parameters)))

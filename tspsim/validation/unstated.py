@@ -36,7 +36,7 @@ class FrameworkRecipe:
     model: str
     mbs: int
     #: Sequences of the global batch for every GPU.
-    each: int
+    sequences_per_gpu: int
     #: Where it stands.
     configuration: str
 
@@ -67,16 +67,16 @@ def completed(row: Row) -> Iterator[tuple[Row, str]]:
     gpus = count_of(row, "n_gpus")
     if not gpus:
         raise InputError("incomplete: n_gpus not stated")
-    for found in _plans(row, values, gpus):
-        words = ", ".join(f"{key} {found[key]}" for key in missing)
-        yield {**row, **{key: str(value) for key, value in found.items()}}, words
+    for plan in _plans(row, values, gpus):
+        words = ", ".join(f"{key} {plan[key]}" for key in missing)
+        yield {**row, **{key: str(value) for key, value in plan.items()}}, words
 
 
 def _plans(row: Row, values: dict[str, int], gpus: int) -> Iterator[dict[str, int]]:
     recipe = _recipe(row)
     pp, gbs, turns = values["pp"] or 1, values["gbs"], _turns(row)
     if recipe is not None and not gbs:
-        gbs = recipe.each * gpus
+        gbs = recipe.sequences_per_gpu * gpus
     mbs = values["mbs"] or (recipe.mbs if recipe is not None else 1)
     if gbs and turns and gbs % turns == 0:
         # So many sequences are on their way at once: more than there are GPUs stand in one micro-batch.
@@ -89,17 +89,17 @@ def _plans(row: Row, values: dict[str, int], gpus: int) -> Iterator[dict[str, in
     widths = (values["tp"],) if values["tp"] else _powers(WIDEST)
     for stages in (pp,) if values["pp"] else _powers(gpus):
         for tp in widths:
-            found = values | {"tp": tp, "pp": stages, "cp": values["cp"] or 1, "mbs": mbs, "gbs": gbs}
-            replica = found["tp"] * found["cp"] * stages
+            plan = values | {"tp": tp, "pp": stages, "cp": values["cp"] or 1, "mbs": mbs, "gbs": gbs}
+            replica = plan["tp"] * plan["cp"] * stages
             if gpus % replica:
                 continue
             sequences = gpus // replica * mbs
             if not gbs and stages == 1:
-                found["gbs"] = sequences  # nothing is accumulated
-            if not found["gbs"]:
+                plan["gbs"] = sequences  # nothing is accumulated
+            if not plan["gbs"]:
                 raise InputError("incomplete: gbs not stated, and the bubble depends on it")
-            if found["gbs"] % sequences == 0:
-                yield found
+            if plan["gbs"] % sequences == 0:
+                yield plan
 
 
 def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: int) -> dict[str, int]:
@@ -116,7 +116,7 @@ def _shared(values: dict[str, int], pp: int, ranks: int, together: int, most: in
 
 def _recipe(row: Row) -> FrameworkRecipe | None:
     source, model = str(row["source_url"]), str(row["model"])
-    return next((each for each in RECIPES if each.source in source and each.model in model), None)
+    return next((recipe for recipe in RECIPES if recipe.source in source and recipe.model in model), None)
 
 
 def _turns(row: Row) -> int:
@@ -125,8 +125,8 @@ def _turns(row: Row) -> int:
     >>> _turns({"notes": "10 ok runs; GA 2; config not matched"}), _turns({"notes": ""})
     (2, 0)
     """
-    found = re.search(r"\bGA (\d+)\b", str(row.get("notes", "")))
-    return int(found.group(1)) if found else 0
+    match = re.search(r"\bGA (\d+)\b", str(row.get("notes", "")))
+    return int(match.group(1)) if match else 0
 
 
 def _powers(most: int) -> tuple[int, ...]:

@@ -32,8 +32,8 @@ def cold(row: Row, engine: str) -> bool:
     >>> cold(found, "sglang"), cold(found, "vllm"), cold({"silicon_data_source": "x; measured=2026-03-25"}, "sglang")
     (True, False, False)
     """
-    found = re.search(r"measured=(\d{4}-\d\d-\d\d)", str(row.get("silicon_data_source", "")))
-    return engine in COMPILES_LATE and found is not None and found.group(1) < WARMED_SINCE
+    match = re.search(r"measured=(\d{4}-\d\d-\d\d)", str(row.get("silicon_data_source", "")))
+    return engine in COMPILES_LATE and match is not None and match.group(1) < WARMED_SINCE
 
 
 def read(row: Row, engine: str, model: str, prompt: int) -> int:
@@ -86,8 +86,8 @@ class Bench:
         means = next(means for most, *means in SHAREGPT if requests <= most)
         drawn = np.random.default_rng(1).normal(size=(2, requests))
         shapes = zip(drawn, SPREADS, means, strict=True)
-        found = [np.exp(spread * normal) * mean / np.exp(spread * normal).mean() for normal, spread, mean in shapes]
-        return found[0].round().clip(1).astype(np.int64), found[1].round().clip(2).astype(np.int64)
+        lengths = [np.exp(spread * normal) * mean / np.exp(spread * normal).mean() for normal, spread, mean in shapes]
+        return lengths[0].round().clip(1).astype(np.int64), lengths[1].round().clip(2).astype(np.int64)
 
 
 #: The first so many conversations of ShareGPT as the client shuffles them (seed 1), tokens of a prompt and of an

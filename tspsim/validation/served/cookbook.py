@@ -174,7 +174,7 @@ def stated(row: Row) -> ServedRun:
         weights=narrow(model, device), activations=activations_of(model, device), drafts=drafts, accepted=accepted,
     )  # fmt: skip
     numbers = REQUESTS | dict(page.requests)
-    before = [numbers[each] for each in page.requests or LADDER if each < concurrency]
+    before = [numbers[clients] for clients in page.requests or LADDER if clients < concurrency]
     client = Bench(met=max(before, default=1), conversations=page.conversations)
     return ServedRun(
         plan=plan, policy=engine, prompt=prompt, output=output, concurrency=concurrency,
@@ -189,8 +189,8 @@ def sglang_of(version: str) -> str:
     >>> sglang_of("0.5.6.post1"), sglang_of("0.5.7"), sglang_of("main")
     ('sglang@0.5.6-plain', 'sglang@0.5.8-plain', 'sglang@0.5.8-plain')
     """
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
-    return "sglang@0.5.6-plain" if found and tuple(map(int, found.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)", version.strip())
+    return "sglang@0.5.6-plain" if match and tuple(map(int, match.groups())) <= (0, 5, 6) else "sglang@0.5.8-plain"
 
 
 #: Engine → the stack of a version.
@@ -218,29 +218,29 @@ def narrow(model: str, device: str) -> Options:
 def keys(row: Row) -> dict[str, Any]:
     """The plan of a row; raises InputError where it is no JSON object."""
     try:
-        found = json.loads(str(row.get("plan", "")).strip() or "{}")
+        degrees = json.loads(str(row.get("plan", "")).strip() or "{}")
     except ValueError:
         raise InputError("plan is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(degrees, dict):
         raise InputError("plan is not a JSON object")
-    return found
+    return degrees
 
 
 def _noted(row: Row, pattern: str) -> re.Match[str]:
-    found = re.search(pattern, str(row["note"]).lower())
-    if found is None:
+    match = re.search(pattern, str(row["note"]).lower())
+    if match is None:
         raise InputError("what was run stands in no column, and the note's form is not known")
-    return found
+    return match
 
 
 def rocm(row: Row) -> ServedRun:
     """ROCm's tables of vLLM: a batch that is sent at once, or requests at an infinite rate."""
-    found = _noted(row, r"(\S+) (fp8|bf16|fp16) tp(\d+) (?:batch (\d+)|(\d+) x) ?(\d+)/(\d+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    batch, samples, prompt, output = (int(text or 0) for text in found.groups()[3:])
+    match = _noted(row, r"(\S+) (fp8|bf16|fp16) tp(\d+) (?:batch (\d+)|(\d+) x) ?(\d+)/(\d+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    batch, samples, prompt, output = (int(text or 0) for text in match.groups()[3:])
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack=vllm_of("0.10"),
-        weights=weights_of(found.group(2), model, device, model), kv="fp8" if found.group(2) == "fp8" else "",
+        model, device, int(match.group(3)), stack=vllm_of("0.10"),
+        weights=weights_of(match.group(2), model, device, model), kv="fp8" if match.group(2) == "fp8" else "",
     )  # fmt: skip
     options = (("max_num_seqs", max(batch, samples)),)
     return ServedRun(
@@ -251,8 +251,8 @@ def rocm(row: Row) -> ServedRun:
 
 def nim(row: Row) -> ServedRun:
     """NVIDIA NIM 1.8 with Llama-3.3-70B in fp8 on two H100."""
-    found = _noted(row, r"c(\d+) (\d+)/(\d+)")
-    clients, prompt, output = map(int, found.groups())
+    match = _noted(row, r"c(\d+) (\d+)/(\d+)")
+    clients, prompt, output = map(int, match.groups())
     plan = ServedPlan(
         "llama-3.3-70b", named_device(row["gpu"]), 2, stack="trtllm",
         weights=weights_of("fp8", "llama-3.3-70b", "h100", ""), kv="fp8",
@@ -264,14 +264,14 @@ def nim(row: Row) -> ServedRun:
 
 def offline(row: Row) -> ServedRun:
     """MLPerf's offline scenario, in the type of the closed division's submissions."""
-    found = _noted(row, r"(\S+) ([a-z]+\d+\w*) \{'name': 'p', 'tp': (\d+)\}")
-    model, device = model_of(found.group(1)), named_device(found.group(2))
+    match = _noted(row, r"(\S+) ([a-z]+\d+\w*) \{'name': 'p', 'tp': (\d+)\}")
+    model, device = model_of(match.group(1)), named_device(match.group(2))
     if model not in OFFLINE:
         raise InputError("the mean lengths of its data set are not known")
     words = "nvfp4" if device.startswith(("b", "gb")) else "fp8"
     prompt, output = OFFLINE[model]
     plan = ServedPlan(
-        model, device, int(found.group(3)), stack="trtllm", weights=weights_of(words, model, device, model), kv="fp8"
+        model, device, int(match.group(3)), stack="trtllm", weights=weights_of(words, model, device, model), kv="fp8"
     )
     return ServedRun(
         plan=plan, policy="trtllm", prompt=prompt, output=output, concurrency=None, requests=SAMPLES,
@@ -281,9 +281,9 @@ def offline(row: Row) -> ServedRun:
 
 def vultr(row: Row) -> ServedRun:
     """A cloud's post: vLLM 0.16 on eight B200."""
-    found = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    degree, prompt, output, clients = map(int, found.groups()[1:])
+    match = _noted(row, r"(\S+) tp(\d+) (\d+)/(\d+) c(\d+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    degree, prompt, output, clients = map(int, match.groups()[1:])
     plan = ServedPlan(
         model, device, degree, stack=vllm_of("0.16"), weights=narrow(model, device),
         activations=activations_of(model, device),
@@ -295,12 +295,12 @@ def vultr(row: Row) -> ServedRun:
 
 def gist(row: Row) -> ServedRun:
     """A public gist of SGLang 0.5.8 at one client; runs with drafts state the accepted length alone."""
-    found = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
-    model, device = model_of(found.group(1)), named_device(row["gpu"])
-    accepted = number_of(found.group(3))
+    match = _noted(row, r"(\S+) tp(\d+) acc (\S+)")
+    model, device = model_of(match.group(1)), named_device(row["gpu"])
+    accepted = number_of(match.group(3))
     drafts = CHAIN if accepted > 0.0 else 0
     plan = ServedPlan(
-        model, device, int(found.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
+        model, device, int(match.group(2)), stack="sglang@0.5.9", weights=narrow(model, device),
         activations=activations_of(model, device), drafts=drafts, accepted=accepted if drafts else 0.0,
     )  # fmt: skip
     return ServedRun(

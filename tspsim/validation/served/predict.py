@@ -50,13 +50,13 @@ mend_cookbook = with_runs(cookbook.mend)
 
 def plan_by_plan(frame: pd.DataFrame) -> Iterable[Sequence[int]]:
     """Positions of rows whose runs are of one plan, so that what its steps cost is tabulated once; longest first."""
-    found: dict[tuple[ServedPlan, ...] | None, list[int]] = {}
+    positions: dict[tuple[ServedPlan, ...] | None, list[int]] = {}
     work: dict[tuple[ServedPlan, ...] | None, int] = {}
     for position, run in enumerate(frame[RUN]):
         key = None if isinstance(run, str) else run.plans
-        found.setdefault(key, []).append(position)
+        positions.setdefault(key, []).append(position)
         work[key] = work.get(key, 0) + (0 if isinstance(run, str) else run.requests)
-    return [found[key] for key in sorted(found, key=lambda key: -work[key])]
+    return [positions[key] for key in sorted(positions, key=lambda key: -work[key])]
 
 
 def predict_silicon(frame: pd.DataFrame, answers: RowAnswers) -> None:

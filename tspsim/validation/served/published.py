@@ -130,7 +130,7 @@ def published_run(row: Row) -> ServedRun:
     model = model_of(written)
     if model is None:
         raise InputError("no such model in the catalog")
-    software = next((each for words, each in SOFTWARE if words in str(row["engine"])), None)
+    software = next((stack for words, stack in SOFTWARE if words in str(row["engine"])), None)
     if software is None:
         raise InputError("the engine is not modelled, or not stated")
     prompt, output = count_of(row, "isl"), count_of(row, "osl")
@@ -198,8 +198,8 @@ def drafts_of(written: str) -> int:
     >>> drafts_of("DeepSeek-R1-0528-MXFP4-MTP-MoEFP4")
     0
     """
-    found = re.search(r"[ +-]mtp(\d?)$", written.lower())
-    return int(found.group(1) or 1) if found else 0
+    match = re.search(r"[ +-]mtp(\d?)$", written.lower())
+    return int(match.group(1) or 1) if match else 0
 
 
 #: Since this day ATOM's nightly runs put random prompts with drafts behind the model's chat template (`bench_args` of
@@ -254,30 +254,30 @@ def degrees(row: Row) -> tuple[int, int, int, int]:
 # --- engines -----------------------------------------------------------------------------------------------------
 
 
-def _atom(asked: MeasuredRun, dp: int) -> Script:
-    tokens = 32768 if asked.model.startswith("kimi") else 16384
+def _atom(run: MeasuredRun, dp: int) -> Script:
+    tokens = 32768 if run.model.startswith("kimi") else 16384
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 512}, 0.9)
 
 
-def _plugin(asked: MeasuredRun, dp: int) -> Script:
-    tokens = 32768 if asked.model.startswith("qwen3-next") else 16384
-    memory = 0.8 if asked.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
+def _plugin(run: MeasuredRun, dp: int) -> Script:
+    tokens = 32768 if run.model.startswith("qwen3-next") else 16384
+    memory = 0.8 if run.model.startswith(("gpt-oss", "qwen3.5")) else 0.9
     return Script({"max_num_batched_tokens": tokens, "max_num_seqs": 1024}, memory)
 
 
-def _sglang_plugin(asked: MeasuredRun, dp: int) -> Script:
+def _sglang_plugin(run: MeasuredRun, dp: int) -> Script:
     if dp > 1:
         # Of all attention replicas together (.github/benchmark/sglang_benchmark_models.json, TP4 DP4 EP4, 05f7b8e).
         return Script({"chunked_prefill_size": 65536, "max_running_requests": 24}, 0.8)
     return Script({"chunked_prefill_size": 16384, "max_prefill_tokens": 16384}, 0.85)
 
 
-def _vllm(asked: MeasuredRun, dp: int) -> Script:
+def _vllm(run: MeasuredRun, dp: int) -> Script:
     return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
 
 
-def _bench(asked: MeasuredRun, dp: int) -> Script:
-    return Script({"max_num_tokens": max(8192, asked.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
+def _bench(run: MeasuredRun, dp: int) -> Script:
+    return Script({"max_num_tokens": max(8192, run.prompt + BESIDE), "max_batch_size": 2048}, 0.9)
 
 
 Settings = Callable[[MeasuredRun, int], Script]
@@ -305,9 +305,9 @@ def _requests(row: Row, usual: int) -> int:
     """How many were sent, where the notes say."""
     if ROCM_POST in str(row["source_url"]):
         return ROCM_ROUNDS * count_of(row, "concurrency")
-    found = re.search(r"num prompts (\d+)|, (\d+) prompts", str(row["notes"]))
-    if found:
-        return int(found.group(1) or found.group(2))
+    match = re.search(r"num prompts (\d+)|, (\d+) prompts", str(row["notes"]))
+    if match:
+        return int(match.group(1) or match.group(2))
     return count_of(row, "concurrency") if "num_prompts=conc=" in str(row["notes"]) else usual
 
 

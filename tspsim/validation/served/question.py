@@ -30,16 +30,16 @@ def scenario_of(plan: ServedPlan, **amount: Any) -> dict[str, Any]:
             precision[key] = dict(classes)
     if plan.kv:
         precision["kv"] = plan.kv
-    asked: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
+    plan_keys: dict[str, Any] = {"name": "run", "tp": plan.tp, "dp": plan.dp * replicas}
     if plan.ep > 1:
-        asked["ep"] = plan.ep
+        plan_keys["ep"] = plan.ep
     if plan.dp > 1 and plan.ep > 1:
-        asked["expert_dispatch"] = "gather"
+        plan_keys["expert_dispatch"] = "gather"
     return {
         "name": "validation",
         "cluster": {"device": plan.device, "node": node, "nodes": 1},
         "workload": {"model": plan.model, "stack": plan.stack, "precision": precision, "routing": ROUTING, **amount},
-        "plans": [asked],
+        "plans": [plan_keys],
     }
 
 

@@ -17,10 +17,9 @@ from .scripts import MeasuredRun
 
 @dataclass(frozen=True)
 class DecodeWorkers:
-    """What rows state: ``asked`` with the model, lengths and clients of a run, and of its decode workers how many there
-    are and their GPUs; ``narrow``: weights of four bits."""
+    """A run that rows state, and its decode workers: their number and their GPUs; ``narrow``: four-bit weights."""
 
-    asked: MeasuredRun
+    run: MeasuredRun
     narrow: bool
     workers: int
     gpus: int
@@ -48,15 +47,15 @@ R1_SLOTS = {
 
 def _trtllm(stated: DecodeWorkers) -> Recipe:
     """Prompts are never read two passes ahead, and blocks not reused."""
-    asked = stated.asked
-    short = asked.prompt <= 1024
-    if asked.model == "deepseek-r1" and asked.device == "gb200" and stated.narrow:
+    run = stated.run
+    short = run.prompt <= 1024
+    if run.model == "deepseek-r1" and run.device == "gb200" and stated.narrow:
         tokens, prompts, slots = (4608, 4, 128) if short else (8448, 1, 32)
     else:
         tokens, prompts = (16384, 16) if short else (16384, 2)
-        kimi = KIMI_SLOTS.get((asked.prompt, stated.workers, stated.gpus), 128)
-        r1 = R1_SLOTS.get((asked.device, stated.narrow, asked.prompt, asked.concurrency), 128)
-        slots = kimi if asked.model.startswith("kimi") else r1
+        kimi = KIMI_SLOTS.get((run.prompt, stated.workers, stated.gpus), 128)
+        r1 = R1_SLOTS.get((run.device, stated.narrow, run.prompt, run.concurrency), 128)
+        slots = kimi if run.model.startswith("kimi") else r1
     prefill = {"max_num_tokens": tokens, "max_batch_size": prompts, "disable_overlap_scheduler": True}
     common = {"enable_block_reuse": False}
     return Recipe(prefill | common, {"max_batch_size": slots, "free_gpu_memory_fraction": 0.8} | common)
@@ -64,7 +63,7 @@ def _trtllm(stated: DecodeWorkers) -> Recipe:
 
 def _sglang(stated: DecodeWorkers) -> Recipe:
     """DeepSeek-R1 on B200; chunks and places are those of a worker, whose attention replicas share them."""
-    wide = stated.asked.concurrency >= 1024
+    wide = stated.run.concurrency >= 1024
     chunk = 65536 if wide else 32768
     common = {"disable_radix_cache": True, "mem_fraction_static": 0.85}
     prefill = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk}
@@ -75,7 +74,7 @@ def _vllm(stated: DecodeWorkers) -> Recipe:
     """Kimi-K2.5 on GB200: attention replicas read prompts, whole ones; on more GPUs than a tray has they decode too."""
     prefill = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024, "enable_chunked_prefill": False}
     replicates = stated.gpus > 4
-    slots = 4096 if replicates else 1024 if stated.asked.prompt <= 1024 else 16
+    slots = 4096 if replicates else 1024 if stated.run.prompt <= 1024 else 16
     common = {"enable_prefix_caching": False, "gpu_memory_utilization": 0.9}
     return Recipe(prefill | common, {"max_num_batched_tokens": 10240, "max_num_seqs": slots} | common, True, replicates)
 

@@ -69,15 +69,15 @@ def replay(run: ServedRun) -> Measures:
         return measured(disaggregated.waits_of(run, simulated(run, None)), run)
     costs = _costs(run.plan)
     tokens = kv_tokens(run, costs)
-    asked = requests_of(run, simulated(run, tokens))
+    requests = requests_of(run, simulated(run, tokens))
     drafts = AcceptanceModel(drafting(run.plan).rates(run.plan.model)[0]) if run.plan.drafts else None
     block = costs.block_tokens if costs.block_tokens > 1 else None
     options = usual_options(costs.question, run.policy)
-    if not asked.warm_up:
+    if not requests.warm_up:
         options |= CACHES_OFF.get(run.policy, {})
     options |= dict(run.options)
     engine = Engine(run.policy, kv_tokens=tokens, block_tokens=block, speculation=drafts, **options)
-    source = Clients(asked, costs.front_end_s)
+    source = Clients(requests, costs.front_end_s)
     pool = ReplicaPool([Members(engine, costs, run.replicas, run.plan.dp)])
     if Service(source, pool).run().interrupted:
         raise KeyboardInterrupt
@@ -134,10 +134,10 @@ def measured(waits: Waits, run: ServedRun) -> Measures:
 
 def _median(values: Floats, weights: Floats) -> float:
     """Of weighted values that are numbers."""
-    known = ~np.isnan(values)
-    order = np.argsort(values[known], kind="stable")
-    share = np.cumsum(weights[known][order])
-    return float(values[known][order][np.searchsorted(share, share[-1] / 2.0)])
+    finite = ~np.isnan(values)
+    order = np.argsort(values[finite], kind="stable")
+    share = np.cumsum(weights[finite][order])
+    return float(values[finite][order][np.searchsorted(share, share[-1] / 2.0)])
 
 
 def simulated(run: ServedRun, capacity_tokens: int | None) -> int:

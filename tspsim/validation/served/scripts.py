@@ -37,81 +37,81 @@ class Script:
     kv: str = ""
 
 
-def inferencex(engine: str, asked: MeasuredRun) -> Script:
+def inferencex(engine: str, run: MeasuredRun) -> Script:
     """The script of an engine and a model."""
-    return INFERENCEX[engine](asked)
+    return INFERENCEX[engine](run)
 
 
-def _vllm(asked: MeasuredRun) -> Script:
+def _vllm(run: MeasuredRun) -> Script:
     """Prefix caching off in all."""
-    blackwell = asked.device.startswith(("b", "gb"))
-    if asked.model.startswith("llama"):
+    blackwell = run.device.startswith(("b", "gb"))
+    if run.model.startswith("llama"):
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 512}, 0.9, "fp8")
-    if asked.model.startswith("gpt-oss"):
-        slots = 512 if blackwell else asked.concurrency
+    if run.model.startswith("gpt-oss"):
+        slots = 512 if blackwell else run.concurrency
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": slots}, 0.9, "fp8" if blackwell else "bf16")
-    if asked.model.startswith("minimax"):
-        if asked.device == "h200":
-            budget = 16384 if asked.concurrency <= 32 else 32768
+    if run.model.startswith("minimax"):
+        if run.device == "h200":
+            budget = 16384 if run.concurrency <= 32 else 32768
             return Script({"max_num_batched_tokens": budget, "max_num_seqs": 512}, 0.95, "fp8")
-        return Script({"max_num_batched_tokens": 2 * asked.prompt, "max_num_seqs": 1024}, 0.9, "fp8")
-    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": asked.concurrency}, 0.9)
+        return Script({"max_num_batched_tokens": 2 * run.prompt, "max_num_seqs": 1024}, 0.9, "fp8")
+    return Script({"max_num_batched_tokens": 8192, "max_num_seqs": run.concurrency}, 0.9)
 
 
-def _sglang(asked: MeasuredRun) -> Script:
+def _sglang(run: MeasuredRun) -> Script:
     """Radix cache off in all."""
-    polled = 30 if asked.concurrency >= 16 else 10
-    if asked.model.startswith("glm"):
+    polled = 30 if run.concurrency >= 16 else 10
+    if run.model.startswith("glm"):
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
-        return Script(options | {"max_running_requests": asked.concurrency}, 0.85, "fp8")
-    if asked.model.startswith("qwen3.5"):
-        if asked.device == "h200":
+        return Script(options | {"max_running_requests": run.concurrency}, 0.85, "fp8")
+    if run.model.startswith("qwen3.5"):
+        if run.device == "h200":
             options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 128}
             return Script(options, 0.8, "fp8")
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": 128}
         return Script(options | {"scheduler_recv_interval": polled}, 0.82, "fp8")
-    if asked.device == "h200":
-        slots = 512 if asked.prompt == asked.output else 256
+    if run.device == "h200":
+        slots = 512 if run.prompt == run.output else 256
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": slots}
         return Script(options, 0.82)
     options = {"chunked_prefill_size": 16384, "max_prefill_tokens": 16384, "max_running_requests": 256}
     return Script(options | {"scheduler_recv_interval": polled}, 0.85, "fp8")
 
 
-def _sglang_block_fp8(asked: MeasuredRun) -> Script:
+def _sglang_block_fp8(run: MeasuredRun) -> Script:
     """DeepSeek in fp8 on Blackwell: other chunks than in fp4."""
-    polled = 30 if asked.concurrency >= 16 and asked.tp == 8 else 10
-    chunk, slots, memory = (32768, 128, 0.82) if asked.tp == 8 else (8192, 32, 0.95)
+    polled = 30 if run.concurrency >= 16 and run.tp == 8 else 10
+    chunk, slots, memory = (32768, 128, 0.82) if run.tp == 8 else (8192, 32, 0.95)
     options = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk, "max_running_requests": slots}
     return Script(options | {"scheduler_recv_interval": polled}, memory, "fp8")
 
 
-def _sglang_fp4(asked: MeasuredRun) -> Script:
+def _sglang_fp4(run: MeasuredRun) -> Script:
     """Qwen3.5 in fp4 on B200: polled as rarely at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
-    options |= {"max_running_requests": max(128, asked.concurrency), "scheduler_recv_interval": 30}
+    options |= {"max_running_requests": max(128, run.concurrency), "scheduler_recv_interval": 30}
     return Script(options, 0.85, "fp8")
 
 
-def _sglang_drafts(asked: MeasuredRun) -> Script:
+def _sglang_drafts(run: MeasuredRun) -> Script:
     """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
-    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": asked.concurrency}
-    polled = 30 if asked.concurrency >= 16 else 10
+    options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": run.concurrency}
+    polled = 30 if run.concurrency >= 16 else 10
     return Script(options | {"scheduler_recv_interval": polled}, 0.9, "fp8")
 
 
-def _trtllm(asked: MeasuredRun) -> Script:
+def _trtllm(run: MeasuredRun) -> Script:
     """Reuse of blocks off in all."""
-    if asked.model.startswith("llama"):
+    if run.model.startswith("llama"):
         options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
-        if asked.prompt == asked.output == 1024 and asked.tp < 8:
+        if run.prompt == run.output == 1024 and run.tp < 8:
             options |= {"batch_wait_timeout_iters": 20, "batch_wait_max_tokens_ratio": 0.9}
         return Script(options, None, "fp8")
-    if asked.model.startswith("gpt-oss"):
-        if asked.device == "h200":
-            return Script({"max_num_tokens": 20000, "max_batch_size": asked.concurrency}, 0.85)
+    if run.model.startswith("gpt-oss"):
+        if run.device == "h200":
+            return Script({"max_num_tokens": 20000, "max_batch_size": run.concurrency}, 0.85)
         return Script({"max_num_tokens": 20000, "max_batch_size": 512}, 0.85, "fp8")
-    tokens = max(8192, -(-(asked.concurrency + asked.prompt + 64) // 64) * 64)
+    tokens = max(8192, -(-(run.concurrency + run.prompt + 64) // 64) * 64)
     return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
 
 
@@ -131,7 +131,7 @@ INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
 SLOTS, GENERATED = 128, 1500
 
 
-def defaults(engine: str, asked: MeasuredRun) -> Script:
+def defaults(engine: str, run: MeasuredRun) -> Script:
     """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
     TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
     its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
@@ -141,5 +141,5 @@ def defaults(engine: str, asked: MeasuredRun) -> Script:
     if engine.startswith("sglang"):
         options: dict[str, Any] = {"chunked_prefill_size": 8192, "max_prefill_tokens": 16384}
         return Script(options | ({"enable_mixed_chunk": True} if engine == "sglang mixed" else {}), None)
-    slots = max(SLOTS, asked.concurrency)
-    return Script({"max_num_tokens": slots + asked.prompt + GENERATED, "max_batch_size": slots}, 0.9)
+    slots = max(SLOTS, run.concurrency)
+    return Script({"max_num_tokens": slots + run.prompt + GENERATED, "max_batch_size": slots}, 0.9)

@@ -152,11 +152,11 @@ def _run(row: Row) -> ServedRun:
     if engine == "trtllm" and model == "deepseek-r1" and name != "h200":
         raise InputError("incomplete: drafts are not recorded, and equal rows differ up to 1.98 times")
     drafts = _drafts(row, model, name, tp, dp, ep)
-    asked = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
+    run = MeasuredRun(model, name, tp * dp, prompt, output, concurrency)
     if model.startswith("minimax") and name == "b200" and str(row.get("backend_version")).startswith("0.17"):
         ep = tp * dp  # that script divides whole experts whatever is asked (minimaxm2.5_fp8_b200.sh, 07e171a)
     gap = "gap-analysis" in str(row["silicon_data_source"]) and "/" in str(row["silicon_data_source"])
-    script = _script(engine, row, asked, gap, drafts)
+    script = _script(engine, row, run, gap, drafts)
     plan = ServedPlan(
         model, name, tp, dp, ep, _stack(engine, row), _weights(row, model), activations_of(model, name), script.kv,
         drafts, "chat" if drafts else "",
@@ -222,17 +222,17 @@ def sglang_of(version: str) -> str:
     return "sglang@0.5.9" if older else "sglang"
 
 
-def _script(engine: str, row: Row, asked: MeasuredRun, gap: bool, drafts: int = 0) -> Script:
+def _script(engine: str, row: Row, run: MeasuredRun, gap: bool, drafts: int = 0) -> Script:
     if drafts:
-        return inferencex(f"{engine} drafts", asked)
+        return inferencex(f"{engine} drafts", run)
     if gap:
         mixed = engine == "sglang" and not str(row.get("backend_version")).startswith(NOT_MIXED)
-        return defaults("sglang mixed" if mixed else engine, asked)
-    if engine == "sglang" and row["precision"] == "fp4" and asked.model.startswith("qwen") and asked.device == "b200":
-        return inferencex("sglang fp4", asked)
-    if engine == "sglang" and asked.model == "deepseek-r1" and row["precision"] == "fp8" and asked.device != "h200":
-        return inferencex("sglang fp8", asked)
-    return inferencex(engine, asked)
+        return defaults("sglang mixed" if mixed else engine, run)
+    if engine == "sglang" and row["precision"] == "fp4" and run.model.startswith("qwen") and run.device == "b200":
+        return inferencex("sglang fp4", run)
+    if engine == "sglang" and run.model == "deepseek-r1" and row["precision"] == "fp8" and run.device != "h200":
+        return inferencex("sglang fp8", run)
+    return inferencex(engine, run)
 
 
 # --- parallelism -------------------------------------------------------------------------------------------------
@@ -270,8 +270,8 @@ def concurrency_of(row: Row, replicas: int = 1) -> int:
     >>> concurrency_of({"silicon_data_source": "x; silicon_concurrency=32; y", "batch_size": "8.0"}, 4)
     32
     """
-    found = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
-    return int(found.group(1)) if found else count_of(row, "batch_size") * replicas
+    match = re.search(r"silicon_concurrency=(\d+)", str(row.get("silicon_data_source", "")))
+    return int(match.group(1)) if match else count_of(row, "batch_size") * replicas
 
 
 # --- types -------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class Doubt:
         )
         model, name, source = str(row.get("model_path")).lower(), str(row.get("id")), str(row.get("source_url"))
         within = self.model in model and self.name in name and self.source in source
-        return within and all(wanted is None or wanted == found for wanted, found in stated)
+        return within and all(wanted is None or wanted == value for wanted, value in stated)
 
 
 def refuse_doubtful(row: Row, device: str, doubtful: Sequence[Doubt]) -> None:
@@ -394,18 +394,18 @@ def disaggregated(row: Row) -> ServedRun:
         raise InputError("incomplete: lengths not stated")
     degrees_of = {phase: _worker(row, phase) for phase in ("prefill", "decode")}
     weights = _weights(row, model)
-    asked = MeasuredRun(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
-    as_they_come = defaults(engine, asked).options
+    run = MeasuredRun(model, name, degrees_of["decode"][0] * degrees_of["decode"][1], prompt, output, concurrency)
+    as_they_come = defaults(engine, run).options
     recipe, least = Recipe(as_they_come, as_they_come), 1.0
     if "gap-analysis" not in str(row["silicon_data_source"]):
         narrow = ("experts", "nvfp4") in weights
-        recipe, least = RECIPES[engine](DecodeWorkers(asked, narrow, decode, asked.tp)), 0.8
+        recipe, least = RECIPES[engine](DecodeWorkers(run, narrow, decode, run.tp)), 0.8
     replicates = {"prefill": recipe.replicates_prefill, "decode": recipe.replicates_decode}
     plans = {}
     for phase, (tp, dp, ep) in degrees_of.items():
         if replicates[phase]:
             tp, dp = 1, tp * dp
-        kv = _script(engine, row, asked, False).kv
+        kv = _script(engine, row, run, False).kv
         plans[phase] = ServedPlan(
             model, name, tp, dp, ep, _stack(engine, row), weights, activations_of(model, name), kv
         )
