@@ -92,7 +92,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 #: Rooms whose variables all say what they are.
 NOUNS = ("calibration", "fleet", "hardware", "loop", "model", "network", "operators", "parallel", "scenario", "steps")
-NOUNS += ("studies/planner", "traffic")
+NOUNS += ("studies/planner", "traffic", "validation")
 
 
 @pytest.mark.parametrize("room", NOUNS)

@@ -1,9 +1,9 @@
-"""How published prefill and decode workers were launched: their options, and attention replicas that rows leave out.
+"""Launch options of published prefill and decode workers, and attention replicas that rows leave out.
 
 Read at SemiAnalysisAI/InferenceX, ``benchmarks/multi_node/srt-slurm-recipes`` (792d8aa4 and 20e07441) and
 ``.github/configs/nvidia-master.yaml`` (of DeepSeek-R1 in fp4 on GB200, 525079ad), and NVIDIA/srt-slurm,
-``recipes/b200-fp4/8k1k.yaml`` (5917791). A recipe's ``max_batch_size`` is often less than the clients of a worker: the
-others wait before they decode, which is most of the time to the first token and keeps the batch small.
+``recipes/b200-fp4/8k1k.yaml`` (5917791). A recipe's ``max_batch_size`` is often less than a worker's clients: the
+others wait before they decode. This wait is most of the time to the first token and keeps the batch small.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DecodeWorkers:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Options of those who read prompts and of those who write answers; ``replicates_*``: their GPUs each have the
-    attention of their own requests, whatever the row's labels say."""
+    """Options of prefill and decode workers; ``replicates_*``: each GPU has the attention of its own requests, even if
+    the row's labels disagree."""
 
     prefill: dict[str, Any] = field(default_factory=dict)
     decode: dict[str, Any] = field(default_factory=dict)
@@ -36,8 +36,8 @@ class Recipe:
     replicates_decode: bool = False
 
 
-#: TensorRT-LLM's ``max_batch_size`` of decode workers, which the recipes' names tell: of Kimi-K2.5 by prompt, workers
-#: and GPUs of a worker; of DeepSeek-R1 by device, four-bit weights, prompt and clients.
+#: #: TensorRT-LLM's ``max_batch_size`` of decode workers, from the recipes' names: for Kimi-K2.5 by prompt, workers and
+#: GPUs per worker; for DeepSeek-R1 by device, four-bit weights, prompt and clients.
 KIMI_SLOTS = {(1024, 4, 8): 128, (1024, 5, 4): 8, (8192, 4, 8): 1, (8192, 5, 4): 16, (8192, 4, 4): 32}
 R1_SLOTS = {
     ("gb200", False, 1024, 4): 1, ("gb200", False, 8192, 6): 1, ("gb200", False, 8192, 18): 4,
@@ -46,7 +46,7 @@ R1_SLOTS = {
 
 
 def _trtllm(stated: DecodeWorkers) -> Recipe:
-    """Prompts are never read two passes ahead, and blocks not reused."""
+    """Options for TensorRT-LLM. Prefill does not overlap passes, and block reuse is off."""
     run = stated.run
     short = run.prompt <= 1024
     if run.model == "deepseek-r1" and run.device == "gb200" and stated.narrow:
@@ -62,7 +62,8 @@ def _trtllm(stated: DecodeWorkers) -> Recipe:
 
 
 def _sglang(stated: DecodeWorkers) -> Recipe:
-    """DeepSeek-R1 on B200; chunks and places are those of a worker, whose attention replicas share them."""
+    """Options for DeepSeek-R1 on B200. Chunk size and running requests are per worker, and its attention replicas share
+    them."""
     wide = stated.run.concurrency >= 1024
     chunk = 65536 if wide else 32768
     common = {"disable_radix_cache": True, "mem_fraction_static": 0.85}
@@ -71,7 +72,8 @@ def _sglang(stated: DecodeWorkers) -> Recipe:
 
 
 def _vllm(stated: DecodeWorkers) -> Recipe:
-    """Kimi-K2.5 on GB200: attention replicas read prompts, whole ones; on more GPUs than a tray has they decode too."""
+    """Options for Kimi-K2.5 on GB200: prefill workers use attention replicas and no chunks; decode workers use
+    attention replicas if they have more GPUs than a tray."""
     prefill = {"max_num_batched_tokens": 16384, "max_num_seqs": 1024, "enable_chunked_prefill": False}
     replicates = stated.gpus > 4
     slots = 4096 if replicates else 1024 if stated.run.prompt <= 1024 else 16

@@ -1,4 +1,4 @@
-"""A published run, replayed: the engine's scheduler over the product's own step costs, and what clients measure."""
+"""A replay of a published run: the engine's scheduler over the simulator's step costs, and the clients' measures."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from .measures import Measures
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
-#: Requests of every client that are simulated, and the fewest in all.
+#: #: Simulated requests per client, and the fewest in all.
 ROUNDS, FEWEST = 5, 200
-#: Of drawn lengths.
+#: #: Seed of drawn lengths.
 SEED = 20260427
-#: Options that say how many tokens a pass takes and how many sequences run at once, by their names in any engine.
+#: #: Options for the tokens of a pass and for the running sequences, by their names in any engine.
 TOKENS = ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens")
 SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
@@ -48,8 +48,7 @@ def _costs(plan: ServedPlan) -> ProgramCosts:
 
 
 def drafting(plan: ServedPlan) -> SpeculationSpec:
-    """Drafts by the model's own module, accepted as often as measured of such prompts, or at the rate that is
-    assumed."""
+    """Drafts by the model's own module, with the measured acceptance of such prompts or an assumed rate."""
     if plan.rejected:
         return SpeculationSpec(tokens=plan.drafts, draft="mtp", positions=(0.0,) * plan.drafts)
     if plan.accepted:
@@ -58,7 +57,7 @@ def drafting(plan: ServedPlan) -> SpeculationSpec:
 
 
 def replay(run: ServedRun) -> Measures:
-    """The run from its first request to its last answer.
+    """Replay a run from its first request to its last answer.
 
     Raises
     ------
@@ -86,12 +85,12 @@ def replay(run: ServedRun) -> Measures:
 
 
 def usual_options(question: Question, policy: str) -> dict[str, Any]:
-    """What the engine takes where a script states nothing: its stack's options and its limits on GPUs of this memory;
-    none of a scheduler that is not the stack's own."""
+    """The engine's default options: its stack's options, and its limits on GPUs with this memory. There are none for a
+    scheduler other than the stack's own."""
     return POLICIES.get(policy).usual_options(question.work.stack.engine, question.device.visible_memory_bytes)
 
 
-#: Where every prompt is random nothing is met again.
+#: #: Random prompts share no prefixes.
 CACHES_OFF: dict[str, dict[str, bool]] = {
     "vllm": {"enable_prefix_caching": False},
     "sglang": {"disable_radix_cache": True},
@@ -101,11 +100,11 @@ CACHES_OFF: dict[str, dict[str, bool]] = {
 
 
 def measured(waits: Waits, run: ServedRun) -> Measures:
-    """What the benchmark's client says of all requests of a run, of which the first few were simulated.
+    """The measures of the benchmark's client over all requests of a run, of which the first few were simulated.
 
-    In a closed loop those between the first two of every client, which still come in a burst, and the last stand for
-    all that were left out. The time from the first send to the last end grows for each of them by what lies between two
-    ends: the time of one request over the clients (Little's law), or offline the mean.
+    In a closed loop the requests left out are like those in the middle: after the first two of every client, which
+    come in a burst, and before the last. Each request left out adds the time between two ends to the time from the
+    first send to the last end: the time of one request over the clients (Little's law), or for offline runs the mean.
     """
     simulated, most = len(waits), run.concurrency or 0
     left_out = run.requests - simulated
@@ -133,7 +132,7 @@ def measured(waits: Waits, run: ServedRun) -> Measures:
 
 
 def _median(values: Floats, weights: Floats) -> float:
-    """Of weighted values that are numbers."""
+    """The weighted median of the values that are numbers."""
     finite = ~np.isnan(values)
     order = np.argsort(values[finite], kind="stable")
     share = np.cumsum(weights[finite][order])
@@ -141,7 +140,7 @@ def _median(values: Floats, weights: Floats) -> float:
 
 
 def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
-    """Requests of a run that are simulated: five of every client, of offline ones twice what the engine holds."""
+    """Number of simulated requests of a run: five per client, or for offline runs twice the engine's capacity."""
     if run.concurrency is not None:
         return min(run.requests, max(FEWEST, ROUNDS * run.concurrency))
     slots = next((value for name, value in run.options if name in SEQUENCES), 256)
@@ -150,8 +149,8 @@ def simulated(run: ServedRun, capacity_tokens: int | None) -> int:
 
 
 def requests_of(run: ServedRun, count: int) -> DrawnRequests:
-    """Lengths of the first requests of a run: drawn, or its client's own, behind those prompts of them that the server
-    has answered before."""
+    """Lengths of the first requests of a run: drawn, or the client's own, after the prompts that the server has
+    answered before."""
     if run.client is not None:
         prompts, outputs = (tokens[:count] for tokens in run.client.lengths(run.prompt, run.output, run.requests))
         met = min(run.client.met, count)
@@ -176,7 +175,7 @@ def requests_of(run: ServedRun, count: int) -> DrawnRequests:
 
 
 def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
-    """Tokens that the cache of one attention replica holds, in the script's share of memory; None: no limit."""
+    """Capacity in tokens of one attention replica's cache, in the script's share of memory; None: no limit."""
     question = costs.question
     engine = configured(question.work.stack.engine, run, question.device.visible_memory_bytes)
     stack = replace(question.work.stack, engine=engine)
@@ -194,7 +193,7 @@ def kv_tokens(run: ServedRun, costs: ProgramCosts) -> int | None:
 
 
 def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> ServingEngine:
-    """An engine as the run's script starts it on GPUs of so much memory."""
+    """The engine as the run's script starts it on GPUs with this memory."""
     options = dict(run.options)
     tokens = next((options[name] for name in TOKENS if name in options), None)
     sequences = next((options[name] for name in SEQUENCES if name in options), None)
@@ -208,5 +207,5 @@ def configured(engine: ServingEngine, run: ServedRun, visible_bytes: float) -> S
 
 
 def _rule(rule: MemoryRule, run: ServedRun) -> MemoryRule:
-    """The engine's rule with the script's share."""
+    """The engine's memory rule with the script's share."""
     return rule if run.memory is None else rule.with_share(run.memory)

@@ -1,8 +1,8 @@
-"""How published runs launched their engines: options, memory, type of the cache, by engine and model.
+"""Launch options of published runs: scheduler options, memory, and type of the cache, by engine and model.
 
 InferenceX's scripts are read at SemiAnalysisAI/InferenceX, ``benchmarks/single_node`` (843c6254 and before) and, of
 Llama-3.3-70B, ``benchmarks/70b_*`` of its beginnings; ATOM's at ROCm/ATOM, ``.github/benchmark/*.json``. They change
-from month to month; what is here is what they said when the rows were measured, or the nearest before it.
+from month to month; the values here are from the time of the rows' measurement, or the nearest time before it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: Tokens of a step for which TensorRT-LLM's runs have room beside the longest prompt, which is not cut.
+#: #: Tokens of a step in TensorRT-LLM's runs beyond the longest prompt, which is not cut.
 BESIDE = 4096
 
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What a script is asked for: the row's own numbers."""
+    """A row's own numbers, which a script depends on."""
 
     model: str
     device: str
@@ -29,8 +29,8 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class Script:
-    """What it passes on: options of the scheduler, the engine's share of memory, the type of the cache ("" as the
-    checkpoint says)."""
+    """The launch options: scheduler options, the engine's share of memory, and the type of the cache ("": the
+    checkpoint's own)."""
 
     options: dict[str, Any]
     memory: float | None = None
@@ -43,7 +43,7 @@ def inferencex(engine: str, run: MeasuredRun) -> Script:
 
 
 def _vllm(run: MeasuredRun) -> Script:
-    """Prefix caching off in all."""
+    """Options for vLLM. Prefix caching is off in all scripts."""
     blackwell = run.device.startswith(("b", "gb"))
     if run.model.startswith("llama"):
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 512}, 0.9, "fp8")
@@ -59,7 +59,7 @@ def _vllm(run: MeasuredRun) -> Script:
 
 
 def _sglang(run: MeasuredRun) -> Script:
-    """Radix cache off in all."""
+    """Options for SGLang. The radix cache is off in all scripts."""
     polled = 30 if run.concurrency >= 16 else 10
     if run.model.startswith("glm"):
         options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
@@ -79,7 +79,7 @@ def _sglang(run: MeasuredRun) -> Script:
 
 
 def _sglang_block_fp8(run: MeasuredRun) -> Script:
-    """DeepSeek in fp8 on Blackwell: other chunks than in fp4."""
+    """Options for DeepSeek in fp8 on Blackwell: its chunks differ from those in fp4."""
     polled = 30 if run.concurrency >= 16 and run.tp == 8 else 10
     chunk, slots, memory = (32768, 128, 0.82) if run.tp == 8 else (8192, 32, 0.95)
     options = {"chunked_prefill_size": chunk, "max_prefill_tokens": chunk, "max_running_requests": slots}
@@ -87,21 +87,21 @@ def _sglang_block_fp8(run: MeasuredRun) -> Script:
 
 
 def _sglang_fp4(run: MeasuredRun) -> Script:
-    """Qwen3.5 in fp4 on B200: polled as rarely at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
+    """Options for Qwen3.5 in fp4 on B200: the same polling interval at any load (qwen3.5_fp4_b200.sh, 088fe66)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768}
     options |= {"max_running_requests": max(128, run.concurrency), "scheduler_recv_interval": 30}
     return Script(options, 0.85, "fp8")
 
 
 def _sglang_drafts(run: MeasuredRun) -> Script:
-    """Qwen3.5 in fp8 on B200 with its own module for further tokens (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
+    """Options for Qwen3.5 in fp8 on B200 with its multi-token-prediction module (qwen3.5_fp8_b200_mtp.sh, 83fafdd)."""
     options = {"chunked_prefill_size": 32768, "max_prefill_tokens": 32768, "max_running_requests": run.concurrency}
     polled = 30 if run.concurrency >= 16 else 10
     return Script(options | {"scheduler_recv_interval": polled}, 0.9, "fp8")
 
 
 def _trtllm(run: MeasuredRun) -> Script:
-    """Reuse of blocks off in all."""
+    """Options for TensorRT-LLM. Block reuse is off in all scripts."""
     if run.model.startswith("llama"):
         options: dict[str, Any] = {"max_num_tokens": 16384, "max_batch_size": 2048}
         if run.prompt == run.output == 1024 and run.tp < 8:
@@ -115,7 +115,7 @@ def _trtllm(run: MeasuredRun) -> Script:
     return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
 
 
-#: By engine.
+#: #: Scripts by engine.
 INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
@@ -126,16 +126,16 @@ INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
 }
 
 
-#: Sequences of TensorRT-LLM where aiconfigurator's generator was told no more, and tokens of a pass beside them and the
+#: #: Sequences of TensorRT-LLM by default in aiconfigurator's generator, and its tokens of a pass beside sequences and
 #: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459).
 SLOTS, GENERATED = 128, 1500
 
 
 def defaults(engine: str, run: MeasuredRun) -> Script:
-    """An engine as aiconfigurator's gap analysis ran it, which names no options: as it starts by itself, but
-    TensorRT-LLM as its generator configures it, and SGLang where that mixes passes (benchmark/sglang.rule, a2d8002);
-    its max_prefill_tokens, 1,500 beyond the prompt, would let two prompts of 1,000 into a pass, and runs of the fitted
-    third had more. Caches in bf16."""
+    """Options of aiconfigurator's gap analysis, which names none. Engines run with their defaults, with two exceptions:
+    the generator configures TensorRT-LLM, and SGLang where it mixes passes (benchmark/sglang.rule, a2d8002). SGLang's
+    max_prefill_tokens of 1,500 beyond the prompt is left out: it would allow only two prompts of 1,000 per pass, and
+    runs of the fitted third had more. Caches are in bf16."""
     if engine == "vllm":
         return Script({"max_num_batched_tokens": 8192, "max_num_seqs": 1024}, 0.9)
     if engine.startswith("sglang"):
