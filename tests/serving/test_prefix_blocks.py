@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from tspsim.base.catalog import validate
 from tspsim.scenario.traffic import TrafficSpec
 from tspsim.serving import AffineCost, Engine, Replica, Request
-from tspsim.serving.blocks import PrefixPool, Trail
+from tspsim.serving.blocks import BlockTable, PrefixPool
 from tspsim.serving.log import StepKind
 from tspsim.serving.replicas import Members, ReplicaPool
 from tspsim.serving.service import Service
 from tspsim.serving.traffic import Clients
 
 
-def trail(blocks, block_tokens=4, of=4):
-    return Trail(Request(0, 0.0, len(blocks) * of, 1, tuple(blocks), of), block_tokens)
+def block_table(blocks, block_tokens=4, of=4):
+    return BlockTable(Request(0, 0.0, len(blocks) * of, 1, tuple(blocks), of), block_tokens)
 
 
 def compute(pool, blocks, *, keep=False):
     """A sequence comes, computes all of its blocks, and leaves unless it is kept."""
-    mine = trail(blocks)
+    mine = block_table(blocks)
     match = pool.find(mine, len(blocks))
     pool.share(mine, match)
     pool.take(len(blocks) - match.blocks)
@@ -36,7 +36,7 @@ def compute(pool, blocks, *, keep=False):
 
 
 def found(pool, blocks):
-    return pool.find(trail(blocks), len(blocks)).blocks
+    return pool.find(block_table(blocks), len(blocks)).blocks
 
 
 def test_the_longest_common_beginning_is_found():
@@ -79,7 +79,7 @@ def test_a_shared_block_is_held_once():
 
 def test_two_that_compute_the_same_keep_one_copy():
     pool = PrefixPool(10, 4, in_turn=False)
-    one, two = trail([1, 2]), trail([1, 2])
+    one, two = block_table([1, 2]), block_table([1, 2])
     for mine in (one, two):
         pool.share(mine, pool.find(mine, 2))
         pool.take(2)
@@ -101,10 +101,10 @@ def test_in_turn_blocks_without_a_memory_wait_for_their_turn_too():
 
 
 def test_identities_of_other_lengths_than_blocks():
-    assert trail([1, 2, 3], block_tokens=16, of=512).ends == [32, 64, 96]
-    small = trail([1, 2, 3, 4, 5], block_tokens=16, of=8)
+    assert block_table([1, 2, 3], block_tokens=16, of=512).ends == [32, 64, 96]
+    small = block_table([1, 2, 3, 4, 5], block_tokens=16, of=8)
     assert (small.keys, small.ends) == ([(1, 2), (3, 4)], [1, 2])
-    uneven = trail([1, 2, 3], block_tokens=16, of=24)
+    uneven = block_table([1, 2, 3], block_tokens=16, of=24)
     assert uneven.ends == [1, 3, 4]
 
 
@@ -121,7 +121,7 @@ def test_no_block_is_lost_or_held_twice(steps, in_turn):
             pool.give_back(own - mine.shared)
             pool.release(mine)
         else:
-            mine = trail(blocks)
+            mine = block_table(blocks)
             match = pool.find(mine, which)
             if len(blocks) - match.blocks + match.idle > pool.free:
                 continue

@@ -16,7 +16,7 @@ from tspsim.parallel import load_stack
 from tspsim.scenario import load
 from tspsim.serving import AffineCost, Engine, Replica, Request
 from tspsim.serving.answer import deployment_of
-from tspsim.serving.blocks import Node, PrefixPool, Snapshot, States, Trail
+from tspsim.serving.blocks import BlockTable, Node, PrefixPool, Snapshot, States
 from tspsim.step.question import look_up
 
 PAGED = States(live=2, snapshot=1)
@@ -24,13 +24,13 @@ PAGED = States(live=2, snapshot=1)
 VLLM = States(live=1, snapshot=1, at="last", decoding=0)
 
 
-def trail(blocks: list[int]) -> Trail:
-    return Trail(Request(0, 0.0, 4 * len(blocks), 1, tuple(blocks), 4), 4)
+def block_table(blocks: list[int]) -> BlockTable:
+    return BlockTable(Request(0, 0.0, 4 * len(blocks), 1, tuple(blocks), 4), 4)
 
 
 def compute(pool: PrefixPool, blocks: list[int], pieces: list[int]) -> int:
     """A sequence comes, computes its blocks in pieces that end there, and leaves: blocks that were found."""
-    mine = trail(blocks)
+    mine = block_table(blocks)
     match = pool.find(mine, len(blocks))
     pool.share(mine, match)
     mine.looked_at = match.blocks
@@ -47,9 +47,9 @@ def compute(pool: PrefixPool, blocks: list[int], pieces: list[int]) -> int:
 def test_a_beginning_is_found_up_to_the_last_state_that_was_kept():
     pool = PrefixPool(float("inf"), 4, in_turn=True, states=PAGED)
     assert compute(pool, [1, 2, 3, 4, 5], [3, 5]) == 0
-    assert pool.find(trail([1, 2, 3, 4, 5, 6]), 6).blocks == 5
-    assert pool.find(trail([1, 2, 3, 4, 9]), 5).blocks == 3  # four are the same, and a state is behind three
-    assert pool.find(trail([1, 2, 9]), 3).blocks == 0
+    assert pool.find(block_table([1, 2, 3, 4, 5, 6]), 6).blocks == 5
+    assert pool.find(block_table([1, 2, 3, 4, 9]), 5).blocks == 3  # four are the same, and a state is behind three
+    assert pool.find(block_table([1, 2, 9]), 3).blocks == 0
 
 
 def test_where_a_second_prompt_parts_from_the_first_a_state_is_kept_for_the_third():
@@ -66,25 +66,25 @@ def test_a_state_is_forgotten_with_the_block_in_front_of_it_and_takes_its_room()
     assert compute(pool, [1, 2, 3], [3]) == 0
     assert (pool.used, pool._idle_blocks) == (0, 5)  # three blocks and a state of two
     assert compute(pool, [7, 8, 9, 6], [4]) == 0  # takes one: the state, which was freed first
-    assert pool.find(trail([1, 2, 3]), 3).blocks == 0
+    assert pool.find(block_table([1, 2, 3]), 3).blocks == 0
 
 
 def test_a_state_that_is_kept_can_be_taken_while_its_sequence_runs():
     pool = PrefixPool(8, 4, in_turn=True, states=States(live=0, snapshot=2))
-    mine = trail([1, 2, 3])
+    mine = block_table([1, 2, 3])
     pool.take(3)
     pool.remember(mine, 3)
     pool.keep_states(mine, 3)
-    assert (pool.used, pool.free, pool.find(trail([1, 2, 3]), 3).blocks) == (3, 5, 3)
+    assert (pool.used, pool.free, pool.find(block_table([1, 2, 3]), 3).blocks) == (3, 5, 3)
     pool.take(4)
-    assert (pool.free, pool.find(trail([1, 2, 3]), 3).blocks) == (1, 0)
+    assert (pool.free, pool.find(block_table([1, 2, 3]), 3).blocks) == (1, 0)
 
 
 def test_a_pool_of_its_own_forgets_the_state_used_longest_ago():
     pool = PrefixPool(float("inf"), 4, in_turn=True, states=States(most=2))
     for first in (1, 4, 7):
         compute(pool, [first, 2, 3], [3])
-    assert [pool.find(trail([first, 2, 3]), 3).blocks for first in (1, 4, 7)] == [0, 3, 3]
+    assert [pool.find(block_table([first, 2, 3]), 3).blocks for first in (1, 4, 7)] == [0, 3, 3]
 
 
 prefixes = st.lists(st.integers(0, 2), min_size=1, max_size=6)
@@ -115,7 +115,7 @@ def test_no_block_is_lost_and_nothing_is_found_without_its_state(steps: Any, in_
             pool.give_back(own - mine.shared)
             pool.release(mine)
         else:
-            mine = trail(blocks)
+            mine = block_table(blocks)
             match = pool.find(mine, which)
             assert match.blocks <= mine.junction <= max(which, 0)
             ends = [0, *mine.ends]

@@ -115,11 +115,11 @@ class Snapshot(NamedTuple):
     behind: int
 
 
-class Own:
+class UniqueKey:
     """The key of a run that only one sequence will look for."""
 
 
-class Trail:
+class BlockTable:
     """Contents of a sequence's blocks, first to last: runs of blocks by key, and the shared ones.
 
     A run of a request's ``blocks`` ends at the last whole block of the cache inside it.
@@ -155,10 +155,10 @@ class Trail:
             self.keys.append(request.blocks[first] if together == 1 else request.blocks[first : first + together])
             self.ends.append((first + together) * request.block_tokens // block_tokens)
 
-    def go_on(self, blocks: int) -> None:
+    def extend(self, blocks: int) -> None:
         """Extends the known contents up to ``blocks`` blocks; new ones belong to this sequence only."""
         if blocks > (self.ends[-1] if self.ends else 0):
-            self.keys.append(Own())
+            self.keys.append(UniqueKey())
             self.ends.append(blocks)
 
 
@@ -224,7 +224,7 @@ class PrefixPool(BlockPool):
             freed, count = next(iter(self._idle.items()))
             taken = gone = min(count, blocks)
             if isinstance(freed, Node):
-                complete = freed.cached == freed.blocks and not isinstance(freed.key, Own)
+                complete = freed.cached == freed.blocks and not isinstance(freed.key, UniqueKey)
                 if self.on_forget is not None and complete:
                     self.on_forget(freed.key, freed.blocks * self.block_tokens)
                 gone += self._shorten(freed, taken)
@@ -263,11 +263,11 @@ class PrefixPool(BlockPool):
 
     # --- cached content --------------------------------------------------------------------------------------
 
-    def find(self, trail: Trail, most: int) -> Match:
+    def find(self, block_table: BlockTable, most: int) -> Match:
         """The longest cached chain from a sequence's beginning, of at most ``most`` blocks."""
         node, nodes, blocks, idle, start = self._root, [], 0, 0, 0
-        trail.junction = 0
-        for key, end in zip(trail.keys, trail.ends, strict=True):
+        block_table.junction = 0
+        for key, end in zip(block_table.keys, block_table.ends, strict=True):
             child = node.children.get(key)
             if child is None or start >= most:
                 break
@@ -279,14 +279,14 @@ class PrefixPool(BlockPool):
                 break
             node, start = child, end
         if self._states is not None and nodes:
-            return self._up_to_a_state(trail, nodes, blocks)
+            return self._up_to_a_state(block_table, nodes, blocks)
         return Match(tuple(nodes), blocks, idle) if nodes else NO_MATCH
 
-    def _up_to_a_state(self, trail: Trail, nodes: list[Node], blocks: int) -> Match:
+    def _up_to_a_state(self, block_table: BlockTable, nodes: list[Node], blocks: int) -> Match:
         """The cached blocks up to the last stored state."""
-        trail.junction = blocks
+        block_table.junction = blocks
         for index in reversed(range(len(nodes))):
-            start, node = (trail.ends[index - 1] if index else 0), nodes[index]
+            start, node = (block_table.ends[index - 1] if index else 0), nodes[index]
             behind = next((place for place in reversed(node.kept) if start + place <= blocks), None)
             if behind is not None:
                 chain = nodes[: index + 1]
@@ -302,27 +302,29 @@ class PrefixPool(BlockPool):
         """A step is planned: states stored before are available."""
         self._fresh.clear()
 
-    def keep_states(self, trail: Trail, blocks: int, *, answers: bool = False) -> None:
+    def keep_states(self, block_table: BlockTable, blocks: int, *, answers: bool = False) -> None:
         """A sequence has computed its first ``blocks`` blocks: states after them are stored where the engine stores
         some."""
-        states, first = self._states, trail.looked_at
+        states, first = self._states, block_table.looked_at
         if states is None or blocks <= first:
             return
-        trail.looked_at = blocks
+        block_table.looked_at = blocks
         if answers:
             places = states.places_of_answers(first, blocks)
         else:
-            places = states.places(first, blocks, trail.end, trail.junction)
+            places = states.places(first, blocks, block_table.end, block_table.junction)
         for place in places:
-            self._keep(trail, place)
+            self._keep(block_table, place)
 
-    def _keep(self, trail: Trail, place: int) -> None:
+    def _keep(self, block_table: BlockTable, place: int) -> None:
         """Store the state after a sequence's first ``place`` blocks, if it holds them and there is room."""
         states = self._states
-        index = next((position for position, end in enumerate(trail.ends) if place <= end), len(trail.nodes))
-        if states is None or index >= len(trail.nodes):
+        index = next(
+            (position for position, end in enumerate(block_table.ends) if place <= end), len(block_table.nodes)
+        )
+        if states is None or index >= len(block_table.nodes):
             return
-        node, behind = trail.nodes[index], place - (trail.ends[index - 1] if index else 0)
+        node, behind = block_table.nodes[index], place - (block_table.ends[index - 1] if index else 0)
         if behind > node.cached or behind in node.kept or states.snapshot > self.free:
             return
         insort(node.kept, behind)
@@ -339,60 +341,62 @@ class PrefixPool(BlockPool):
                 oldest, _ = self._kept.popitem(last=False)
                 oldest.node.kept.remove(oldest.behind)
 
-    def share(self, trail: Trail, match: Match) -> None:
+    def share(self, block_table: BlockTable, match: Match) -> None:
         """A sequence holds the matched blocks."""
         for node in match.nodes:
-            self._hold(trail, node)
-        self.saved += match.blocks - trail.shared
-        trail.shared = match.blocks
+            self._hold(block_table, node)
+        self.saved += match.blocks - block_table.shared
+        block_table.shared = match.blocks
 
-    def remember(self, trail: Trail, blocks: int, *, part: bool = False) -> None:
+    def remember(self, block_table: BlockTable, blocks: int, *, part: bool = False) -> None:
         """A sequence has computed its first ``blocks`` blocks: whole runs of them become cached; with ``part`` also its
         part of the next run."""
-        index = len(trail.nodes)
-        if index and trail.shared < trail.ends[index - 1]:
+        index = len(block_table.nodes)
+        if index and block_table.shared < block_table.ends[index - 1]:
             index -= 1
-        while index < len(trail.ends):
-            start, end = (trail.ends[index - 1] if index else 0), trail.ends[index]
+        while index < len(block_table.ends):
+            start, end = (block_table.ends[index - 1] if index else 0), block_table.ends[index]
             filled = min(end, blocks)
-            if filled <= max(start, trail.shared) or (filled < end and not part):
+            if filled <= max(start, block_table.shared) or (filled < end and not part):
                 break
-            self._know(trail, index, start, filled)
+            self._know(block_table, index, start, filled)
             index += 1
 
-    def _know(self, trail: Trail, index: int, start: int, filled: int) -> None:
-        if index == len(trail.nodes):
-            parent = trail.nodes[-1] if trail.nodes else self._root
-            node = parent.children.get(trail.keys[index])
+    def _know(self, block_table: BlockTable, index: int, start: int, filled: int) -> None:
+        if index == len(block_table.nodes):
+            parent = block_table.nodes[-1] if block_table.nodes else self._root
+            node = parent.children.get(block_table.keys[index])
             if node is None:
-                node = parent.children[trail.keys[index]] = Node(parent, trail.keys[index], trail.ends[index] - start)
-            self._hold(trail, node)
-        node = trail.nodes[index]
-        twice = min(start + node.cached, filled) - max(start, trail.shared)
+                node = parent.children[block_table.keys[index]] = Node(
+                    parent, block_table.keys[index], block_table.ends[index] - start
+                )
+            self._hold(block_table, node)
+        node = block_table.nodes[index]
+        twice = min(start + node.cached, filled) - max(start, block_table.shared)
         more = max(0, filled - start - node.cached)
         node.cached += more
-        self.saved += filled - trail.shared - more
-        trail.shared = filled
+        self.saved += filled - block_table.shared - more
+        block_table.shared = filled
         self.give_back(max(0, twice))
 
-    def release(self, trail: Trail) -> None:
+    def release(self, block_table: BlockTable) -> None:
         """A sequence releases its nodes; they stay cached until their blocks are evicted."""
-        for node in reversed(trail.nodes):
+        for node in reversed(block_table.nodes):
             node.holders -= 1
             if node.holders == 0:
                 self.used -= node.cached
                 self.saved += node.cached
                 self._idle[node] = node.cached
                 self._idle_blocks += node.cached
-        trail.nodes.clear()
-        self.saved -= trail.shared
-        trail.shared = 0
+        block_table.nodes.clear()
+        self.saved -= block_table.shared
+        block_table.shared = 0
 
-    def _hold(self, trail: Trail, node: Node) -> None:
+    def _hold(self, block_table: BlockTable, node: Node) -> None:
         if node.holders == 0 and node.cached:
             del self._idle[node]
             self._idle_blocks -= node.cached
             self.used += node.cached
             self.saved -= node.cached
         node.holders += 1
-        trail.nodes.append(node)
+        block_table.nodes.append(node)

@@ -23,7 +23,7 @@ import simpy
 from ..network.wires import Wires
 from .cache_paths import CachePath, KVLayout
 from .clock import after
-from .replicas import Notice, ReplicaPool, Serves
+from .replicas import Notice, ReplicaBackend, ReplicaPool
 from .requests import Request
 from .transfers import CacheTransfer
 
@@ -92,7 +92,7 @@ class Disaggregated:
         return [*self.moved, *self.prefill.transfers, *self.decode.transfers]
 
     @property
-    def named_replicas(self) -> Sequence[tuple[str, Serves]]:
+    def named_replicas(self) -> Sequence[tuple[str, ReplicaBackend]]:
         """The replicas of both pools."""
         return [*self.prefill.named_replicas, *self.decode.named_replicas]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from math import inf
 
-from .blocks import NO_MATCH, BlockPool, Match, PrefixPool, Trail
+from .blocks import NO_MATCH, BlockPool, BlockTable, Match, PrefixPool
 from .decoders import Decoders
 from .log import StepLog
 from .requests import Request
@@ -177,7 +177,7 @@ class RankScheduler:
     def submit(self, sequence: Sequence) -> None:
         """A sequence arrives now."""
         if self.prefixes is not None and sequence.request.blocks:
-            sequence.trail = Trail(sequence.request, self.block)
+            sequence.block_table = BlockTable(sequence.request, self.block)
         self.mailbox.append(sequence)
         self._prompt_tokens_ahead += sequence.target - sequence.given
         self._outputs_ahead += sequence.request.output_tokens
@@ -205,16 +205,16 @@ class RankScheduler:
 
     def find(self, sequence: Sequence) -> Match:
         """Cached blocks of a sequence; at least one token is always computed."""
-        if self.prefixes is None or sequence.trail is None:
+        if self.prefixes is None or sequence.block_table is None:
             return NO_MATCH
-        return self.prefixes.find(sequence.trail, (sequence.target - 1) // self.block)
+        return self.prefixes.find(sequence.block_table, (sequence.target - 1) // self.block)
 
     def remembered(self, request: Request) -> int:
         """Tokens of a prompt that are cached from other requests."""
         if self.prefixes is None or not request.blocks:
             return 0
         most = (request.prompt_tokens - 1) // self.block
-        return self.prefixes.find(Trail(request, self.block), most).blocks * self.block
+        return self.prefixes.find(BlockTable(request, self.block), most).blocks * self.block
 
     def computed_by(self, sequence: Sequence, match: Match) -> int:
         """Tokens in the cache at admission."""
@@ -232,10 +232,10 @@ class RankScheduler:
         sequence.computed = self.computed_by(sequence, match)
         sequence.held = match.blocks
         if match.nodes:
-            assert self.prefixes is not None and sequence.trail is not None
-            self.prefixes.share(sequence.trail, match)
-        if sequence.trail is not None:
-            sequence.trail.looked_at = match.blocks
+            assert self.prefixes is not None and sequence.block_table is not None
+            self.prefixes.share(sequence.block_table, match)
+        if sequence.block_table is not None:
+            sequence.block_table.looked_at = match.blocks
         sequence.states = self.state_blocks
         self.pool.take(sequence.states)
         self._prompt_tokens_ahead -= sequence.computed - sequence.given
@@ -261,9 +261,9 @@ class RankScheduler:
 
     def remember(self, sequence: Sequence, tokens: int) -> None:
         """Makes its first tokens available to others."""
-        if self.prefixes is not None and sequence.trail is not None:
-            self.prefixes.remember(sequence.trail, tokens // self.block)
-            self.prefixes.keep_states(sequence.trail, tokens // self.block)
+        if self.prefixes is not None and sequence.block_table is not None:
+            self.prefixes.remember(sequence.block_table, tokens // self.block)
+            self.prefixes.keep_states(sequence.block_table, tokens // self.block)
 
     def begins(self, plan: StepPlan) -> bool:
         """Whether the step reads prompts. A step with only the last prompt token of sequences with transferred caches
@@ -288,8 +288,8 @@ class RankScheduler:
             del self.prefilling[sequence.place]
             self._prompt_tokens_ahead -= sequence.target - sequence.computed
         if self.prefixes is not None:
-            sequence.trail = sequence.trail or Trail(sequence.request, self.block)
-            sequence.trail.go_on(self.left_behind(sequence) // self.block)
+            sequence.block_table = sequence.block_table or BlockTable(sequence.request, self.block)
+            sequence.block_table.extend(self.left_behind(sequence) // self.block)
         self.release(sequence)
         sequence.target = sequence.request.prompt_tokens + sequence.emitted
         sequence.computed = sequence.given = 0
@@ -308,14 +308,14 @@ class RankScheduler:
     def release(self, sequence: Sequence) -> None:
         """A sequence leaves: its blocks are free, and cached if prefix caching is on."""
         del self.running[sequence.place]
-        trail, own = sequence.trail, sequence.held
-        if trail is not None and self.prefixes is not None:
-            self.prefixes.remember(trail, sequence.computed // self.block, part=True)
-            self.prefixes.keep_states(trail, sequence.computed // self.block, answers=True)
-            own -= trail.shared
+        block_table, own = sequence.block_table, sequence.held
+        if block_table is not None and self.prefixes is not None:
+            self.prefixes.remember(block_table, sequence.computed // self.block, part=True)
+            self.prefixes.keep_states(block_table, sequence.computed // self.block, answers=True)
+            own -= block_table.shared
         self.pool.give_back(own + sequence.states)
-        if trail is not None and self.prefixes is not None:
-            self.prefixes.release(trail)
+        if block_table is not None and self.prefixes is not None:
+            self.prefixes.release(block_table)
         sequence.held = sequence.states = 0
 
     def let_go(self) -> None:

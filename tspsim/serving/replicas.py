@@ -21,7 +21,7 @@ from .work import StepCost
 Notice = Callable[[Request], None]
 
 
-class Serves(Backend, Protocol):
+class ReplicaBackend(Backend, Protocol):
     """A replica as its pool sees it: see :class:`tspsim.serving.replica.Replica`."""
 
     @property
@@ -50,7 +50,7 @@ class Members:
         every_step: bool = False,
         on_chunk: ChunkNotice | None = None,
         on_first_token: Notice | None = None,
-    ) -> Serves:
+    ) -> ReplicaBackend:
         """One replica on a clock."""
         return Replica(
             env,
@@ -69,7 +69,7 @@ class RoutedReplica:
     """A replica as its pool's router sees it: with requests that it was chosen for and that have not arrived, because a
     prompt is read elsewhere, or a cache is moving."""
 
-    def __init__(self, replica: Serves) -> None:
+    def __init__(self, replica: ReplicaBackend) -> None:
         self._replica = replica
         self._notices: tuple[Callable[[], None], ...] = ()
         #: Number of such a request → tokens that it will have ahead; and their sum.
@@ -138,7 +138,7 @@ class ReplicaPool:
         self.router = ROUTERS.get(router)
         self.name = name
         #: The replicas, once it is open.
-        self.replicas: list[Serves] = []
+        self.replicas: list[ReplicaBackend] = []
         #: Number of a request → replica it was last sent to; −1 before.
         self.homes = array("i")
 
@@ -191,7 +191,7 @@ class ReplicaPool:
         return ()
 
     @property
-    def named_replicas(self) -> list[tuple[str, Serves]]:
+    def named_replicas(self) -> list[tuple[str, ReplicaBackend]]:
         """All replicas with their names."""
         return [(self.name_of(number), replica) for number, replica in enumerate(self.replicas)]
 

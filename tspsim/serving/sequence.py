@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .blocks import Trail
+from .blocks import BlockTable
 from .requests import Request
 
 
@@ -28,7 +28,7 @@ class Sequence:
         Outputs so far.
     held
         Blocks of the cache.
-    trail
+    block_table
         Their contents, with prefix caching; else None.
     decoding
         Whether it decodes: ``computed``, ``emitted`` and ``held`` are then not updated, but follow from the next two.
@@ -49,6 +49,7 @@ class Sequence:
     __slots__ = (
         "arrived_s",
         "behind",
+        "block_table",
         "computed",
         "decoding",
         "draws",
@@ -63,7 +64,6 @@ class Sequence:
         "request",
         "states",
         "target",
-        "trail",
     )
 
     def __init__(self, request: Request, given: int = 0, arrived_s: float = 0.0, behind: int = 0) -> None:
@@ -71,7 +71,7 @@ class Sequence:
         self.arrived_s = arrived_s
         self.given, self.behind = min(given, request.prompt_tokens - 1), behind
         self.target = request.prompt_tokens
-        self.trail: Trail | None = None
+        self.block_table: BlockTable | None = None
         self.place = self.computed = self.emitted = self.held = self.offset = self.end_at = 0
         self.promised = self.states = 0
         self.draws: Iterator[int] | None = None

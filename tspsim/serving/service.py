@@ -13,7 +13,7 @@ from simpy.core import EmptySchedule
 from ..base.collector import no_collection
 from ..base.errors import TspsimError
 from .log import StepLog
-from .replicas import Notice, Serves
+from .replicas import Notice, ReplicaBackend
 from .requests import Request
 from .transfers import CacheTransfer
 
@@ -42,7 +42,7 @@ class Dispatcher(Protocol):
         """A request has come."""
 
     @property
-    def named_replicas(self) -> Sequence[tuple[str, Serves]]:
+    def named_replicas(self) -> Sequence[tuple[str, ReplicaBackend]]:
         """All its replicas with their names."""
 
     @property

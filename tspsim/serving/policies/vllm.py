@@ -83,7 +83,7 @@ class VllmScheduler(BudgetScheduler):
         if end < sequence.target or not inside:
             following = (computed // block + 1) * block if computed % block else last
             end = min((stop for stop in (following, last) if computed < stop < end), default=end)
-        junction = 0 if sequence.trail is None else sequence.trail.junction * block
+        junction = 0 if sequence.block_table is None else sequence.block_table.junction * block
         return (junction if computed < junction < end else end) - computed
 
     def has_room(self, sequence: Sequence, tokens: int, match: Match) -> bool:

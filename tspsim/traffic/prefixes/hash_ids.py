@@ -31,13 +31,13 @@ class HashIds(Prefixes):
         self, random: np.random.Generator, prompt_tokens: Ints, output_tokens: Ints, trace: RequestTrace | None
     ) -> Shared:
         assert trace is not None
-        return Hashed(trace.hashes, prompt_tokens, self.block)
+        return HashedPrefixes(trace.hashes, prompt_tokens, self.block)
 
     def in_words(self) -> str:
         return f"prompts share blocks of {self.block:,} tokens as the trace says"
 
 
-class Hashed(Shared):
+class HashedPrefixes(Shared):
     """Blocks of recorded identities. A partial last block has none, as caches hold whole blocks."""
 
     def __init__(self, hashes: tuple[tuple[int, ...], ...], prompt_tokens: Ints, block_tokens: int) -> None:

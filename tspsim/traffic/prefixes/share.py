@@ -33,7 +33,7 @@ class Share(Prefixes):
         if not self.part:
             return Shared()
         groups = random.integers(0, self.groups, len(prompt_tokens))
-        return Beginnings((self.part * prompt_tokens).astype(np.int64), groups)
+        return SharedPrefixes((self.part * prompt_tokens).astype(np.int64), groups)
 
     def in_words(self) -> str:
         if not self.part:
@@ -42,7 +42,7 @@ class Share(Prefixes):
         return f"{100 * self.part:g} % of every prompt is the beginning of {texts}"
 
 
-class Beginnings(Shared):
+class SharedPrefixes(Shared):
     """The first ``tokens`` of each request belong to its group's text."""
 
     block_tokens = BLOCK_TOKENS

@@ -24,7 +24,7 @@ from tspsim.serving.traffic import Clients
 from tspsim.step.simulation import Question
 from tspsim.traffic import DrawnRequests
 from tspsim.traffic.prefixes import Shared
-from tspsim.traffic.prefixes.share import Beginnings
+from tspsim.traffic.prefixes.share import SharedPrefixes
 
 from ...base.memo import remembered
 from . import disaggregated
@@ -156,7 +156,7 @@ def requests_of(run: ServedRun, count: int) -> DrawnRequests:
         met = min(run.client.met, count)
         prompts, outputs = np.append(prompts[:met], prompts), np.append(np.ones(met, dtype=np.int64), outputs)
         numbers = np.append(np.arange(met), np.arange(count))
-        shared = Beginnings(np.where(numbers < met, prompts, 0), numbers)
+        shared = SharedPrefixes(np.where(numbers < met, prompts, 0), numbers)
         return DrawnRequests(
             None, prompts, outputs, shared, np.zeros(met + count), most=run.concurrency, ignore_eos=True,
             warm_up=met, pauses=True,
