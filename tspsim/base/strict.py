@@ -1,4 +1,4 @@
-"""What sections of files are made of: frozen, without keys that nobody reads."""
+"""Base class and annotations for sections of files: frozen, unknown keys refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_DATACLASSES = ("__init__", "__repr__", "__eq__", "__setattr__", "__delattr__
 
 
 class Strict(BaseModel):
-    """Frozen, and no key that nobody reads.
+    """Frozen; an unknown key is an error.
 
     One that derives from a frozen dataclass, named before it, has the dataclass's fields as keys behind its own: what a
     file may state and what the package reads of it are declared once.
@@ -50,8 +50,8 @@ class Strict(BaseModel):
             cls.__hash__ = _hash
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
-        """As pydantic's; Ctrl-C while a part writes itself, which pydantic calls an error of serialization, stays
-        Ctrl-C."""
+        """As pydantic's. Ctrl-C while a part writes itself stays Ctrl-C; pydantic calls it an error of
+        serialization."""
         try:
             return super().model_dump(**how)
         except PydanticSerializationError as error:
@@ -71,7 +71,7 @@ def as_stated(section: object, of: type[Facts]) -> Facts:
 
 @dataclass(frozen=True)
 class OneOrSeveral:
-    """Annotates a tuple for which one value may stand, as its JSON Schema says."""
+    """Annotates a tuple that may be written as one value, and says so in its JSON Schema."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         several = handler(source)
@@ -92,7 +92,7 @@ def one_or_several(value: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotates a name that must be one of ``names()``, asked when a file is read: registries may have grown."""
+    """Annotates a name that must be one of ``names()``, read when a file is read: registries may have grown."""
 
     names: Callable[[], Sequence[str]]
 

@@ -28,7 +28,7 @@ from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
 from .choices import choices_of, options_of, switches_of
-from .context import ContextMethod, method_of, usual_method
+from .context import ContextMethod, method_of
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import INDEX_EXCHANGES
@@ -112,6 +112,5 @@ __all__ = [
     "scheme_of",
     "switches_of",
     "tensor",
-    "usual_method",
     "write_program",
 ]

@@ -93,32 +93,32 @@ class Plan(OpenSwitches, Switches):
         """Ranks along a mesh axis; one where it is not named."""
         return self.degrees.get(axis, 1)
 
-    @property
+    @once
     def tp(self) -> int:
         """Tensor-parallel ranks."""
         return self.degree("tp")
 
-    @property
+    @once
     def sp(self) -> int:
         """Sequence shards."""
         return self.degree("sp")
 
-    @property
+    @once
     def tsp(self) -> int:
         """Ranks of folded tensor and sequence parallelism."""
         return self.degree("tsp")
 
-    @property
+    @once
     def pp(self) -> int:
         """Pipeline stages."""
         return self.degree("pp")
 
-    @property
+    @once
     def dp(self) -> int:
         """Replicas."""
         return self.degree("dp")
 
-    @property
+    @once
     def ep(self) -> int:
         """Ranks that experts are spread over."""
         return self.degree("ep")
@@ -212,7 +212,7 @@ class Plan(OpenSwitches, Switches):
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
 
-    @property
+    @once
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
         groups = dict(SCHEME_FACTS.get(self.scheme).groups(self))

@@ -99,13 +99,14 @@ class TrafficSpec(Section):
     @model_validator(mode="after")
     def _together(self) -> TrafficSpec:
         for name in ("prompt", "output"):
-            if getattr(self, name) is None and self.arrivals.name != "trace":
+            if getattr(self, name) is None and not self.arrivals.replays:
                 raise refuse(f"{name} is required: state its lengths, such as {name}: {{kind: fixed, of: 1Ki}}")
         refused = self.protocol.refuses(self.arrivals)
         if refused is not None:
             raise refuse(refused)
-        if self.prefix.name == "hash_ids" and self.arrivals.name != "trace":
-            raise refuse(f"{self.prefix.needs(None)}")
+        lacking = None if self.arrivals.replays else self.prefix.needs(None)
+        if lacking is not None:
+            raise refuse(lacking)
         if self.arrivals.searches and not (self.slo or self.protocol.share):
             raise refuse("the highest rate needs bounds; state slo: {ttft: …, tpot: …}")
         wrong = "rate" if self.arrivals.closed else "concurrency"

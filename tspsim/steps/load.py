@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, StrictBool
 
-from ..base.units import PositiveCount
+from ..base.units import PositiveCount, several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
@@ -171,7 +171,9 @@ class Load:
         """How much, for people."""
         said = []
         if self.pieces:
-            said.append(f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {len(self.pieces)} prompts")
+            said.append(
+                f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {several(len(self.pieces), 'prompt')}"
+            )
         elif self.prompts:
             behind = f" behind {self.cached:,} cached" if self.cached else ""
             pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
@@ -182,7 +184,7 @@ class Load:
             drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
             streams = f" in {self.streams.count} streams each" if self.streams.count > 1 else ""
             streams += f", the last {self.streams.branch:,} tokens apart," if self.streams.branch and streams else ""
-            said.append(f"{self.batch} sequences{streams} at {length} tokens{drafts}")
+            said.append(f"{several(self.batch, 'sequence')}{streams} at {length} tokens{drafts}")
         return " and ".join(said)
 
     @property
@@ -201,8 +203,9 @@ class Load:
         whole, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + self.streams.caches * (whole + (index < more))
-        return dealt([Row(self.queries, context, count) for context, count in kinds.items()], parts)
+            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        caches, queries = self.streams.caches, self.queries
+        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""

@@ -67,7 +67,7 @@ class ContextMethod:
     launched
         What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     assumption
-        A sentence for reports, of the method that plans have by default.
+        A sentence for reports, said of plans that leave their method at its default.
     """
 
     name: str

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...base.memo import knowing
-from ...base.units import PositiveCount
+from ...base.units import PositiveCount, several
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
@@ -178,7 +178,7 @@ def check(job: Job) -> Refusal:
     if experts.count % ranks:
         return EXPERT_POOL, f"{ranks} does not divide the {experts.count} experts of {job.model.name}"
     if any(count * plan.dp % attending(plan) for batch in job.passes for _, _, count in batch.rows):
-        counts = f"{sum(batch.sequences for batch in job.passes)} sequences a replica"
+        counts = f"{several(sum(batch.sequences for batch in job.passes), 'sequence')} a replica"
         return EXPERT_POOL, f"{attending(plan)} attending GPUs do not divide {counts} of {plan.dp} replicas"
     for key in ("host_attention", "dcp", "kvp", "overlap"):
         if plan.options.get(key) or (key == "overlap" and plan.overlap):

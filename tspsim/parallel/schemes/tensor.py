@@ -268,6 +268,16 @@ def notes(job: Job) -> Iterator[str]:
         yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
 
 
+def assumptions(plan: Plan) -> Iterator[str]:
+    """How ranks of ``tp`` sum, where the plan's keys leave it at its default."""
+    if plan.tp > 1 and not plan.overlap:
+        if plan.sequence_regions:
+            yield "Gathers and sums around tensor-parallel layers are exposed (`overlap`)."
+        else:
+            keys = "`overlap`, `sequence_regions`"
+            yield f"Tensor-parallel all-reduces are exposed and sequence regions are off ({keys})."
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
@@ -450,7 +460,6 @@ SCHEME = SCHEMES.register(
         notes=notes,
         usual=True,
         unequal=True,
-        assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
-        "`sequence_regions`).",
+        assumptions=assumptions,
     )
 )
