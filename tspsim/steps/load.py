@@ -180,10 +180,10 @@ class Load:
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
         with most."""
-        each, more = divmod(self.batch, max(1, len(self.contexts)))
+        share, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + each + (index < more)
+            kinds[context] = kinds.get(context, 0) + share + (index < more)
         caches, queries = self.streams.caches, self.queries
         return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 

@@ -97,8 +97,8 @@ def part_of(job: Job, turn: int, turns: int, *, drafts: bool = False) -> Job:
     mine = dealt(dealt(every, verifying(job.plan)), turns, turn)
     rows = tuple((queries, context, often * count) for queries, context, count in mine)
     share = sum(count for _, _, count in rows) / max(1, sum(count for _, _, count in every))
-    found = job.of_rows(rows)
-    return knowing(found, batch=replace(found.batch, outputs=round(job.batch.head_tokens * job.plan.dp * share)))
+    part = job.of_rows(rows)
+    return knowing(part, batch=replace(part.batch, outputs=round(job.batch.head_tokens * job.plan.dp * share)))
 
 
 def partners(builder: ProgramBuilder, job: Job) -> list[int]:
