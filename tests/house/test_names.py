@@ -91,7 +91,9 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 #: Rooms whose variables all say what they are.
-NOUNS = ("engine", "hardware", "loop", "model", "network", "operators", "parallel", "program", "step", "steps")
+NOUNS = (
+    *("engine", "hardware", "loop", "model", "network", "operators", "parallel", "program", "scenario", "step", "steps"),
+)
 
 
 @pytest.mark.parametrize("room", NOUNS)

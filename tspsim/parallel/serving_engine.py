@@ -226,6 +226,8 @@ class ServingEngine:
         made for few; 0: as many as ever.
     slots
         Sequences that may run at once, where a script states it.
+    norms_all
+        The last norm is of all tokens of a pass; otherwise of those that put one out.
     scheduler
         Of requests, where the engine serves some.
     """
@@ -263,6 +265,7 @@ class ServingEngine:
     limits: tuple[EngineLimits, ...] = ()
     few_tokens: int = 0
     slots: int | None = None
+    norms_all: bool = False
     scheduler: Scheduler = Scheduler()
 
     def __hash__(self) -> int:

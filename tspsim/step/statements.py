@@ -9,11 +9,11 @@ from ..base.units import GIB, duration, gib, percent
 from ..model.attention import MOST_DECODED
 from ..model.formats import WeightClass
 from ..operators import FusedMoE
-from ..parallel import SCHEMES, Job, Plan, Work, axes_of, choices_of, scheme_of, usual_method, write_program
+from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_of, write_program
 from ..parallel.decode.index_exchange import index_exchange_of
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
-from ..parallel.sought import SOUGHT
+from ..parallel.search_keys import search_keys
 from ..parallel.state import weight_peers
 from ..parallel.state.memory import arriving_bytes
 from ..program import Compute
@@ -54,15 +54,14 @@ CLASS_WORDS = {
 
 
 def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The assumptions that decide answers; each can be switched a plan, or in the workload."""
+    """The assumptions that decide answers about these plans; each can be switched a plan, or in the workload."""
     work, announced = question.work, announced_in_words(question)
     if work.step.serves:
         return (*announced, *served_in_words(question, plans))
     sentences = [
         *announced,
-        "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
-        usual_method().assumption,
-        *filter(None, (scheme.assumption for scheme in sorted(SCHEMES.values(), key=lambda listed: not listed.usual))),
+        *dict.fromkeys(sentence for plan in plans for sentence in sharding_in_words(plan)),
+        *([f"Tokens fall on experts {routing_in_words(work)} (`routing`)."] if question.model.experts else ()),
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
         f"Each GPU keeps {work.runtime_reserve_bytes / GIB:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
@@ -73,6 +72,14 @@ def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, .
             "(`workload.optimizer`)."
         )
     return tuple(sentences)
+
+
+def sharding_in_words(plan: Plan) -> Iterator[str]:
+    """What is assumed of a plan's shards: where their tokens lie, how they exchange keys and values, how they sum."""
+    scheme, method = scheme_of(plan), method_of(plan)
+    if plan.token_shards > 1 and plan.partition == Plan.partition:
+        yield "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`)."
+    yield from filter(None, (method.assumption, scheme.assumption, *scheme.assumptions(plan)))
 
 
 #: How sentences about hardware that nobody has measured begin, behind its name.
@@ -115,10 +122,9 @@ def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
     kept = "stated" if not isinstance(stated, str) and stated.kv is not None else "as its checkpoint says, else bf16"
     yield f"Caches are kept in {work.formats.cache} ({kept}; `precision.kv`)."
     if model.experts is not None:
-        even = "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
         yield (
-            f"Tokens fall on experts {even} (`routing`), and each token chooses for itself: of {model.experts.count} "
-            "experts a step reads those that any of its tokens meets."
+            f"Tokens fall on experts {routing_in_words(work)} (`routing`), and each token chooses for itself: of "
+            f"{model.experts.count} experts a step reads those that any of its tokens meets."
         )
     yield engine_in_words(work)
     drafts = question.scenario.workload.speculation
@@ -138,6 +144,11 @@ def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
     if not work.stack.engine.context_bytes.value:
         reserve = f"{work.runtime_reserve_bytes / GIB:.3g} GiB"
         yield f"Each GPU keeps {reserve} for its context, collective buffers and graphs (`workload.runtime_reserve`)."
+
+
+def routing_in_words(work: Work) -> str:
+    """How tokens spread over experts."""
+    return "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
 
 
 def types_in_words(question: Question, parts: Sequence[WeightClass]) -> str:
@@ -191,16 +202,14 @@ def notes_of(job: Job) -> tuple[str, ...]:
     if experts is not None:
         busiest = job.expert_loads.busiest_rank_load
         if job.plan.ep > 1 and busiest > 1.005:
-            sentence = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
-            notes.append(f"{sentence}; all wait for it")
+            found = f"the busiest of {job.plan.ep} expert ranks gets {busiest:.2f} times the mean"
+            notes.append(f"{found}; all wait for it")
         if job.plan.ep > 1 and job.step.serves and not job.replicates_tokens:
             notes += filter(None, [job.plan.dispatch.note(job.work.routing, experts, job.plan.ep)])
         dropped = job.work.dropped_share(job.model)
         if dropped > 0.0:
-            sentence = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
-            notes.append(
-                f"{sentence} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens"
-            )
+            found = f"{100.0 * dropped:.3g} % of the assignments of tokens to experts are over capacity and dropped"
+            notes.append(f"{found} (`capacity_factor`): FLOPs, MFU and bounds count what is kept, tokens/s all tokens")
         if expert_ranks(job) == 1:
             notes.append(f"every rank holds all {experts.count} experts of its layers (`ep`)")
     if job.plan.offload_weights:
@@ -216,11 +225,11 @@ def notes_of(job: Job) -> tuple[str, ...]:
 
 def for_nothing(question: Question, job: Job) -> Iterator[str]:
     """Keys that a plan states, or routing that its workload does, and its step does not ask for."""
-    entry = next((spec for spec in question.scenario.plans if spec.name == job.plan.name), None)
+    entry = next((each for each in question.scenario.plans if each.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
     idle = [
         f"`{key.name}`"
-        for key in SOUGHT.values()
+        for key in search_keys().values()
         if entry is not None and getattr(entry, key.name, None) != usual.get(key.name) and not key.used(job)
     ]
     if job.model.experts is None and job.work.routing != BALANCED:
@@ -242,16 +251,16 @@ def of_experts_types(question: Question, job: Job) -> Iterator[str]:
     if fused is None:
         return
     kept = fused.weight_dtype or fused.dtype
-    types = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
+    told = kept if kept == fused.dtype else f"{kept}, multiplied in {fused.dtype}"
     aside = device.set_aside("fused_moe", fused.dtype, kept)
     if aside is not None and aside.untuned is not None:
         runs = device.kernel("fused_moe", fused.dtype, None, kept).library
-        yield f"routed experts in {types} take the time of {runs}, not of {aside.library}: {aside.untuned}"
+        yield f"routed experts in {told} take the time of {runs}, not of {aside.library}: {aside.untuned}"
     narrow_s = device.time(fused).seconds
     wide_s = device.time(replace(fused, dtype="bf16", weight_dtype=None)).seconds
     if narrow_s > SLOWER * wide_s:
         yield (
-            f"routed experts in {types} are slower than in bf16 here: {duration(narrow_s)} a layer against "
+            f"routed experts in {told} are slower than in bf16 here: {duration(narrow_s)} a layer against "
             f"{duration(wide_s)} in the engine's measured kernels; the type saves memory, not time"
         )
 
@@ -261,9 +270,9 @@ def _fused_experts(job: Job) -> Iterator[FusedMoE]:
     group of experts the busiest stands for all."""
     last = {axis: job.plan.degree(axis) - 1 for axis in axes_of(job) if axis != "ep"}
     for stage in range(job.plan.pp):
-        for instruction, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
-            if isinstance(instruction, Compute):
-                yield from (what for what in instruction.operators if isinstance(what, FusedMoE))
+        for each, _ in write_program(scheme_of(job.plan), job, last | {"pp": stage}).counted():
+            if isinstance(each, Compute):
+                yield from (what for what in each.operators if isinstance(what, FusedMoE))
 
 
 def arriving_note(job: Job) -> str:
@@ -308,10 +317,10 @@ def cache_notes(job: Job) -> Iterator[str]:
         yield f"keys of the indexer stand whole on {share.attended} ranks"
     elif share.whole_keys and share.ranks > 1 and any(use.shared_token_bytes for use in uses):
         yield f"keys of the indexer stand whole on {share.ranks} ranks (`index_exchange`)"
-    padding = sum(queries * count for batch in job.passes for queries, _, count in batch.rows)
-    tokens = sum(batch.tokens for batch in job.forwards)
-    if padding > tokens:
-        yield f"{tokens:,} tokens run as {padding:,}, the next captured size"
+    padding = sum(queries * count for each in job.passes for queries, _, count in each.rows)
+    asked = sum(each.tokens for each in job.forwards)
+    if padding > asked:
+        yield f"{asked:,} tokens run as {padding:,}, the next captured size"
 
 
 def unexplained(work: Work, plans: Sequence[Plan]) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ class KernelNames:
         the order given, says its kind.
     operators
         The same for the operator that launched the kernel (``aten::mm``), asked where no name is known.
+    guesses
+        Words that say a kind where neither the name of a kernel nor its operator is known.
     waits
         Regular expressions of kernels that only wait for other ranks before their exchange begins.
     """
@@ -37,15 +39,15 @@ class KernelNames:
     summary: str
     kinds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     operators: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    guesses: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     waits: tuple[str, ...] = ()
 
     @once
-    def _patterns(self) -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
-        first, second = (
+    def _patterns(self) -> tuple[list[tuple[Any, str]], ...]:
+        return tuple(
             [(re.compile("|".join(patterns)), kind) for kind, patterns in table.items()]
-            for table in (self.kinds, self.operators)
+            for table in (self.kinds, self.operators, self.guesses)
         )
-        return first, second
 
     def kind_of(self, kernel: str) -> str | None:
         """What a kernel of this name does; None where the rule does not know it."""
@@ -54,6 +56,10 @@ class KernelNames:
     def kind_of_operator(self, operator: str) -> str | None:
         """The same from the operator that launched it."""
         return next((kind for pattern, kind in self._patterns[1] if pattern.search(operator)), None)
+
+    def guess(self, kernel: str) -> str | None:
+        """The same from a word in its name."""
+        return next((kind for pattern, kind in self._patterns[2] if pattern.search(kernel)), None)
 
 
 KERNEL_NAMES: Registry[KernelNames] = Registry("rule of kernel names", "tspsim.kernel_names", KernelNames)
@@ -67,22 +73,32 @@ def kind_of(kernel: str, operator: str = "") -> str:
     >>> kind_of("triton_poi_fused_7", "aten::silu"), kind_of("my_kernel")
     ('activation', 'unknown')
     """
-    return _kind_of(kernel, operator, changes())
+    return _kind_of(kernel, operator, changes())[0]
+
+
+def guessed(kernel: str, operator: str = "") -> bool:
+    """Whether nothing but a word in its name says what a kernel does.
+
+    >>> guessed("my_softmax"), guessed("nvjet_tst_64x8_64x16_4x1_v_bz_TNT")
+    (True, False)
+    """
+    return _kind_of(kernel, operator, changes())[1]
 
 
 @remembered(65_536)
-def _kind_of(kernel: str, operator: str, version: int) -> str:
+def _kind_of(kernel: str, operator: str, version: int) -> tuple[str, bool]:
     rules = tuple(reversed(KERNEL_NAMES.values()))
-    for rule in rules:
-        kind = rule.kind_of(kernel)
-        if kind is not None and kind != "elementwise":
-            return kind
-    if operator:
-        for rule in rules:
-            kind = rule.kind_of_operator(operator)
-            if kind is not None:
-                return kind
-    return next((kind for rule in rules if (kind := rule.kind_of(kernel)) is not None), UNKNOWN)
+    named = [kind for rule in rules if (kind := rule.kind_of(kernel)) is not None]
+    # Kernels of one element each serve many operators, and their names seldom say which.
+    if (kind := next((kind for kind in named if kind != "elementwise"), None)) is not None:
+        return kind, False
+    launched = next(
+        (kind for rule in rules if operator and (kind := rule.kind_of_operator(operator)) is not None), None
+    )
+    if launched is not None or named:
+        return launched or named[0], False
+    words = next((kind for rule in rules if (kind := rule.guess(kernel)) is not None), None)
+    return (words, True) if words is not None else (UNKNOWN, False)
 
 
 def waits(kernel: str) -> bool:
