@@ -42,7 +42,7 @@ class ServingFigure:
 
     title: str
     value: Callable[[LoadRun], float]
-    told: Callable[[float], str]
+    words: Callable[[float], str]
     of: str = ""
     limit: str = ""
     measured: Callable[[Published], float] | None = None
@@ -121,7 +121,7 @@ def present(view: ServingView) -> list[ServingFigure]:
 
 def cells(view: ServingView, run: LoadRun) -> list[str]:
     values = [(measure, measure.value(run)) for measure in present(view)]
-    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in values)]
+    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.words(v) for measure, v in values)]
 
 
 def front(view: ServingView) -> dict[str, Any] | None:
@@ -193,7 +193,7 @@ def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
                 place,
                 [(load, value) for load, value, _ in finite],
                 [
-                    f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.told(value)}"
+                    f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.words(value)}"
                     for load, value, _ in finite
                 ],
                 marker={"size": 7},
@@ -213,7 +213,7 @@ def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
             "automargin": True, "fixedrange": True, "zeroline": False,
             **({"tickvals": ticks, "ticktext": [f"{tick:,.4g}" for tick in ticks]} if len(ticks) <= 10 else {}),
         },
-        "yaxis": value_axis(measure.title, tickformat="~s" if measure.told is compact else "", **_log(measure)),
+        "yaxis": value_axis(measure.title, tickformat="~s" if measure.words is compact else "", **_log(measure)),
         "showlegend": True, "legend": LEGEND,
     }  # fmt: skip
     if limit is not None:
