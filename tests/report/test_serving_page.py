@@ -295,7 +295,7 @@ def test_a_page_has_all_parts_and_tables_beside_figures(view: ServingView) -> No
     for heading in (
         "Plans", "Users against GPUs, over the load", "Waits of users", "Engines over time",
         "One request&#39;s life",
-        "Where a step&#39;s time goes", "Memory", "Assumptions and sources", "What the model does not explain",
+        "Time of a step by part", "Memory", "Assumptions and sources", "What the model does not explain",
     ):  # fmt: skip
         assert f">{heading}</h2>" in text, heading
     assert text.count("The same as a table") == 4
