@@ -106,7 +106,11 @@ def test_an_effect_is_that_of_the_axis_alone_whatever_the_others_do(n: float, s:
             "Tokens/s falls 8.0 times from 1Ki to 8Ki tokens of sequence",
             "sequence has the largest effect",
         ),
-        (power(0.0, -1.0, 9.0), "Tokens/s is highest with B, 9.0 times between best and worst", "the plan has the largest effect"),
+        (
+            power(0.0, -1.0, 9.0),
+            "Tokens/s is highest with B, 9.0 times between best and worst",
+            "the plan has the largest effect",
+        ),
     ],
 )
 def test_the_headline_names_the_axis_with_the_largest_effect(made: Rate, told: str, others: str) -> None:

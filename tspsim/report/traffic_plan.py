@@ -9,7 +9,7 @@ from tspsim.serving.bounds import kept_in_words
 from tspsim.serving.steady import figures, interval, tied
 
 from .figures import ACCENT, value_axis
-from .fronts import FrontLine, Marks, front_figure
+from .fronts import front_figure, front_line, marks
 from .numbers import label, seconds
 from .searched import SearchedView
 
@@ -162,7 +162,7 @@ def machines(planned: TrafficPlanned) -> list[str]:
 
 def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     """The rate of a GPU over the rate of a user, one colour per offer."""
-    groups = []
+    traces = []
     for number, offer in enumerate(dict.fromkeys(tried.offer for tried in planned.known)):
         mine = [tried for tried in planned.known if tried.offer == offer and _user(tried)]
         texts = [
@@ -171,11 +171,11 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
             for tried in mine
         ]
         rates = [_rate_per_gpu(tried) for tried in mine]
-        groups.append(Marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
+        traces.append(marks(label(offer, 40), COLOURS[number % len(COLOURS)], [_user(e) for e in mine], rates, texts))
     joined = sorted((_user(tried), _rate_per_gpu(tried)) for tried in planned.known if _user(tried))
     upper = [mark for mark in joined if not any(o[0] >= mark[0] and o[1] > mark[1] for o in joined)]
     axis = value_axis("tokens/s per user", rangemode="normal")
-    return front_figure(groups, FrontLine("front", upper, "vh"), axis, "output tokens/s per GPU")
+    return front_figure([*traces, front_line("front", upper, "vh")], axis, "output tokens/s per GPU")
 
 
 def _rate_per_gpu(tried: Tried) -> float:

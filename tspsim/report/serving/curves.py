@@ -10,7 +10,7 @@ import numpy as np
 
 from tspsim.base.units import compact, digits
 from tspsim.report.figures import LEGEND, QUIET, beside, plan_colour, plan_line, value_axis
-from tspsim.report.fronts import FrontLine
+from tspsim.report.fronts import front_line
 from tspsim.report.numbers import label, seconds
 from tspsim.studies.front import front_of
 
@@ -152,7 +152,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
         return None
     best = sorted(front_of(points, lambda point: point))
     if len(view.served) > 1:
-        traces.append(FrontLine("no plan is faster and cheaper", best, "vh").trace())
+        traces.append(front_line("no plan is faster and cheaper", best, "vh"))
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
