@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
+from tspsim.parallel.engine_memory import EngineLimits, MemoryRule
+from tspsim.parallel.serving_engine import ServingEngine
 from tspsim.parallel.state.capacity import capacity_of
 from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
