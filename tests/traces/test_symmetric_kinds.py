@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tspsim
-from tspsim.operators import Computes, MemoryBound, Role
+from tspsim.operators import MemoryBound, Role
 from tspsim.step.question import Question, look_up
 from tspsim.traces.simulated import Operation, RankTimeline, Simulated
 
@@ -19,7 +19,8 @@ def question(stack: str) -> Question:
         "cluster": {"device": "h800", "nodes": 1},
         "workload": {"model": "deepseek-v2-lite", "pass": "training", "precision": "fp8_block", "stack": stack,
                      "sequence": 2048, "sequences_per_replica": 2},
-        "plans": [{"name": "EP8", "ep": 8, "zero": 1, "expert_dispatch": "ranks", "recomputation": "cheap"}],
+        "plans": [{"name": "EP8", "ep": 8, "zero": 1, "expert_dispatch": "ranks", "recomputation": "cheap",
+                   "micro_batch": 1}],
     }  # fmt: skip
     return look_up(tspsim.load(asked))
 
@@ -39,9 +40,9 @@ def deepseek() -> tuple[Operation, ...]:
 
 
 def test_gradients_that_products_add_are_in_the_products(deepseek: tuple[Operation, ...]) -> None:
-    """DeepSeek's kernels of dW are named ``acc``; PyTorch adds in kernels of their own. No time is lost."""
+    """DeepSeek's kernels of dW are named ``acc``; nanotron adds in kernels of their own. No time is lost."""
     assert not [item for item in deepseek if item.name == "add to gradient"]
-    assert [item for item in operations("torchtitan") if item.name == "add to gradient"]
+    assert [item for item in operations("nanotron") if item.name == "add to gradient"]
     lane = lane_of("hai-llm")
     taken: Counter[int] = Counter()
     for item in lane.operations:
