@@ -161,14 +161,14 @@ def _fitted(
     for where, forms in asked:
         mine = np.flatnonzero(used[where]).tolist()
         if not held_out and len({forms[0].rows[i].shape for i in mine}) == 1:
-            form = forms[0]
-            was = form.start(mine)
+            only = forms[0]
+            was = only.start(mine)
             if abs(float(np.median(was))) < ONE_WORTH:
-                kept.append(f"{form.what}: its {len(where)} rows of one size are as they were")
+                kept.append(f"{only.what}: its {len(where)} rows of one size are as they were")
                 continue
-            entries[id(form.entry)] = form.build(form.one_factor(mine))
-            single.add(id(form.entry))
-            chosen.append((where, form, was))
+            entries[id(only.entry)] = only.build(only.one_factor(mine))
+            single.add(id(only.entry))
+            chosen.append((where, only, was))
             continue
         form, unseen = _best(forms, mine)
         if form is None:

@@ -110,13 +110,12 @@ class FittedForm:
     def one_factor(self, where: Sequence[int]) -> Values:
         """The numbers that make all of it so much slower or faster as some rows say, whose size is one."""
         factor = 1.0
-        values: Values = {name: bounds.default for name, bounds in self.known.items()}
+        values = {name: bounds.default for name, bounds in self.known.items()}
         for _ in range(_TURNS):
             factor *= float(np.exp(np.median(self.residual(values, where))))
-            values = {
-                name: rounded(min(max(bounds.default * (factor if "latency" in name else 1.0 / factor), bounds.low), bounds.high))
-                for name, bounds in self.known.items()
-            }  # fmt: skip
+            for name, bounds in self.known.items():
+                moved = bounds.default * (factor if "latency" in name else 1.0 / factor)
+                values[name] = rounded(min(max(moved, bounds.low), bounds.high))
         return values
 
     def start(self, where: Sequence[int]) -> Floats:

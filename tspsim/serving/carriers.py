@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any, NamedTuple
 
+from ..base.memo import remembered
 from ..model.attention.base import Rows, attended, decoded, prefilled
 from ..program.layout import Thing
 
@@ -37,8 +38,21 @@ class RowConsumer(NamedTuple):
 
     def with_rows(self, rows: tuple[Any, ...]) -> Thing:
         """The same over other rows, as its field gives them."""
-        names = self.field.names
-        return Thing(replace(self.thing.what, **dict(zip(names, rows, strict=True))), self.thing.stage)  # type: ignore[type-var]
+        made, given, places = _template(self.thing.what, self.field.names)
+        values = list(given)
+        for place, value in zip(places, rows, strict=True):
+            values[place] = value
+        return Thing(made(*values), self.thing.stage)
+
+
+@remembered(256)
+def _template(what: Any, names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    """What makes an operator, the fields of this one in order, and the places of some: ``dataclasses.replace`` looks at
+    all of them every time."""
+    own = [each for each in fields(what) if each.init]
+    assert not any(each.kw_only for each in own)
+    order = [each.name for each in own]
+    return type(what), tuple(getattr(what, name) for name in order), tuple(order.index(name) for name in names)
 
 
 def segments_of(rows: Rows) -> tuple[Rows2]:

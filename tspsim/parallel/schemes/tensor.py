@@ -138,7 +138,8 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         return [*normed, *summed]
     own = residual_tokens(job)
     down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+    latents = layer.latent_norms(own, backward=True)
+    return [builder.compute("norm backward", *latents, *down, *norm_backward(job, layer, own), after=summed)]
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
