@@ -92,8 +92,8 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 #: Rooms whose variables all say what they are.
 NOUNS = (
-    "answer", "base", "cli", "loop", "model", "network", "operators", "report", "studies/contract", "studies/launch",
-    "studies/mapping", "studies/purchase", "studio",
+    "answer", "base", "cli", "hardware", "loop", "model", "network", "operators", "parallel", "report", "scenario",
+    "steps", "studies/contract", "studies/launch", "studies/mapping", "studies/purchase", "studio",
 )  # fmt: skip
 
 

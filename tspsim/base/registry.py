@@ -7,7 +7,7 @@ itself, or a module that registers when it is imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin
@@ -108,6 +108,16 @@ def _article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
 
 
+#: By group.
+_registries: dict[str, Registry[Any]] = {}
+
+
+def names_in(group: str) -> Callable[[], tuple[str, ...]]:
+    """What gives the names of a registry by its group: for who stands below the room that makes it, and is asked when
+    that has been imported."""
+    return lambda: _registries[group].names()
+
+
 class Registry(Generic[T]):
     """Objects by name, in the order in which they were registered; to iterate gives the names.
 
@@ -131,6 +141,7 @@ class Registry(Generic[T]):
 
     def __init__(self, what: str, group: str, of: Any = None) -> None:
         self.what, self.group, self.of = what, group, of
+        _registries[group] = self
         self._objects: dict[str, T] = {}
         self._loaded = False
 

@@ -15,7 +15,7 @@ from .outputs import Outputs, files_of, json_text, print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..traces import Trace
-    from ..traces.lay import Laid
+    from ..traces.comparison import Laid
 
 
 _captures = click.option(

@@ -11,8 +11,8 @@ import numpy as np
 from ..base.errors import shorten
 from ..base.files import atomic_write
 from ..base.units import duration, percent
+from ..traces.comparison import Laid
 from ..traces.kinds import KINDS
-from ..traces.lay import Laid
 from ..traces.learned import Follows
 from .figures import LEGEND, colours
 from .numbers import label

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tspsim.base.units import compact, digits, gib, percent
+from tspsim.base.units import compact, digits, gib, percent, several
 from tspsim.step.result import PlanResult
 
 from .numbers import seconds
@@ -148,8 +148,9 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
     else:
         seen_by_user = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
         replicas = best.degrees.get("dp", 1)
-        whose = f"{load.batch:,} sequences" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-        rate_of_gpu = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} per GPU"
+        whose = several(load.batch, "sequence") + (f" on each of {replicas} replicas" if replicas > 1 else "")
+        verb = "makes" if load.batch == 1 and replicas == 1 else "make"
+        rate_of_gpu = f"{verb} {compact(seen['output_tokens_per_s'] / best.gpus)} per GPU"
         yield f"{seen_by_user}; {whose} {rate_of_gpu}{', beside the prompts that are read' if load.prompts else ''}."
         quick = quickest(view, TOKEN)
         if quick is not best:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tspsim.base.errors import TspsimError
-from tspsim.base.units import compact, digits
+from tspsim.base.units import compact, digits, several
 from tspsim.report.figures import LEGEND, beside, plan_colour, plan_line
 from tspsim.report.numbers import label, seconds
 from tspsim.report.view import View
@@ -45,8 +45,9 @@ def build(view: View) -> dict[str, Any] | None:
                 place,
                 [(rate.per_user, rate.per_gpu) for rate in line],
                 [
-                    f"<b>{label(name)}</b><br>{rate.batch:,} sequences a replica<br>{compact(rate.per_gpu)} tokens/s a "
-                    f"GPU<br>{digits(rate.per_user)} tokens/s per user<br>a token every {seconds(rate.token_s)}"
+                    f"<b>{label(name)}</b><br>{several(rate.batch, 'sequence')} a replica<br>{compact(rate.per_gpu)} "
+                    f"tokens/s a GPU<br>{digits(rate.per_user)} tokens/s per user<br>"
+                    f"a token every {seconds(rate.token_s)}"
                     for rate in line
                 ],
                 **beside(

@@ -10,7 +10,7 @@ import numpy as np
 from ...base.catalog import validate
 from ...base.errors import InputError, shorten
 from ...scenario.traffic import TrafficSpec
-from ...serving import AffineCost, Engine
+from ...serving import POLICIES, AffineCost, Engine
 from ...serving.replicas import Members, ReplicaPool
 from ...serving.service import Service
 from ...serving.tiers import TieredPool, TierSpec
@@ -97,7 +97,7 @@ def laws(
     yield judged("one output ends with the first", where, bool(ends), "it does not")
     cached = (waits.cached_tokens < waits.prompt_tokens).all()
     yield judged("of every prompt something is computed", where, bool(cached), "a whole prompt comes from a cache")
-    if not book.preemptions.any() and scheduler != "static":
+    if not book.preemptions.any() and not POLICIES.get(scheduler).in_batches:
         computed = sum(int(log.column("chunk_tokens").sum()) for log in outcome.logs)
         needed = int((book.asked.prompt_tokens - book.cached_tokens).sum())
         why = f"{computed:,} tokens of prompts are computed, {needed:,} are needed"

@@ -15,7 +15,7 @@ from ...parallel.context.attention import context_bytes, shard_of
 from ...parallel.expert_shards import copies, gathering, tokens_travel, weights
 from ...parallel.rank_groups import expert_ranks
 from ...parallel.routing import BALANCED
-from ...parallel.sought import SOUGHT
+from ...parallel.search_keys import search_keys
 from ...scenario import load
 from ...step.costs import Costs
 from ...step.metrics import FORWARD_PARTS
@@ -147,7 +147,8 @@ def below_paths(question: Question, job: Job, answer: PlanResult, where: str, st
     """Every lower bound that the planner rules plans out by lies below the engine's step, for plans that a search
     tries. The first two bounds are of families, whose order of tasks is still open."""
     law = "the planner's lower bounds lie below the step"
-    alone = [key for key in stated if key in SOUGHT and SOUGHT.get(key).why_not]
+    keys = search_keys()
+    alone = [key for key in stated if key in keys and keys[key].why_not]
     if alone:
         return Finding(law, where, "left out", f"no search tries {alone[0]}")
     family = replace(job, plan=replace(job.plan, schedule=Plan.schedule))
