@@ -163,7 +163,7 @@ def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
 
 
 def _sooner(point: Point, even: Sequence[PlanResult]) -> str:
-    """Which of the plans that tie with the first ends a request sooner than it; empty where none does."""
+    """The plan that ties with the first and ends a request sooner, in words; empty where there is none."""
     ended = {other.name: float(other.serving["e2e_s"]["mean"]) for other in even if other.serving.get("e2e_s")}
     name = min(ended, key=lambda name: ended[name], default="")
     if not name or not point.get("e2e_s") or ended[name] >= point["e2e_s"]["mean"]:
