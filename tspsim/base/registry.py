@@ -128,7 +128,7 @@ class Registry(Generic[T]):
     what
         The kind of its objects, as messages call it.
     group
-        Entry points of this group are loaded when somebody first asks.
+        Entry points of this group are loaded on the first look-up.
     of
         The class or protocol of its objects; ``type[C]`` where it holds classes that derive from C.
 

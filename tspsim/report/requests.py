@@ -223,7 +223,7 @@ def of_tasks(tasks: Mapping[str, Any]) -> str:
     """Times of agents' tasks, and their parts."""
     if "depth" in tasks:
         shape = f"{_mean(tasks['turns'])} calls, {_mean(tasks['depth'])} one after the other,"
-        way = f"models {seconds(tasks['path_model_s'])} of it, whoever was waited for last"
+        way = f"models {seconds(tasks['path_model_s'])} of it on the longest path"
         last = f"the last call's first token comes after {seconds(tasks['last_call_ttft_s']['mean'])}"
         return f"A task of {shape} takes {seconds(tasks['task_s']['mean'])}: {way}; {last}."
     parts = {"models": tasks["model_s"], "tools": tasks["tool_s"], "waits for workers": tasks["tool_wait_s"]}
