@@ -189,7 +189,7 @@ def _files_here(folder: Path, kind: Kind | None = None) -> list[str]:
 
 
 def _may_be(path: Path, kind: Kind) -> bool:
-    """Whether a file may describe an entry of this kind: its kind fits, or cannot be told."""
+    """Whether a file may describe an entry of this kind: its kind fits, or is unreadable."""
     try:
         return kind_of(path, read_yaml(path)) in (kind, None)
     except InputError:
@@ -281,7 +281,7 @@ _completed = BoundedCache(MOST, changes)
 
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
     """A file as ``type_``, or as ``announced`` where it says ``announced: true``. All readers of the same text share
-    one object, which nobody can change."""
+    one immutable object."""
     return _known(text_of(path, shorten(path, 200)), path, type_, announced)
 
 
