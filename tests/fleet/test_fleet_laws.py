@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tspsim
 from tspsim.fleet import DURATIONS, JOB_SCHEDULERS, PLACEMENTS, answer, load
 from tspsim.fleet.clock import Fleet
-from tspsim.fleet.desk import JobDispatcher
+from tspsim.fleet.dispatcher import JobDispatcher
 from tspsim.fleet.jobs import FleetJob
 from tspsim.fleet.nodes import Nodes
 from tspsim.fleet.schedulers import JobScheduler

@@ -92,9 +92,9 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 #: Rooms whose variables all say what they are.
 NOUNS = (
-    "answer", "base", "cli", "engine", "hardware", "loop", "model", "network", "operators", "parallel", "program",
-    "report", "scenario", "step", "steps", "studies/contract", "studies/launch", "studies/mapping", "studies/purchase",
-    "studio",
+    "answer", "base", "calibration", "cli", "engine", "fleet", "hardware", "loop", "model", "network", "operators",
+    "parallel", "program", "report", "scenario", "step", "steps", "studies/contract", "studies/launch",
+    "studies/mapping", "studies/planner", "studies/purchase", "studio", "traffic", "validation",
 )  # fmt: skip
 
 

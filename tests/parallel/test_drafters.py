@@ -87,7 +87,7 @@ def test_acceptance_of_a_tree_is_stated_by_depth(files: tuple[str, str]) -> None
     chain = job(large, {"tokens": 3, "draft": "eagle"})
     assert usual.work.load.advance == chain.work.load.advance
     served = AcceptanceModel(tuple(shares), sampled=True, verified=12)
-    assert (served.drafts, served.queries) == (12, 13)
+    assert (served.drafts, served.query_len) == (12, 13)
     assert served.tokens_a_step == pytest.approx(stated.work.load.advance)
 
 

@@ -15,7 +15,7 @@ from .searched import SearchedView
 
 if TYPE_CHECKING:
     from tspsim.studies.planner import TrafficPlanned
-    from tspsim.studies.planner.traffic_answer import Tried
+    from tspsim.studies.planner.traffic_answer import ServiceUnderLoad
 
 COLUMNS = (
     "Plan", "Offer", "Load", "Good requests/s", "Within bounds", "Tokens/s", "Per GPU", "First token", "Output token",
@@ -24,7 +24,7 @@ COLUMNS = (
 COLOURS = (ACCENT, "#c2410c", "#15803d", "#7c3aed", "#b45309")
 
 
-def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
+def cells(tried: ServiceUnderLoad, mark: str = "") -> tuple[str, ...]:
     """A plan as cells under :data:`COLUMNS`."""
     serving = tried.result.serving
     lasts = figures(serving)
@@ -45,12 +45,12 @@ def cells(tried: Tried, mark: str = "") -> tuple[str, ...]:
     )
 
 
-def wanted(tried: Tried) -> float:
+def wanted(tried: ServiceUnderLoad) -> float:
     """The share of requests that have to keep the bounds."""
     return float((tried.result.serving.get("bounds") or {"wanted": 1.0})["wanted"])
 
 
-def load_in_words(tried: Tried) -> str:
+def load_in_words(tried: ServiceUnderLoad) -> str:
     """The load of a plan's run, in the words of other pages."""
     words = {"concurrency": "clients", "rate": "requests/s"}
     return ", ".join(f"{value:,.4g} {words.get(name, name)}" for name, value in tried.load.items())
@@ -89,7 +89,7 @@ def view_of(planned: TrafficPlanned) -> SearchedView:
     )
 
 
-def _served(best: Tried) -> str:
+def _served(best: ServiceUnderLoad) -> str:
     """The best plan in one line; the requests within the bounds come first, where there are bounds."""
     good = figures(best.result.serving)["goodput_requests_per_s"]
     within = f"{digits(good)} requests/s within the bounds, " if good is not None else ""
@@ -143,7 +143,7 @@ def in_the_names(planned: TrafficPlanned) -> str:
     return f"In the names: {'; '.join(parts)}." if parts else ""
 
 
-def _ties(mine: Tried, other: Tried) -> bool:
+def _ties(mine: ServiceUnderLoad, other: ServiceUnderLoad) -> bool:
     """Whether two plans differ by no more than the random requests allow."""
     servings = [tried.result.serving for tried in (mine, other)]
     if mine.offer != other.offer or not all(serving.get("steady") for serving in servings):
@@ -178,10 +178,10 @@ def drawn_front(planned: TrafficPlanned) -> dict[str, Any]:
     return front_figure([*traces, front_line("front", upper, "vh")], axis, "output tokens/s per GPU")
 
 
-def _rate_per_gpu(tried: Tried) -> float:
+def _rate_per_gpu(tried: ServiceUnderLoad) -> float:
     """Output tokens/s of one GPU in the steady part, as in the table."""
     return tried.result.lasting_tokens_per_s / tried.result.gpus
 
 
-def _user(tried: Tried) -> float:
+def _user(tried: ServiceUnderLoad) -> float:
     return float(tried.result.serving["tokens_per_s_per_user"] or 0.0)
