@@ -71,7 +71,7 @@ def test_a_buyer_reads_one_verdict_on_every_surface(here: Path, capsys: pytest.C
         assert f"{likely['days'][0]:.3g} – {likely['days'][1]:.3g}" in surface
         assert f"{likely['usd'][0]:,.0f} – " in surface.replace("$", "")
         assert "H200 neocloud; MI300X stated" in surface and "ceiling for every offer" in surface
-    assert "Asked: 20 G tokens, within 30 days, for at most $5 k" in memo and "Approved by" in memo
+    assert "Required: 20 G tokens, within 30 days, for at most $5 k" in memo and "Approved by" in memo
     assert tspsim.compare(asked, jobs=1).to_frame()["tokens_per_s"].max() == pytest.approx(
         offers["H200"]["tokens_per_s"]
     )
