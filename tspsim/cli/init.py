@@ -13,7 +13,7 @@ from .templates import TEMPLATES, text_of
 
 @click.command()
 @click.argument("template", default="first", metavar="[TEMPLATE]", shell_complete=templates)
-@click.option("--out", "out_file", metavar="FILE", help="The file to write; by default its own name in this folder.")
+@click.option("--out", "out_file", metavar="FILE", help="The file to write; - prints it. By default its own name.")
 @click.option("--list", "listed", is_flag=True, help="Show the templates.")
 def init(template: str, out_file: str | None, listed: bool) -> None:
     """Write a first file that runs as it is: TEMPLATE is first, training, experts, serving,
@@ -30,6 +30,9 @@ def init(template: str, out_file: str | None, listed: bool) -> None:
     files = TEMPLATES[template][1]
     if out_file is not None and len(files) > 1:
         raise InputError(f"template '{template}' has {len(files)} files with places of their own", file="--out")
+    if out_file == "-":
+        click.echo("".join(map(text_of, files)), nl=False)
+        return
     targets = {part: Path(out_file or place) for part, place in files.items()}
     for path in targets.values():
         _check_free(path, make_folder=out_file is None)

@@ -130,7 +130,7 @@ def sure(planned: Planned) -> list[str]:
     kept = [f"Limits: {'; '.join(planned.kept.words)}."] if planned.kept.words else []
     needs = dict.fromkeys(option.candidate.plan.dispatch.assumption for option in planned.best)
     assumed = [f"Assumed for some of the best: {words}." for words in needs if words]
-    return [counted, left, searched(planned), *kept, *assumed]
+    return [counted, left, searched(planned), *kept, *assumed, *planned.ceiling]
 
 
 def divides(batch: int, gpus: int) -> str:

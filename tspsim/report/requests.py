@@ -145,7 +145,8 @@ def table(results: Sequence[Result], width: int = 160) -> Table:
 def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
     """The best plan and its rate, in a sentence; of ``others`` the ones that tie with it."""
     point = plan.serving
-    level = [other.name for other in others if other.ran and _even(point, other.serving)]
+    even = [other for other in others if other.ran and _even(point, other.serving)]
+    level = [other.name for other in even]
     lead = "serves best" if point["goodput_requests_per_s"] is not None else "puts out most"
     lead = f"ties with {' and '.join(level)}, and" if level else lead if others else "serves"
     load = next((f" with {point['concurrency']:g} clients" for key in point if key == "concurrency"), "")
@@ -158,7 +159,16 @@ def headline(plan: PlanResult, others: Sequence[PlanResult] = ()) -> str:
     text = f"{plan.name} {lead}{load}{' puts out' if level else ':'} {rate_s}"
     if lasts["goodput_requests_per_s"] is not None:
         text += f", {digits(lasts['goodput_requests_per_s'])} requests/s within the bounds"
-    return f"{text}{within(point)}."
+    return f"{text}{within(point)}{_sooner(point, even)}."
+
+
+def _sooner(point: Point, even: Sequence[PlanResult]) -> str:
+    """Which of the plans that tie with the first ends a request sooner than it; empty where none does."""
+    ended = {other.name: float(other.serving["e2e_s"]["mean"]) for other in even if other.serving.get("e2e_s")}
+    name = min(ended, key=lambda name: ended[name], default="")
+    if not name or not point.get("e2e_s") or ended[name] >= point["e2e_s"]["mean"]:
+        return ""
+    return f"; {name} ends a request sooner, after {seconds(ended[name])} against {seconds(point['e2e_s']['mean'])}"
 
 
 def _even(point: Point, other: Point) -> bool:

@@ -22,6 +22,22 @@ CEILING, USUAL = "ideal", "fsdp2"
 FEW_SPANS = 20_000
 
 
+def is_ceiling(scenario: Scenario) -> bool:
+    """Whether a scenario asks for training steps without the software that runs them."""
+    trains = scenario.traffic is None and scenario.loop is None and STEPS.get(scenario.workload.pass_).trains
+    return trains and scenario.workload.stack == CEILING
+
+
+def searched_under_the_ceiling(scenario: Scenario) -> tuple[str, ...]:
+    """What a reader of a search's plans has to know of their rates; empty where a stack is stated."""
+    if not is_ceiling(scenario):
+        return ()
+    return (
+        f"No stack is stated, and `{CEILING}` is a ceiling: nothing but the device's best kernels. "
+        f"`--set workload.stack={USUAL}` searches for plain PyTorch as most people run it.",
+    )
+
+
 def beside_the_ceiling(scenario: Scenario, result: Result) -> Result:
     """The answer with a note on its best plan that it is a ceiling; unchanged where a stack is stated, or nothing
     trains.
@@ -34,8 +50,7 @@ def beside_the_ceiling(scenario: Scenario, result: Result) -> Result:
         Its answer.
     """
     best = result.best
-    trains = scenario.traffic is None and scenario.loop is None and STEPS.get(scenario.workload.pass_).trains
-    if best is None or not trains or scenario.workload.stack != CEILING:
+    if best is None or not is_ceiling(scenario):
         return result
     usual = _under_the_usual(scenario, result)
     usually = f"`stack: {USUAL}`, plain PyTorch as most people run it, " + (
