@@ -84,6 +84,12 @@ def architecture(name: str) -> Architecture:
     return load_model(listed)
 
 
+#: DualPipeV as ours runs it: the pipeline folded like a V holds every weight once (deepseek-ai/DualPipe, README: "1×"
+#: for DualPipe's "2×"), two chunks a rank, and forwards stand beside backwards. In ours chunks come round robin, which
+#: moves the bubble alone.
+CUT_IN_HALF = {"schedule": "1f1b", "vpp": 2, "expert_overlap": "micro_batches"}
+
+
 def question(row: Row) -> Question:
     """The resolved scenario of a row. Raises InputError for a row that cannot be simulated."""
     words = [str(row.get(column, "")) for column in ("note", "group", "source")]
@@ -110,6 +116,8 @@ def question(row: Row) -> Question:
         **keys(row, "extra"),
     }
     plan = {"name": "run", **keys(row, "plan")}
+    if "dualpipev" in whole:
+        plan |= CUT_IN_HALF
     turns = turns_of(whole, str(row.get("note", "")), int(plan.get("pp", 1)))
     if turns > 1:
         plan.setdefault("accumulation", turns)

@@ -63,6 +63,7 @@ class Run:
     accumulation: int = 1
     ep: int = 1
     expert_dispatch: str = "ranks"
+    expert_overlap: str = "none"
     zero: int = 0
     recomputation: str | None = None
     recomputed: Partly | None = None
@@ -280,6 +281,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
                 "ep": run.ep, "expert_dispatch": run.expert_dispatch,
+                **({"expert_overlap": run.expert_overlap} if run.expert_overlap != "none" else {}),
                 "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
                 **({} if run.activation_store is None else {"activation_store": run.activation_store}),
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,

@@ -122,9 +122,14 @@ OFFLINE = {"llama-3.1-405b": (9428, 684), "llama-3.1-70b": (294, 294), "llama-3.
 SAMPLES = 2000
 
 
+#: What a row is read by, empty where the table does not have it.
+READ = ("source", "gpu", "model", "engine", "version", "input", "output", "concurrency", "plan")
+
+
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
-    return metric_by_metric(with_lengths(frame), METRICS, cookbook_run)
+    whole = frame.assign(**{column: "" for column in READ if column not in frame})
+    return metric_by_metric(with_lengths(whole), METRICS, cookbook_run)
 
 
 def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
