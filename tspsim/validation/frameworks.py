@@ -18,10 +18,10 @@ STACKS = {
     "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
 }
-#: #: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
+#: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
 
-#: #: For tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack.
+#: For tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack.
 #: The first word that occurs decides. Notes come first, because they say what was switched off.
 WORDS = {
     "no compile": "torchtitan-eager",
@@ -53,7 +53,7 @@ WORDS = {
     "foundation-model-stack": "fsdp1",
     "fsdp1": "fsdp1",
 }
-#: #: The most common software, for rows that name none.
+#: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
 
 
@@ -199,7 +199,7 @@ def turns_of(words: str, notes: str, stages: int) -> int:
     return int(match.group(1)) if match and stages > 1 and "automodel" in words.lower() else 1
 
 
-#: #: Part of a source's address → rank and target products of its adapters, and the adapters of routed experts.
+#: Part of a source's address → rank and target products of its adapters, and the adapters of routed experts.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
     "mlcommons": (16, ("qkv", "output"), "none"),

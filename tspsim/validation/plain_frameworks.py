@@ -25,9 +25,9 @@ from .devices import LOOKUPS, named_device
 from .frameworks import as_routed, stack_in_words, turns_of
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
-#: #: Words of a row that name another board than its ``gpu`` column.
+#: Words of a row that name another board than its ``gpu`` column.
 BOARDS = {"500w": "h100-96gb-500w"}
-#: #: Words of a row → GPUs of a node, for machines that use a part of one.
+#: Words of a row → GPUs of a node, for machines that use a part of one.
 GPUS_PER_NODE = {"kempnerforge": 4}
 #: Words of a row → fabric between its nodes, where it is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
 #: reduce-scatters of 355 MB over six nodes in 14.4 ms, 20.5 GB/s: 200 Gb/s a GPU and not 400
@@ -47,9 +47,9 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "k175b": (96, 12288, 96, 8, 39680, 128256),  # KempnerForge, benchmarks/175b_360gpu
     "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
 }
-#: #: A table's name of a model, as letters and digits alone → the catalog's.
+#: A table's name of a model, as letters and digits alone → the catalog's.
 NAMES = {"llama38b": "llama-3.1-8b", "llama370b": "llama-3.1-70b", "llama3405b": "llama-3.1-405b"}
-#: #: KempnerForge's models with this number of experts, two of them per token (benchmarks/moe_packed).
+#: KempnerForge's models with this number of experts, two of them per token (benchmarks/moe_packed).
 OF_EXPERTS = re.compile(r"kmoe(\d+)")
 
 
@@ -142,7 +142,7 @@ def _rate(resolved: Question, gpus: int) -> Callable[[float], float]:
     return lambda seconds: tokens / seconds / gpus
 
 
-#: #: Unit → function from a job and its GPUs to the function from step seconds to that unit.
+#: Unit → function from a job and its GPUs to the function from step seconds to that unit.
 UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
     "tokens/s/gpu": _rate,
     "tokens/s": lambda resolved, gpus: _rate(resolved, 1),

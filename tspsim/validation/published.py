@@ -131,7 +131,7 @@ def stated_run(row: Row) -> Run:
     )
 
 
-#: #: The (GPU, model, metric, precision, GPUs) of a row of DGX Cloud's page that has its MFU over FP8's peak: its
+#: The (GPU, model, metric, precision, GPUs) of a row of DGX Cloud's page that has its MFU over FP8's peak: its
 #: 0.1871 is its 8,420 tokens/s per GPU over 4,900 TFLOP/s; all other rows in BF16 are over 2,450.
 OTHER_PEAK = {("gb200", "Llama 4 Maverick 400B", "MFU", "BF16", 128)}
 OTHER_PEAK_IN = "dgxc-benchmarking/blob/v25.05.04"
