@@ -132,7 +132,7 @@ def test_drafts_put_out_more_tokens_a_step() -> None:
         )
     )
     assert drafts.serving["tpot_s"]["mean"] < 0.5 * plain.serving["tpot_s"]["mean"]
-    assert any("of 3 drafts (ngram) a step puts out 3 tokens" in note for note in drafts.notes)
+    assert any("with 3 drafts (ngram) a step puts out 3 tokens" in note for note in drafts.notes)
 
 
 def test_sampled_drafts_come_out_as_expected_ones_in_the_mean() -> None:
