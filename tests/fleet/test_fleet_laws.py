@@ -64,7 +64,7 @@ def test_a_promise_that_nobody_starves_is_held() -> None:
     JOB_SCHEDULERS.register(NarrowestFirst)
     try:
         (broken,) = contract.check("job_schedulers/narrowest_first").broken
-        assert broken.law == "nobody starves" and broken.why == "a job on all nodes never starts"
+        assert broken.law == "no job starves" and broken.why == "a job on all nodes never starts"
     finally:
         JOB_SCHEDULERS.remove("narrowest_first")
 

@@ -6,6 +6,7 @@ from ..base.errors import InputError
 from ..operators import element_bytes
 from . import expert_checks
 from .draft import DRAFTS
+from .drafting import drafter_of
 from .job import Job
 from .pipeline import Pipeline
 from .plan import Plan
@@ -150,7 +151,7 @@ def _serving(job: Job) -> None:
 
 def _drafter(job: Job) -> None:
     """A draft model of its own is spread over the same ranks."""
-    drafts, drafter = job.work.load.speculation, job.drafter
+    drafts, drafter = job.work.load.speculation, drafter_of(job)
     if drafts is None or drafter is None:
         return
     key = "workload.speculation.model"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from typing import Any, NamedTuple
 
+from ..base.memo import remembered
 from ..model.attention.base import Rows, attended, decoded, prefilled
 from ..program.layout import Thing
 
@@ -37,8 +38,21 @@ class RowConsumer(NamedTuple):
 
     def with_rows(self, rows: tuple[Any, ...]) -> Thing:
         """The same operator over other rows."""
-        names = self.field.names
-        return Thing(replace(self.thing.what, **dict(zip(names, rows, strict=True))), self.thing.stage)  # type: ignore[type-var]
+        operator, values, places = _template(self.thing.what, self.field.names)
+        filled = list(values)
+        for place, value in zip(places, rows, strict=True):
+            filled[place] = value
+        return Thing(operator(*filled), self.thing.stage)
+
+
+@remembered(256)
+def _template(what: Any, names: tuple[str, ...]) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    """The class of an operator, the values of its fields in order, and the places of some fields;
+    ``dataclasses.replace`` reads all fields every time."""
+    own = [entry for entry in fields(what) if entry.init]
+    assert not any(entry.kw_only for entry in own)
+    order = [entry.name for entry in own]
+    return type(what), tuple(getattr(what, name) for name in order), tuple(order.index(name) for name in names)
 
 
 def segments_of(rows: Rows) -> tuple[Rows2]:

@@ -19,7 +19,8 @@ import numpy as np
 from ..base.memo import BoundedCache, Itself, once
 from ..parallel import Plan
 from ..parallel.draft import DRAFTS
-from ..parallel.serving_engine import Graphs, MemoryRule
+from ..parallel.engine_memory import MemoryRule
+from ..parallel.serving_engine import Graphs
 from ..parallel.state import capacity
 from ..parallel.state.capacity import Capacity
 from ..step.question import Question

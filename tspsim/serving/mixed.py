@@ -209,7 +209,12 @@ class Shape:
                 InstructionPart.PROMPTS,
             )
         )
-        self._carries = self._follows[InstructionPart.CARRIED]
+        carries = self._carries = self._follows[InstructionPart.CARRIED]
+        #: Where prompts alone are asked for what takes whole rows: what each such kernel's seconds are in every place.
+        self._singles: list[Floats] = []
+        if carriers and all(self._of_prompts):
+            self._singles = [np.ascontiguousarray(carries[:, index]) for index in range(len(carriers))]
+        self._alone: dict[tuple[int, int], Cells] = {}
 
     # --- measured steps ------------------------------------------------------------------------------------
 
@@ -297,7 +302,16 @@ class Shape:
             total = total + self._lengths(read + sum([chunk.context_tokens for chunk in work.chunks]))
         if self._prompted:
             total = total + self._read(work.chunks)
-        if self._carriers:
+        if self._singles and len(work.chunks) == 1:
+            # The time of one prompt depends on its length and its cached tokens, which are tabulated as tokens are.
+            low, high = around(work.chunks[0][1])
+            share = (work.chunks[0][1] - low) / (high - low) if high > low else 0.0
+            for index, column in enumerate(self._singles):
+                taken_s = self._alone_of(index, low)(read)[0]
+                if share:
+                    taken_s += (self._alone_of(index, high)(read)[0] - taken_s) * share
+                total = total + column * taken_s
+        elif self._carriers:
             rows = rows_of(work, self.breakpoints)
             taken = []
             for index, prompts in enumerate(self._of_prompts):
@@ -306,6 +320,17 @@ class Shape:
             total = total + self._carries @ np.array(taken)
         makespan_s = self.layout.ends_s(total)
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
+
+    def _alone_of(self, index: int, cached: int) -> Cells:
+        """Seconds of one prompt with so many tokens in the cache in a kernel that takes whole rows, over its length."""
+        found = self._alone.get((index, cached))
+        if found is None:
+
+            def value(tokens: int) -> Floats:
+                return np.array([self._carried_s(index, self._carriers[index].field.of(((tokens, cached, 1),)))])
+
+            found = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
+        return found
 
     def _carried_s(self, index: int, rows: Any) -> float:
         return self.programs.once_s(self._carriers[index].with_rows(rows), self.kind.captured)

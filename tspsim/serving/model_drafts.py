@@ -1,7 +1,7 @@
 """Time of a draft model's passes after a step: k passes, the first together with the prompts of the step.
 
-Each is a step of that model alone without host time (:meth:`tspsim.parallel.Job.drafting`), so the tables of that
-model's steps contain it. With n sequences and p prompts that end
+Each is a step of that model alone without host time (:mod:`tspsim.parallel.drafting`), so the tables of that model's
+steps contain it. With n sequences and p prompts that end
 
     D = first pass (n sequences and all chunks of prompts) + (k − 1) · pass of n + p sequences
 """
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from ..parallel import Job, Plan
 from ..parallel.decode import draft_pool
+from ..parallel.drafting import drafter_of
 from ..step.question import Question
 from ..steps import Speculation
 from .programs import StepPrograms
@@ -42,7 +43,7 @@ class ModelDrafts:
         self, question: Question, plan: Plan, speculation: Speculation, costs_of: Callable[..., TabulatedSteps]
     ) -> None:
         own = drafting_itself(plan)
-        job = StepPrograms(question, own, speculation).decoding((1,)).drafter
+        job = drafter_of(StepPrograms(question, own, speculation).decoding((1,)))
         assert job is not None
         #: The first pass of a sequence.
         self.job: Job = job

@@ -6,7 +6,7 @@ answer is the number of seconds, with its range as attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from .work import PromptChunk, StepWork
 
 #: Batches whose answer is kept.
 MOST_KEPT = 1 << 17
+#: Prompts of a batch that are taken out of its columns one by one; of more every row is looked at.
+FEW_PROMPTS = 16
 
 Row = tuple[int, int, int]
 
@@ -65,7 +67,8 @@ class Oracle:
         #: Positions of a decoding sequence: one, and its drafts.
         self.query_len = 1 + drafts
         self._costs = costs
-        self._kept: dict[tuple[Row, ...], Seconds] = {}
+        #: By the hash of their rows, which is looked up and kept under without being made again.
+        self._kept: dict[int, tuple[tuple[Sequence[int], ...], Seconds]] = {}
 
     def __call__(self, batch: Batch | Iterable[Sequence[int]]) -> Seconds:
         """Seconds from the begin of the step to the begin of the next.
@@ -82,13 +85,16 @@ class Oracle:
         InputError
             A row is no three whole numbers, or the batch is empty.
         """
-        rows = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
-        answer = self._kept.get(rows)  # type: ignore[arg-type]
-        if answer is None:
-            if len(self._kept) >= MOST_KEPT:
-                self._kept.clear()
-            work = self.work(rows)
-            answer = self._kept[rows] = Seconds.of(self._costs.seconds([work]), self._costs, work)  # type: ignore[index]
+        rows: tuple[Sequence[int], ...] = tuple(map(tuple, batch.rows if isinstance(batch, Batch) else batch))
+        key = hash(rows)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == rows:
+            return kept[1]
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        work = self.work(rows)
+        answer = Seconds.of(self._costs.seconds([work]), self._costs, work)
+        self._kept[key] = rows, answer
         return answer
 
     def work(self, rows: Iterable[Sequence[int]]) -> StepWork:
@@ -103,8 +109,17 @@ class Oracle:
             raise InputError(f"{what}; not {describe(wrong)}", key="batch")
         queries, contexts, counts = columns
         own, singly = self.query_len, counts.count(1) == len(rows)
-        if singly and queries.count(own) == len(rows) and all(contexts):
+        decoding_rows = queries.count(own)
+        if singly and decoding_rows == len(rows) and 0 not in contexts:
             return StepWork((), contexts, own)
+        if singly and len(rows) - decoding_rows <= FEW_PROMPTS:
+            places = [place for other in set(queries) - {own} for place in _places(queries, other)]
+            places.sort()
+            rest = list(contexts)
+            for place in reversed(places):
+                del rest[place]
+            if 0 not in rest:
+                return StepWork([PromptChunk(queries[place], contexts[place]) for place in places], rest, own)
         if not singly:
             rows = tuple([row for row in rows for _ in range(row[2])])
         decoding = [context for query, context, _ in rows if query == own and context]
@@ -116,14 +131,24 @@ class Oracle:
         return self._costs.breakdown(self.work(batch.rows if isinstance(batch, Batch) else batch))
 
 
+def _places(values: tuple[int, ...], wanted: int) -> Iterator[int]:
+    """Where a value stands."""
+    place = -1
+    for _ in range(values.count(wanted)):
+        place = values.index(wanted, place + 1)
+        yield place
+
+
 def _columns(rows: tuple[Sequence[int], ...]) -> tuple[tuple[int, ...], ...] | None:
     """Queries, contexts and counts of all rows, by whole columns (no loop in Python); None where a row is not three
     whole numbers, the first and the last above zero."""
     try:
         queries, contexts, counts = zip(*rows, strict=True)
+        # A sum is a whole number where all of its terms are.
+        sums = sum(queries), sum(contexts), sum(counts)
     except (TypeError, ValueError):
         return None
-    if not all(issubclass(kind, int) for kind in {*map(type, queries), *map(type, contexts), *map(type, counts)}):
+    if not all(type(total) is int for total in sums):
         return None
     whole = min(queries) > 0 and min(contexts) >= 0 and min(counts) > 0
     return (queries, contexts, counts) if whole else None

@@ -22,7 +22,7 @@ from ..base.memo import once
 from ..network import point_to_point
 from ..parallel import Plan
 from ..parallel.decode import draft_pool
-from ..parallel.serving_engine import Budget
+from ..parallel.engine_memory import Budget
 from ..parallel.state.capacity import Capacity, capacity_of
 from ..step.question import Question
 from ..steps import Speculation

@@ -13,7 +13,7 @@ from ..base.memo import Itself, knowing, once, remembered
 from ..base.quick import replace
 from ..hardware.pricers import price
 from ..operators import Operator, Role
-from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
+from ..parallel import Job, Plan, axes_of, build_mesh, host_time, scheme_of, write_program
 from ..parallel.checks import check
 from ..parallel.serving_engine import Captured
 from ..program import Collective, Program, SendReceive
@@ -305,8 +305,8 @@ class StepPrograms:
 
     @once
     def _between_s(self) -> float:
-        """Fixed seconds of a pass (:attr:`tspsim.parallel.Job.between_s`)."""
-        return self.decoding((1,)).between_s
+        """Fixed seconds of a pass (:func:`tspsim.parallel.host_time.between_s`)."""
+        return host_time.between_s(self.decoding((1,)))
 
     # --- times ------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class StepPrograms:
                 compute[what.kind] += taken_s
             if taken_s or isinstance(what, Operator):
                 parts[part_of(what)] += taken_s
-        host = job.work.stack.step_s + job.host_s
+        host = job.work.stack.step_s + host_time.host_s(job)
         parts["host"] += host
         parts["idle"] += max(0.0, chain.seconds - sum(parts.values()))
         return Priced(chain.seconds, chain.makespan_s, dict(compute), dict(parts), chained=True)
@@ -380,6 +380,6 @@ class StepPrograms:
         for family, taken in breakdown.compute_s.items():
             name = names.get(family, family)
             parts[name] = parts.get(name, 0.0) + taken
-        host = job.work.stack.step_s + job.host_s
+        host = job.work.stack.step_s + host_time.host_s(job)
         parts |= {"host": host + breakdown.host_s, "idle": max(0.0, between_s - host + breakdown.idle_s)}
         return Priced(makespan_s + between_s, makespan_s, dict(breakdown.compute_s), parts, chained=False)

@@ -32,9 +32,9 @@ class RowAnswers:
         self.reason: NDArray[Any] = np.full(rows, "", dtype=object)
         #: Further predicted columns by name, shape (rows,): numbers or words; None where there is no answer.
         self.further: dict[str, NDArray[Any]] = {}
-        #: #: Labels that group rows beside their own columns, shape (rows,) by name; empty where a row has none.
+        #: Labels that group rows beside their own columns, shape (rows,) by name; empty where a row has none.
         self.labels: dict[str, NDArray[Any]] = {}
-        #: #: Sentence → number of rows that it applies to: borrowed parameters and assumptions.
+        #: Sentence → number of rows that it applies to: borrowed parameters and assumptions.
         self.notes: dict[str, int] = {}
 
     def __len__(self) -> int:

@@ -16,9 +16,9 @@ from .cells import Row
 from .devices import device_name, named_device
 from .kernels import MICROSECONDS
 
-#: #: GPUs whose NVLink domain is a rack; one of its machines ("node" 1 of a table) holds four.
+#: GPUs whose NVLink domain is a rack; one of its machines ("node" 1 of a table) holds four.
 RACKS = {"gb200": ("gb200-nvl72", 72), "gb300": ("gb300-nvl72", 72)}
-#: #: Words of a library column that name the fabric of the run.
+#: Words of a library column that name the fabric of the run.
 FABRICS = {
     "nebius": "infiniband-400g-nebius",
     "lambda": "infiniband-400g-lambda",
@@ -30,7 +30,7 @@ FABRICS = {
     "aac10": "roce-400g-aac10",
     "aac14": "roce-400g-aac14",
 }
-#: #: Fabric between the nodes of a GPU's usual machine, for tables that name none.
+#: Fabric between the nodes of a GPU's usual machine, for tables that name none.
 USUAL_FABRICS = {
     "a100-40gb": "rails-200g",
     "a100-80gb": "rails-200g",
@@ -39,7 +39,7 @@ USUAL_FABRICS = {
     "h200": "rail-optimised-400g",
     "b200": "rail-optimised-400g",
 }
-#: #: Transport on these fabrics, where it differs from the fabric's own.
+#: Transport on these fabrics, where it differs from the fabric's own.
 USUAL_TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
 
 

@@ -20,7 +20,7 @@ class Convention:
     recomputed: bool
     #: Where the definition stands.
     source: str
-    #: #: FLOPs counted for a step with frozen weights, in forward passes: two, or three as if the weights were trained.
+    #: FLOPs counted for a step with frozen weights, in forward passes: two, or three as if the weights were trained.
     adapter_passes: float = 2.0
     #: Keys and values are counted as if every head of the queries had its own.
     every_head: bool = False

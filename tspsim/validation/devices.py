@@ -14,9 +14,9 @@ from tspsim.step.question import Lookups
 
 from ..base.memo import remembered
 
-#: #: Name in tables → catalog name. Tables that say only A100 mean the 80 GB board of cloud and DGX machines.
+#: Name in tables → catalog name. Tables that say only A100 mean the 80 GB board of cloud and DGX machines.
 ALIASES = {"a100": "a100-80gb", "h100 (96gb hbm2e, 500w)": "h100-96gb-500w"}
-#: #: Boards that share a name with a device of the catalog, and how they differ from it.
+#: Boards that share a name with a device of the catalog, and how they differ from it.
 OTHER_BOARDS = {
     "h200-nvl": "a PCIe board with 0.84 of the SXM module's peak, in fours on NVLink bridges; nothing is measured on it"
 }
@@ -54,7 +54,7 @@ def _loaded(name: str, path: Path, changed_ns: int, size_bytes: int) -> Device:
     return load_device(name)
 
 
-#: #: Clusters kept at once: neighbouring rows share a cluster, and each cluster caches its answers.
+#: Clusters kept at once: neighbouring rows share a cluster, and each cluster caches its answers.
 CLUSTERS = 16
 _cluster, _model, _stack = remembered(CLUSTERS)(build_cluster), remembered(256)(load_model), remembered(256)(load_stack)
 LOOKUPS = Lookups(build_cluster=_cluster, load_device=device, load_model=_model, load_stack=_stack)

@@ -23,11 +23,11 @@ KERNELS = {
     "InterNodeV1LL": "low_latency",
     "AsyncLL": "asynchronous",
 }
-#: #: GPUs without a catalog entry whose links equal those of an entry.
+#: GPUs without a catalog entry whose links equal those of an entry.
 SAME_LINKS = {"mi308x": "mi300x"}
-#: #: Experts per token and experts of the layer in mori's tuning runs; their table does not state them.
+#: Experts per token and experts of the layer in mori's tuning runs; their table does not state them.
 MORI_TOPK, MORI_EXPERTS = 8, 256
-#: #: Bytes per value by the names of types in the tables. Two fp4 values count as one of the column hidden_dim.
+#: Bytes per value by the names of types in the tables. Two fp4 values count as one of the column hidden_dim.
 VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0}
 #: DeepEP dispatches in fp8 with a 4-byte scale for each 128 values, and combines in bf16.
 DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}

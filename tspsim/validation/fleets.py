@@ -20,9 +20,9 @@ from .cells import Row, count_of, number_of
 from .devices import named_device
 from .plain_frameworks import keys
 
-#: #: Spare nodes as a share of the job's: the job never waits for a repair, because these figures leave repairs out.
+#: Spare nodes as a share of the job's: the job never waits for a repair, because these figures leave repairs out.
 SPARES = 0.02
-#: #: Standard deviations of a 90 % range.
+#: Standard deviations of a 90 % range.
 NINETY = 1.645
 
 
@@ -76,7 +76,7 @@ def _effective(answer: FleetAnswer) -> tuple[float, float, float]:
     return job.ettr, job.ettr - lost, min(1.0, job.ettr + lost)
 
 
-#: #: Metric → its value in a fleet's answer, with its range.
+#: Metric → its value in a fleet's answer, with its range.
 METRICS: dict[str, Callable[[FleetAnswer], tuple[float, float, float]]] = {
     "hours_between_interruptions": _between,
     "interruptions": _counted,

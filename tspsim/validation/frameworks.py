@@ -18,10 +18,10 @@ STACKS = {
     "train_amd_prim": "primus",  # DmitriiNikolaevAtAmd/tprimat
     "2407.21783": "llama-3",
 }
-#: #: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
+#: All other sources ran Megatron-Core: NeMo, Megatron-Bridge, DGX Cloud recipes, MLPerf.
 USUAL_STACK = "megatron-core"
 
-#: #: For tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack.
+#: For tables whose rows name their framework in words: a word of group, source or note, in lower case → its stack.
 #: The first word that occurs decides. Notes come first, because they say what was switched off.
 WORDS = {
     "no compile": "torchtitan-eager",
@@ -53,7 +53,7 @@ WORDS = {
     "foundation-model-stack": "fsdp1",
     "fsdp1": "fsdp1",
 }
-#: #: The most common software, for rows that name none.
+#: The most common software, for rows that name none.
 USUAL_PLAIN = "fsdp2"
 
 
@@ -69,7 +69,7 @@ def stack_in_words(*texts: str) -> str:
     return next((stack for word, stack in WORDS.items() if word in whole), USUAL_PLAIN)
 
 
-#: #: Words of rows or sources, in lower case, whose benchmarks replace the router by a fixed assignment.
+#: Words of rows or sources, in lower case, whose benchmarks replace the router by a fixed assignment.
 NEIGHBOURS = ("fake balanced gate", "automodel")
 
 
@@ -105,10 +105,40 @@ def recomputed_by_recipe(address: str, model: str, gpus: int) -> str | None:
     return "none" if gpus == 1 or "oss 20b" in model.lower().replace("-", " ") else "full"
 
 
-#: #: Words of a row's notes → its fabric, where it is not the GPU's usual one: nodes of InternEvo's runs have four
+#: Models whose Megatron-Bridge recipes in MXFP8 hide exchanges with experts behind another micro-batch, on which GPUs,
+#: from which container on: with whole iterations in CUDA graphs and a fused grouped MLP they set ``moe_a2a_overlap``
+#: (NVIDIA-NeMo/Megatron-Bridge, pull requests 3983 and 4226 of DeepSeek-V3, 4249 and 4606 of Qwen3, 4173 of gpt-oss,
+#: all on the branch of 26.06; 5168 of Kimi-K2, which came too late for it). Nothing before them did.
+OVERLAPPED = {
+    "deepseekv3": (("gb200", "gb300"), "26.06"),
+    "qwen3": (("b200", "b300", "gb200", "gb300"), "26.06"),
+    "gptoss": (("gb200", "gb300"), "26.06"),
+    "kimik2": (("gb300",), "26.08"),
+}
+
+
+def overlapped_by_recipe(address: str, notes: str, model: str, device: str, precision: str) -> str:
+    """What hides exchanges with experts in a published recipe.
+
+    >>> about = "Megatron-Bridge", "NeMo 26.06.01 container"
+    >>> [overlapped_by_recipe(*about, model, "gb300", "mxfp8") for model in ("GPT OSS 120B", "Kimi_K2")]
+    ['micro_batches', 'none']
+    """
+    container = re.search(r"NeMo (\d+\.\d+)", notes)
+    if container is None or "Megatron-Bridge" not in address or precision != "mxfp8":
+        return "none"
+    name = re.sub(r"[^a-z0-9]", "", model.lower())
+    hidden = (
+        name.startswith(start) and device in devices and container.group(1) >= since
+        for start, (devices, since) in OVERLAPPED.items()
+    )
+    return "micro_batches" if any(hidden) else "none"
+
+
+#: Words of a row's notes → its fabric, where it is not the GPU's usual one: nodes of InternEvo's runs have four
 #: ports of 100 Gb/s for eight GPUs.
 FABRICS = {"4x100Gb RoCE per node": "roce-50g"}
-#: #: Words of sources that train DeepSeek-V3 with its multi-token-prediction module, unless the model's name says
+#: Words of sources that train DeepSeek-V3 with its multi-token-prediction module, unless the model's name says
 #: otherwise: they count 260 GFLOP per token, and 249 in the runs "w/o MTP".
 WITH_FURTHER_TOKENS = ("Megatron-Bridge", "dgxc-benchmarking")
 
@@ -169,7 +199,7 @@ def turns_of(words: str, notes: str, stages: int) -> int:
     return int(match.group(1)) if match and stages > 1 and "automodel" in words.lower() else 1
 
 
-#: #: Part of a source's address → rank and target products of its adapters, and the adapters of routed experts.
+#: Part of a source's address → rank and target products of its adapters, and the adapters of routed experts.
 ADAPTERS: dict[str, tuple[int, tuple[str, ...], str]] = {
     # MLPerf Training's Llama 2 70B LoRA reference: rank 16 on attention's products (rules, and the rows' notes).
     "mlcommons": (16, ("qkv", "output"), "none"),

@@ -36,11 +36,11 @@ KERNEL_TABLES: tuple[str, ...] = (
     "kernels/fused_moe_nvidia.csv",
     "kernels/wideep_moe.csv",
 )
-#: #: Rows with equal values here share a kernel model.
+#: Rows with equal values here share a kernel model.
 GROUP_COLUMNS = ("family", "dtype", "second_dtype", "library")
-#: #: Further columns with a time beside ``time_us``, by the start of a table's name.
+#: Further columns with a time beside ``time_us``, by the start of a table's name.
 FURTHER_TIMES: dict[str, tuple[str, ...]] = {"grouped_gemm": ("backward_us",)}
-#: #: Suffix of a library's name for a single group: the library then runs its plain product, another kernel.
+#: Suffix of a library's name for a single group: the library then runs its plain product, another kernel.
 ONE_GROUP = ", one group"
 _DTYPES = {
     "bfloat16": "bf16",
@@ -50,11 +50,11 @@ _DTYPES = {
     "fp8_e4m3": "fp8",
     "float4_e2m1fn_x2": "mxfp4",
 }
-#: #: Reason for a row of a latent-attention table that is no single kernel.
+#: Reason for a row of a latent-attention table that is no single kernel.
 MODULE = "a whole module"
 
 
-#: #: Types of experts' activations and weights, by NVIDIA's name for the pair.
+#: Types of experts' activations and weights, by NVIDIA's name for the pair.
 _EXPERT_TYPES = {"int4_w4a16": ("bf16", "int4"), "mxfp4_w4a16": ("bf16", "mxfp4"), "mxfp4_w4a8": ("mxfp8", "mxfp4")}
 
 
@@ -262,7 +262,7 @@ def _moe_behind_all_to_all(frame: pd.DataFrame) -> pd.DataFrame:
     return _named(out, frame, "fused_moe")
 
 
-#: #: Start of a table's name → function from rows to normalised rows.
+#: Start of a table's name → function from rows to normalised rows.
 READERS: Mapping[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "gemm": _gemm,
     "grouped_gemm": _grouped_gemm,

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 class Further(NamedTuple):
     """The time of an engine's block beside the operators of a step: small kernels that a compiler did not fuse."""
 
-    #: #: Seconds per block, for any number of tokens.
+    #: Seconds per block, for any number of tokens.
     seconds: float
-    #: #: Moved bytes, in hidden states of the tokens.
+    #: Moved bytes, in hidden states of the tokens.
     states: float
-    #: #: Moved bytes, in keys and values of one head of the tokens.
+    #: Moved bytes, in keys and values of one head of the tokens.
     heads: float
-    #: #: Half width, in log time, of the spread of blocks, beside the ranges of their kernels.
+    #: Half width, in log time, of the spread of blocks, beside the ranges of their kernels.
     spread: float
-    #: #: Seconds that a product saves against its isolated kernel, by type: the cost of quantisation that is fused into
+    #: Seconds that a product saves against its isolated kernel, by type: the cost of quantisation that is fused into
     #: the kernel before. The time never falls below the roofline.
     gain: Mapping[str, float] = MappingProxyType({})
 
 
-#: #: By engine, and by device or device family where builds differ. Fitted to seven of ten shapes of the modules, with
+#: By engine, and by device or device family where builds differ. Fitted to seven of ten shapes of the modules, with
 #: all types, phases and backends together. Only vLLM on the B200 was compiled: elsewhere its small kernels run one by
 #: one.
 FURTHER: Mapping[str, Mapping[str, Further]] = {
@@ -63,7 +63,7 @@ FURTHER: Mapping[str, Mapping[str, Further]] = {
         "hopper": Further(55.5e-6, 5.4, 3.9, spread=0.13),
     },
 }
-#: #: For an engine without measured modules.
+#: For an engine without measured modules.
 UNKNOWN = Further(0.0, 1.4, 0.5, spread=0.3)
 
 
@@ -185,7 +185,7 @@ def isolated(on: Device, operator: Operator, engine: str) -> Estimate:
     )  # fmt: skip
 
 
-#: #: Library whose products stand in for those of an unmeasured engine: the only serving library with a table of them.
+#: Library whose products stand in for those of an unmeasured engine: the only serving library with a table of them.
 PRODUCTS = "TensorRT-LLM"
 
 

@@ -29,24 +29,24 @@ from .runs import Run, question_of, served
 Kernels = Mapping[Operator, int]
 #: The tables name no GPU in a column; their file names do.
 MEASURED_ON = "h200"
-#: #: Least time of a layer's forward and backward. A backward that Python's autograd drives cannot end before its calls
+#: Least time of a layer's forward and backward. A backward that Python's autograd drives cannot end before its calls
 #: are issued from one thread (PyTorch 2.11, no graph replay of the backward).
 LEAST_FORWARD_AND_BACKWARD_S = 2.1e-3
-#: #: Idle time of the device, before and between kernels that take longer than their launches.
+#: Idle time of the device, before and between kernels that take longer than their launches.
 FIRST_LAUNCHES_S = 0.5e-3
-#: #: The tables do not say what the device did before, and its clock is one factor for everything on the matrix units.
+#: The tables do not say what the device did before, and its clock is one factor for everything on the matrix units.
 #: Equal products back to back ran at 643 to 769 TFLOP/s (overlap table), and our layers of one length differ by this
 #: factor each way around the sum of their kernels.
 CLOCK_SPREAD = 1.13
 #: The overlap table: products in one measurement, and the share of a copy's time that they lose beside it.
 PRODUCTS_BESIDE_A_COPY = 8
 LOST_BESIDE_A_COPY = 0.68
-#: #: Library of the kernels in the measured models, where the device has several.
+#: Library of the kernels in the measured models, where the device has several.
 LIBRARY = "pytorch"
-#: #: PyTorch's fused AdamW reads and writes bf16 weights and moments, and reads the gradients. The simulator counts
+#: PyTorch's fused AdamW reads and writes bf16 weights and moments, and reads the gradients. The simulator counts
 #: these weights as optimizer state.
 FUSED_ADAMW = (("weights", 0.0), ("gradients", 2.0), ("state", 6.0))
-#: #: Part of the program that a measured layer lacks.
+#: Part of the program that a measured layer lacks.
 OPTIMIZER = "optimizer"
 
 
@@ -66,7 +66,7 @@ def predict_layers(row: Row, position: int, answers: RowAnswers) -> None:
     answers.predict(position, *(value * MICROSECONDS for value in total))
 
 
-#: #: The table's name of a pass → the simulator's.
+#: The table's name of a pass → the simulator's.
 LAYER_PASSES = {"fwd": "forward", "fwd+bwd": "training"}
 
 
@@ -95,7 +95,7 @@ def decode_job(model: Architecture, batch: int, sequence: int, context: int) -> 
     return question.job(question.plans[0])
 
 
-#: #: The table's name of a phase → function from (model, batch, sequence, context) to a job.
+#: The table's name of a phase → function from (model, batch, sequence, context) to a job.
 JOBS: Mapping[str, Callable[[Architecture, int, int, int], Job]] = {
     "prefill": prefill_job,
     "decode": decode_job,

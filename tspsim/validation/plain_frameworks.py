@@ -25,9 +25,9 @@ from .devices import LOOKUPS, named_device
 from .frameworks import as_routed, stack_in_words, turns_of
 from .runs import TOO_LARGE, Predicted, fabric_of, file_of, first_plan_of, machine
 
-#: #: Words of a row that name another board than its ``gpu`` column.
+#: Words of a row that name another board than its ``gpu`` column.
 BOARDS = {"500w": "h100-96gb-500w"}
-#: #: Words of a row → GPUs of a node, for machines that use a part of one.
+#: Words of a row → GPUs of a node, for machines that use a part of one.
 GPUS_PER_NODE = {"kempnerforge": 4}
 #: Words of a row → fabric between its nodes, where it is known. KempnerForge's own profile of 13B on 24 GPUs has fp32
 #: reduce-scatters of 355 MB over six nodes in 14.4 ms, 20.5 GB/s: 200 Gb/s a GPU and not 400
@@ -47,9 +47,9 @@ SHAPES: dict[str, tuple[int, int, int, int, int, int]] = {
     "k175b": (96, 12288, 96, 8, 39680, 128256),  # KempnerForge, benchmarks/175b_360gpu
     "llama2-13b": (40, 5120, 40, 40, 13824, 32000),  # meta-llama/Llama-2-13b-hf, config.json
 }
-#: #: A table's name of a model, as letters and digits alone → the catalog's.
+#: A table's name of a model, as letters and digits alone → the catalog's.
 NAMES = {"llama38b": "llama-3.1-8b", "llama370b": "llama-3.1-70b", "llama3405b": "llama-3.1-405b"}
-#: #: KempnerForge's models with this number of experts, two of them per token (benchmarks/moe_packed).
+#: KempnerForge's models with this number of experts, two of them per token (benchmarks/moe_packed).
 OF_EXPERTS = re.compile(r"kmoe(\d+)")
 
 
@@ -84,6 +84,12 @@ def architecture(name: str) -> Architecture:
     return load_model(listed)
 
 
+#: DualPipeV as ours runs it: the pipeline folded like a V holds every weight once (deepseek-ai/DualPipe, README: "1×"
+#: for DualPipe's "2×"), two chunks a rank, and forwards stand beside backwards. In ours chunks come round robin, which
+#: moves the bubble alone.
+CUT_IN_HALF = {"schedule": "1f1b", "vpp": 2, "expert_overlap": "micro_batches"}
+
+
 def question(row: Row) -> Question:
     """The resolved scenario of a row. Raises InputError for a row that cannot be simulated."""
     words = [str(row.get(column, "")) for column in ("note", "group", "source")]
@@ -110,6 +116,8 @@ def question(row: Row) -> Question:
         **keys(row, "extra"),
     }
     plan = {"name": "run", **keys(row, "plan")}
+    if "dualpipev" in whole:
+        plan |= CUT_IN_HALF
     turns = turns_of(whole, str(row.get("note", "")), int(plan.get("pp", 1)))
     if turns > 1:
         plan.setdefault("accumulation", turns)
@@ -134,7 +142,7 @@ def _rate(resolved: Question, gpus: int) -> Callable[[float], float]:
     return lambda seconds: tokens / seconds / gpus
 
 
-#: #: Unit → function from a job and its GPUs to the function from step seconds to that unit.
+#: Unit → function from a job and its GPUs to the function from step seconds to that unit.
 UNITS: dict[str, Callable[[Question, int], Callable[[float], float]]] = {
     "tokens/s/gpu": _rate,
     "tokens/s": lambda resolved, gpus: _rate(resolved, 1),

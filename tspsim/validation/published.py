@@ -21,6 +21,7 @@ from .frameworks import (
     as_routed,
     further_tokens,
     layers_of_chunks,
+    overlapped_by_recipe,
     recomputed_by_recipe,
     stack_of,
     turns_of,
@@ -91,10 +92,11 @@ def stated_run(row: Row) -> Run:
     for column in ("tp", "pp", "cp", "mbs", "gbs", "seq_len", "n_gpus"):
         if not count_of(row, column):
             raise InputError(f"incomplete: {column} not stated")
-    shape = as_routed(architecture(row), str(row.get("notes", "")))
+    notes = str(row.get("notes", ""))
+    shape = as_routed(architecture(row), notes)
     rank, targets, experts = adapters_of(model, str(row["source_url"]), latent=shape.latent is not None)
     tp, ep, gpus = count_of(row, "tp"), count_of(row, "ep", 1), count_of(row, "n_gpus")
-    zero = str(row.get("zero_stage", ""))
+    zero, precision = str(row.get("zero_stage", "")), precision_of(str(row["precision"]))
     vpp = count_of(row, "vpp") or chunks_of(source, model)
     if str(row.get("vpp", "")).strip() == "interleaved":
         vpp = 2  # torchtitan's Interleaved1F1B: two stages a rank
@@ -110,25 +112,26 @@ def stated_run(row: Row) -> Run:
         pp=count_of(row, "pp"),
         vpp=vpp,
         stage_layers=layers_of_chunks(source, shape, count_of(row, "pp") * vpp),
-        accumulation=turns_of(source, str(row.get("notes", "")), count_of(row, "pp")),
+        accumulation=turns_of(source, notes, count_of(row, "pp")),
         zero=zero_of(zero),
         shard_group=sharded(row, zero, gpus // (tp * count_of(row, "pp"))) if zero_of(zero) else None,
         recomputation=recomputation_of(str(row.get("recompute", ""))) or recomputed_by_recipe(source, model, gpus),
         recomputed=recomputed_of(str(row.get("recompute", ""))),
         ep=ep,
         expert_dispatch=DISPATCHERS.get(name, "ranks"),
+        expert_overlap=overlapped_by_recipe(source, notes, model, name, precision) if ep > 1 else "none",
         sequence_regions=tp > 1 and (str(row.get("sp", "")).startswith("on") or ep > 1),
         multi_token=further_tokens(model, source),
-        precision=precision_of(str(row["precision"])),
+        precision=precision,
         stack=stack_of(str(row["source_url"])),
-        fabric=next((fabric for words, fabric in FABRICS.items() if words in str(row.get("notes", ""))), ""),
+        fabric=next((fabric for words, fabric in FABRICS.items() if words in notes), ""),
         adapter_rank=rank,
         adapter_targets=targets,
         adapter_experts=experts,
     )
 
 
-#: #: The (GPU, model, metric, precision, GPUs) of a row of DGX Cloud's page that has its MFU over FP8's peak: its
+#: The (GPU, model, metric, precision, GPUs) of a row of DGX Cloud's page that has its MFU over FP8's peak: its
 #: 0.1871 is its 8,420 tokens/s per GPU over 4,900 TFLOP/s; all other rows in BF16 are over 2,450.
 OTHER_PEAK = {("gb200", "Llama 4 Maverick 400B", "MFU", "BF16", 128)}
 OTHER_PEAK_IN = "dgxc-benchmarking/blob/v25.05.04"

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 #: Version of the JSON layout.
 SCHEMA_VERSION = 1
-#: #: Columns whose groups have fewer values than this are listed by value; columns with more values form no groups.
+#: Columns whose groups have fewer values than this are listed by value; columns with more values form no groups.
 MOST_GROUPS = 400
 
-#: #: Counts above this are not shapes.
+#: Counts above this are not shapes.
 LARGEST_COUNT = 1e15
 
 Progress = Callable[[str, float], None]
-#: #: Some complete and checked rows of the table at a path.
+#: Some complete and checked rows of the table at a path.
 Rows = tuple[str, "pd.DataFrame"]
-#: #: How the rows of all tables are predicted: :func:`map`, or a map over processes that keeps the order.
+#: How the rows of all tables are predicted: :func:`map`, or a map over processes that keeps the order.
 Mapper = Callable[[Callable[[Rows], RowAnswers], Sequence[Rows]], Iterable[RowAnswers]]
 
 
@@ -42,11 +42,11 @@ Mapper = Callable[[Callable[[Rows], RowAnswers], Sequence[Rows]], Iterable[RowAn
 class TableOutcome:
     """One table with its predictions."""
 
-    #: #: Description of the table.
+    #: Description of the table.
     table: MeasuredTable
-    #: #: Cells of the table as text, as in the file.
+    #: Cells of the table as text, as in the file.
     rows: pd.DataFrame = field(repr=False)
-    #: #: One answer per row.
+    #: One answer per row.
     answers: RowAnswers = field(repr=False)
 
     @once

@@ -30,13 +30,13 @@ from ..base.memo import remembered
 from ..parallel import scheme_of
 from .devices import LOOKUPS
 
-#: #: Fabric between the nodes of a GPU's usual training machine, for sources that name none (data sheets of DGX and HGX
+#: Fabric between the nodes of a GPU's usual training machine, for sources that name none (data sheets of DGX and HGX
 #: systems: 200 Gb/s per GPU with A100, 800 with B300, 400 with the others).
 FABRICS = {"a100-40gb": "rails-200g", "a100-80gb": "rails-200g", "b300": "rails-800g"}
 USUAL_FABRIC = "rail-optimised-400g"
-#: #: Transport on these fabrics, where it differs from the fabric's own (DGX A100: InfiniBand HDR).
+#: Transport on these fabrics, where it differs from the fabric's own (DGX A100: InfiniBand HDR).
 TRANSPORTS = {"a100-40gb": "infiniband", "a100-80gb": "infiniband"}
-#: #: Activation storage to try for sources in eight bits that do not state their recomputation (Megatron-Core's
+#: Activation storage to try for sources in eight bits that do not state their recomputation (Megatron-Core's
 #: ``activation_func_fp8_input_store``).
 STORE = "fp8"
 
@@ -63,6 +63,7 @@ class Run:
     accumulation: int = 1
     ep: int = 1
     expert_dispatch: str = "ranks"
+    expert_overlap: str = "none"
     zero: int = 0
     recomputation: str | None = None
     recomputed: Partly | None = None
@@ -109,7 +110,7 @@ class Predicted:
     allocated_bytes: float = math.nan
 
 
-#: #: Reason for a run that does not fit and therefore has no time.
+#: Reason for a run that does not fit and therefore has no time.
 TOO_LARGE = "does not fit by the memory model"
 #: Parts of memory that stay from step to step.
 STATE = ("weights", "adapters", "gradients", "optimizer_state", "optimizer_temporaries", "optimizer_buffers")
@@ -279,7 +280,7 @@ def scenario(run: Run, micro_batches: int) -> dict[str, Any]:
                 **({"stage_layers": list(run.stage_layers)} if run.stage_layers else {}),
                 **({"accumulation": run.accumulation} if run.accumulation > 1 else {}),
                 **({"placement": {"node": ["tp", "sp", "dp"]}} if shares_nodes else {}),
-                "ep": run.ep, "expert_dispatch": run.expert_dispatch,
+                "ep": run.ep, "expert_dispatch": run.expert_dispatch, "expert_overlap": run.expert_overlap,
                 "micro_batch": run.micro_batch, "recomputation": _recomputation(run),
                 **({} if run.activation_store is None else {"activation_store": run.activation_store}),
                 "sequence_regions": run.sequence_regions and run.tp > 1, "exchange": run.exchange,

@@ -19,17 +19,17 @@ from .answers import RowAnswers, each_row
 from .cells import Row, count_of, number_of
 from .devices import device, named_device
 
-#: #: Output projection of DeepSeek-V4: heads per group, and the output width of each group.
+#: Output projection of DeepSeek-V4: heads per group, and the output width of each group.
 GROUP_HEADS, GROUP_RANK = 8, 1024
-#: #: Latest tokens that DeepSeek-V4 attends uncompressed, and bytes of a cached entry (448 in fp8, 64 in bf16, scales).
+#: Latest tokens that DeepSeek-V4 attends uncompressed, and bytes of a cached entry (448 in fp8, 64 in bf16, scales).
 V4_WINDOW, V4_ENTRY = 128, 584.0
-#: #: Bytes of a token's latent of 512 in fp8 with its scales, and of its rotary key of 64 in bf16.
+#: Bytes of a token's latent of 512 in fp8 with its scales, and of its rotary key of 64 in bf16.
 FP8_LATENT = 656.0
-#: #: Tokens per compressed entry; attention chooses among entries of four tokens.
+#: Tokens per compressed entry; attention chooses among entries of four tokens.
 COMPRESSION = {"csa": 4, "hca": 128}
 CHOSEN_FROM = 4
 MICROSECONDS = 1e6
-#: #: Largest batch of SGLang's default graphs, on GPUs with at least this memory (bytes) and with less. Larger decode
+#: Largest batch of SGLang's default graphs, on GPUs with at least this memory (bytes) and with less. Larger decode
 #: batches of its latent modules were launched eagerly, although the table says graph: they take the host's 0.9 to 1.5
 #: ms.
 CAPTURED, CAPTURED_LESS, AMPLE_MEMORY = 512, 256, 160e9
@@ -148,7 +148,7 @@ def compressed(module: Module) -> tuple[Operator, ...]:
     return tuple(operators)
 
 
-#: #: The table's name of a kind → its operators.
+#: The table's name of a kind → its operators.
 KINDS = {"dsa": latent, "csa": compressed, "hca": compressed}
 
 

@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 class MeasuredTable:
     """One table of a measurements folder."""
 
-    #: #: Path in the folder.
+    #: Path in the folder.
     path: str
-    #: #: Predicted column, and the measured column it is compared with.
+    #: Predicted column, and the measured column it is compared with.
     column: str
-    #: #: Fills in the answers of a frame with ``counts`` and ``numbers`` as floats and ``texts`` as text.
+    #: Fills in the answers of a frame with ``counts`` and ``numbers`` as floats and ``texts`` as text.
     predict: Predictor
-    #: #: Columns that the predictor needs: whole numbers from one on, numbers from zero on, and words. A row without
+    #: Columns that the predictor needs: whole numbers from one on, numbers from zero on, and words. A row without
     #: one is skipped with that reason.
     counts: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     texts: tuple[str, ...] = ("gpu",)
-    #: #: Columns that group errors, together and one by one.
+    #: Columns that group errors, together and one by one.
     groups: tuple[tuple[str, ...], ...] = (("gpu",),)
-    #: #: Predicted columns beside the main one.
+    #: Predicted columns beside the main one.
     further: tuple[str, ...] = ()
-    #: #: Positions of rows that are predicted together: all rows, or, for simulated rows, those that share a run.
+    #: Positions of rows that are predicted together: all rows, or, for simulated rows, those that share a run.
     pieces: Callable[[pd.DataFrame], Iterable[Sequence[int]]] = lambda frame: [range(len(frame))]
-    #: #: Repairs a source's errors before the rows are predicted: a frame with further columns, and sentences with the
+    #: Repairs a source's errors before the rows are predicted: a frame with further columns, and sentences with the
     #: number of their rows.
     mend: Callable[[pd.DataFrame], tuple[pd.DataFrame, dict[str, int]]] | None = None
 

@@ -38,7 +38,7 @@ def predict_nanotron(row: Row, position: int, answers: RowAnswers) -> None:
     answers.predict(position, per_gpu / step.seconds, per_gpu / step.high, per_gpu / step.low)
 
 
-#: #: Bytes per weight: nanotron keeps bf16 weights, fp32 gradients (the accumulated ones), fp32 Adam state, and bf16
+#: Bytes per weight: nanotron keeps bf16 weights, fp32 gradients (the accumulated ones), fp32 Adam state, and bf16
 #: gradients in DDP's buckets: the table's 20 B. With ZeRO-1 it shows 10 B and 14 more over the replicas: gathered
 #: slices.
 NANOTRON_OPTIMIZER = {
@@ -141,9 +141,9 @@ def megatron_run(row: Row) -> Run:
     )
 
 
-#: #: The table's name of a model → the catalog's.
+#: The table's name of a model → the catalog's.
 MEGATRON_MODELS = {"gpt3-175b": "gpt-3-175b", "turing-530b": "megatron-530b"}
-#: #: Models of the SimuMax table in the catalog; the table cuts their layers.
+#: Models of the SimuMax table in the catalog; the table cuts their layers.
 SIMUMAX_MODELS = {
     "llama3-405b": "llama-3.1-405b",
     "llama3-70b": "llama-3.1-70b",
@@ -152,7 +152,7 @@ SIMUMAX_MODELS = {
 }
 #: Megatron with bf16 weights: fp32 main gradients, master weights and two moments (its distributed optimizer's docs).
 MEGATRON_OPTIMIZER = (("weights", 2.0), ("gradients", 4.0), ("state", 12.0), ("temporaries", 0.0))
-#: #: Dense layers at the start of a cut DeepSeek: with none or three the prediction would miss the measured memory by a
+#: Dense layers at the start of a cut DeepSeek: with none or three the prediction would miss the measured memory by a
 #: fifth.
 SIMUMAX_DENSE = 1
 
@@ -192,7 +192,7 @@ def simumax_run(row: Row) -> Run:
     )
 
 
-#: #: Tokens per sequence, for cases that do not state them (SimuMax's benchmark configurations).
+#: Tokens per sequence, for cases that do not state them (SimuMax's benchmark configurations).
 SIMUMAX_SEQUENCE = 4096
 
 

@@ -17,11 +17,11 @@ from tspsim.base.errors import InputError
 
 from .cells import Row, count_of
 
-#: #: Keys that a run needs and a row may leave out.
+#: Keys that a run needs and a row may leave out.
 KEYS = ("tp", "pp", "cp", "mbs", "gbs")
-#: #: The most tensor-parallel ranks to try for rows that do not state them: the GPUs of a node.
+#: The most tensor-parallel ranks to try for rows that do not state them: the GPUs of a node.
 WIDEST = 8
-#: #: The most tensor-parallel ranks of a replica; its other ranks are context-parallel. GPUs not listed use only
+#: The most tensor-parallel ranks of a replica; its other ranks are context-parallel. GPUs not listed use only
 #: context parallelism. From stated configurations of MLPerf Training 4.1 to 5.1: H200 on two nodes and more has TP 2
 #: and 4 with CP 1 and 2, GB200 and Instinct TP 1.
 TENSOR = {"h100": 4, "h200": 4}
@@ -31,13 +31,13 @@ TENSOR = {"h100": 4, "h200": 4}
 class FrameworkRecipe:
     """Values in a framework's own configuration of a model, for pages that show results without them."""
 
-    #: #: Words of the row's source and of its model.
+    #: Words of the row's source and of its model.
     source: str
     model: str
     mbs: int
-    #: #: Sequences of the global batch per GPU.
+    #: Sequences of the global batch per GPU.
     sequences_per_gpu: int
-    #: #: Source of the values.
+    #: Source of the values.
     configuration: str
 
 

@@ -25,6 +25,7 @@ from ..context import method_of
 from ..context.method import refused
 from ..decode import draft_pool, expert_pool, host_attention, host_caches
 from ..decode.sharing import exchange_buffers, exchanged_bytes, refused_exchange
+from ..drafting import drafter_of
 from ..experts import expert, expert_fused, expert_serving, fused
 from ..experts.fused import TRANSPORT, Cut, copied
 from ..job import Job
@@ -137,7 +138,8 @@ def backward_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, positio
         return [*normed, *summed]
     own = residual_tokens(job)
     down = [gradient for product in layer.down_projections(own) for gradient in builder.gradients(product)]
-    return [builder.compute("norm backward", *down, *norm_backward(job, layer, own), after=summed)]
+    latents = layer.latent_norms(own, backward=True)
+    return [builder.compute("norm backward", *latents, *down, *norm_backward(job, layer, own), after=summed)]
 
 
 def mlp_backward(builder: ProgramBuilder, job: Job, layer: LayerShard) -> list[int]:
@@ -360,11 +362,12 @@ def buffers(job: Job) -> Iterator[Buffer]:
     if expert_pool.size(job.plan):
         chunks = job.chunks(0)
         yield from expert_pool.buffers(job, served.weight_bytes(job, 1, chunks) + served.cache_bytes(job, chunks))
-    if draft_pool.size(job.plan) and job.drafter is not None:
+    drafter = drafter_of(job) if draft_pool.size(job.plan) else None
+    if drafter is not None:
         chunks, shards = job.chunks(0), scheme_of(job.plan).residency.weight_shards(job)
         kept = served.weight_bytes(job, shards, chunks) + served.cache_bytes(job, chunks)
-        whole, more = served.whole_model(job.drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
-        drafted = served.weight_bytes(job.drafter, shards, whole) + more * served.cache_bytes(job.drafter, whole)
+        whole, more = served.whole_model(drafter), draft_pool.verifying(job.plan) / draft_pool.size(job.plan)
+        drafted = served.weight_bytes(drafter, shards, whole) + more * served.cache_bytes(drafter, whole)
         yield from draft_pool.kept_beyond(job, kept, drafted)
 
 

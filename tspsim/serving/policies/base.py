@@ -14,7 +14,8 @@ from ..requests import Request
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...parallel.serving_engine import EngineLimits, ServingEngine
+    from ...parallel.engine_memory import EngineLimits
+    from ...parallel.serving_engine import ServingEngine
 
 
 class ReplicaGroup:

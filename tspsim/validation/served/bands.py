@@ -18,10 +18,10 @@ class Band(NamedTuple):
     ttft: tuple[float, float]
 
 
-#: #: Spread of options that pages of offline runs do not state: the least multiple of 0.05, as in the stacks' own
+#: Spread of options that pages of offline runs do not state: the least multiple of 0.05, as in the stacks' own
 #: spreads, that leaves at most one in twenty of the fitted third beyond each end.
 UNSTATED = 1.05
-#: #: Spread of queues beside that of steps: the first token waits for batches that a client's jitter forms.
+#: Spread of queues beside that of steps: the first token waits for batches that a client's jitter forms.
 QUEUE = 1.5
 
 

@@ -11,16 +11,16 @@ from tspsim.traffic.kind import Ints
 
 from ..cells import Row
 
-#: #: Date from which InferenceX's client sends warm-up requests (SemiAnalysisAI/InferenceX pull request 480, of 17
+#: Date from which InferenceX's client sends warm-up requests (SemiAnalysisAI/InferenceX pull request 480, of 17
 #: January 2026, merged after ten days).
 WARMED_SINCE = "2026-01-27"
-#: #: Engines that compile and tune kernels at the first request with a shape, not at start-up: SGLang
+#: Engines that compile and tune kernels at the first request with a shape, not at start-up: SGLang
 #: (sgl-project/sglang 4773, 4858). vLLM and TensorRT-LLM run every shape that they capture, and tune, at start-up.
 COMPILES_LATE = ("sglang",)
-#: #: First SGLang version with transformers 5, which reports DeepSeek's tokens to the client wrongly
+#: First SGLang version with transformers 5, which reports DeepSeek's tokens to the client wrongly
 #: (huggingface/transformers 45488).
 MISREAD_SINCE = (0, 5, 10)
-#: #: Tokens that its server read per requested token: a prompt of 7,140 arrived as 35,921 (InferenceX pull request 937;
+#: Tokens that its server read per requested token: a prompt of 7,140 arrived as 35,921 (InferenceX pull request 937;
 #: the runs of DeepSeek-R1 were repeated for it in May 2026, pull request 1502).
 MISREAD = 35921 / 7140
 
@@ -91,8 +91,8 @@ class Bench:
         return lengths[0].round().clip(1).astype(np.int64), lengths[1].round().clip(2).astype(np.int64)
 
 
-#: #: Most conversations of ShareGPT as the client shuffles them (seed 1), and mean tokens of a prompt and of an answer:
+#: Most conversations of ShareGPT as the client shuffles them (seed 1), and mean tokens of a prompt and of an answer:
 #: totals that pages print for 10, 100 and 1,000 (DeepSeek's and Qwen3's tokenizers).
 SHAREGPT = ((10, 197.2, 278.4), (100, 338.4, 216.4), (1 << 30, 302.1, 195.8))
-#: #: Deviations of the logarithm: those of the shipped scenarios with such conversations, which give the reason.
+#: Deviations of the logarithm: those of the shipped scenarios with such conversations, which give the reason.
 SPREADS = (1.5, 1.1)

@@ -30,7 +30,7 @@ from .silicon import Mended, activations_of, vllm_of
 if TYPE_CHECKING:
     import pandas as pd
 
-#: #: Start of a page's name → the catalog's model. The cookbook's pages are about families: the member is that of the
+#: Start of a page's name → the catalog's model. The cookbook's pages are about families: the member is that of the
 #: page's launch command.
 MODELS = {
     "deepseek-r1": "deepseek-r1",
@@ -56,14 +56,14 @@ MODELS = {
     "qwen3.5": "qwen3.5-397b-a17b",
     "qwen3": "qwen3-235b-a22b",
 }
-#: #: Models that fit on their eight GPUs only in fp8, although the catalog's checkpoint is wider.
+#: Models that fit on their eight GPUs only in fp8, although the catalog's checkpoint is wider.
 NARROW = ("glm-5",)
-#: #: Clients → requests on the cookbook's pages; other numbers of clients send five requests each.
+#: Clients → requests on the cookbook's pages; other numbers of clients send five requests each.
 REQUESTS = {1: 10, 16: 80, 64: 320, 100: 500}
 EACH = 5
-#: #: Clients of a page's runs with the same lengths, in their order.
+#: Clients of a page's runs with the same lengths, in their order.
 LADDER = (1, 16, 64, 100)
-#: #: Tokens, for pages that do not state them.
+#: Tokens, for pages that do not state them.
 USUAL_LENGTH = 1000
 
 
@@ -89,11 +89,11 @@ class Page:
     lengths: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
 
 
-#: #: Requests for ShareGPT prompts: on pages with a server for one client, and on those with one for all.
+#: Requests for ShareGPT prompts: on pages with a server for one client, and on those with one for all.
 _FEW, _MANY = {1: 10, 100: 1000}, {1: 100, 100: 1000}
 #: Tokens of prompts and outputs of two of the pages' scenarios.
 CHAT, SUMMARY = (1000, 1000), (8000, 1000)
-#: #: By the page's name.
+#: By the page's name.
 PAGES = {
     "DeepSeek-V3": Page(_FEW, conversations=True),
     "DeepSeek-V3_2": Page(_FEW, conversations=True, drafts={1: (3, 2.46)}),
@@ -103,28 +103,33 @@ PAGES = {
     "Qwen3.5": Page({1: 10, 100: 1000}, drafts={1: (3, 3.12), 100: (3, 3.31)}),
     "Llama3.1": Page(lengths={1: (CHAT, SUMMARY), 16: (CHAT, SUMMARY), 64: (SUMMARY,), 100: (CHAT,)}),
 }
-#: #: Requests at once when drafts are verified and the page does not state them (server_args.py of 0.5.6:
+#: Requests at once when drafts are verified and the page does not state them (server_args.py of 0.5.6:
 #: ``max_running_requests`` "is reset to 48 for speculative decoding").
 DRAFTED = 48
-#: #: Drafts of a chain when the page does not state them (server_args.py of 0.5.6, ``auto_choose_speculative_params``:
+#: Drafts of a chain when the page does not state them (server_args.py of 0.5.6, ``auto_choose_speculative_params``:
 #: three steps and four tokens to verify for DeepSeek, GLM and others with modules of their own).
 CHAIN = 3
-#: #: Metrics by the table's names. A request's time is its first token and the time of the others.
+#: Metrics by the table's names. A request's time is its first token and the time of the others.
 METRICS: dict[str, Metric] = {
     "tpot_ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
     "ttft_ms": Metric(lambda run, gpus: 1e3 * run.ttft_s, kind="TTFT"),
     "out_tps": Metric(lambda run, gpus: run.output_tokens_per_s, True, "output tokens/s"),
     "e2e_s": Metric(lambda run, gpus: run.e2e_s, kind="TPOT"),
 }
-#: #: MLPerf's offline runs by model: mean prompt and output of the data set.
+#: MLPerf's offline runs by model: mean prompt and output of the data set.
 OFFLINE = {"llama-3.1-405b": (9428, 684), "llama-3.1-70b": (294, 294), "llama-3.1-8b": (778, 73)}
-#: #: Requests sent in an offline run.
+#: Requests sent in an offline run.
 SAMPLES = 2000
+
+
+#: What a row is read by, empty where the table does not have it.
+READ = ("source", "gpu", "model", "engine", "version", "input", "output", "concurrency", "plan")
 
 
 def mend(frame: pd.DataFrame) -> Mended:
     """Every row of the table as a run, or a reason."""
-    return metric_by_metric(with_lengths(frame), METRICS, cookbook_run)
+    whole = frame.assign(**{column: "" for column in READ if column not in frame})
+    return metric_by_metric(with_lengths(whole), METRICS, cookbook_run)
 
 
 def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
@@ -310,5 +315,5 @@ def gist(row: Row) -> ServedRun:
     )  # fmt: skip
 
 
-#: #: Words of a group whose rows state the run in their note.
+#: Words of a group whose rows state the run in their note.
 READERS = {"rocm vllm": rocm, "nim ": nim, "mlperf": offline, "vultr": vultr, "gist ": gist}

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from ..answers import RowAnswers
 
-#: #: Column with a row's run, or the reason why it has none.
+#: Column with a row's run, or the reason why it has none.
 RUN = "run"
-#: #: Runs whose outcomes are kept: metrics of one run are in neighbouring rows.
+#: Runs whose outcomes are kept: metrics of one run are in neighbouring rows.
 RUNS = 512
 _replayed: Callable[[ServedRun], Measures] = remembered(RUNS)(replay)
 

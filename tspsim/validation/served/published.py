@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from .measures import Measures
 
-#: #: First words of a published name → the catalog's model, longest first.
+#: First words of a published name → the catalog's model, longest first.
 MODELS = {
     "deepseek-r1": "deepseek-r1",
     "deepseek-v3.2": "deepseek-v3.2",
@@ -64,7 +64,7 @@ class Metric:
     kind: str = ""
 
 
-#: #: Metrics by the table's names.
+#: Metrics by the table's names.
 METRICS: dict[str, Metric] = {
     "TPOT mean ms": Metric(lambda run, gpus: 1e3 * run.tpot_s, kind="TPOT"),
     "TPOT median ms": Metric(lambda run, gpus: 1e3 * run.median_tpot_s, kind="TPOT"),
@@ -81,7 +81,7 @@ METRICS: dict[str, Metric] = {
     ),
 }  # fmt: skip
 
-#: #: Requests in a data set of trtllm-bench by (prompt, output), from TensorRT-LLM's performance overview.
+#: Requests in a data set of trtllm-bench by (prompt, output), from TensorRT-LLM's performance overview.
 BENCH_REQUESTS = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
     (1000, 2000): 1500, (1024, 2048): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500,
@@ -203,11 +203,11 @@ def drafts_of(written: str) -> int:
     return int(match.group(1) or 1) if match else 0
 
 
-#: #: From this day on ATOM's nightly runs with drafts put random prompts behind the model's chat template (`bench_args`
+#: From this day on ATOM's nightly runs with drafts put random prompts behind the model's chat template (`bench_args`
 #: of models.json, ROCm/ATOM pull request 1476; that of 30 May did not, SemiAnalysisAI/InferenceX pull request 1627),
 #: except those of Qwen3.5.
 TEMPLATES_SINCE = "2026-06"
-#: #: Until this day ATOM's nightlies accepted none of Qwen3.5's drafts (ROCm/ATOM pull request 966, merged on it),
+#: Until this day ATOM's nightlies accepted none of Qwen3.5's drafts (ROCm/ATOM pull request 966, merged on it),
 #: except those of April.
 MENDED, BROKEN_SINCE = "2026-05-28", "2026-05"
 
@@ -282,7 +282,7 @@ def _bench(run: MeasuredRun, dp: int) -> Script:
 
 
 Settings = Callable[[MeasuredRun, int], Script]
-#: #: Words of the engine column → scheduler, stack, and script.
+#: Words of the engine column → scheduler, stack, and script.
 SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
     ("P/D", ("", "", _vllm)),
     ("1P1D", ("", "", _vllm)),
@@ -296,7 +296,7 @@ SOFTWARE: tuple[tuple[str, tuple[str, str, Settings]], ...] = (
 )
 
 
-#: #: vLLM's post about its attention backends on AMD: its commands take 16,384 tokens per pass. It does not state its
+#: vLLM's post about its attention backends on AMD: its commands take 16,384 tokens per pass. It does not state its
 #: number of prompts; its mean times to the first token are those of two prompts per client (one or three would give 1.5
 #: or 0.75 times as much).
 ROCM_POST, ROCM_ROUNDS = "2026-02-27-rocm-attention-backend", 2
@@ -312,7 +312,7 @@ def _requests(row: Row, usual: int) -> int:
     return count_of(row, "concurrency") if "num_prompts=conc=" in str(row["notes"]) else usual
 
 
-#: #: Cases of ATOM's plug-in for vLLM with this mark on its dashboard send prompts and answers of one length each
+#: Cases of ATOM's plug-in for vLLM with this mark on its dashboard send prompts and answers of one length each
 #: (`--random-range-ratio 1`, which `vllm bench serve` calls 0: ROCm/ATOM pull requests 739 and 767), although the
 #: table's notes assume otherwise. So requests end and begin together, and wait for each other's prompts.
 ALIKE = "-aw-"
@@ -332,7 +332,7 @@ def _least(row: Row) -> float:
 # --- types -------------------------------------------------------------------------------------------------------
 
 
-#: #: Weight types of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again at load
+#: Weight types of GLM-5.2 in fp8 under ATOM, which quantises its block-scaled checkpoint again at load
 #: (`online_quant_config` of models.json: ptpc_fp8, a scale per row and column, but mxfp8 for routed experts; ROCm/ATOM
 #: pull request 1607).
 ONLINE: Options = (("attention", "fp8"), ("dense", "fp8"), ("experts", "mxfp8"), ("shared", "fp8"))
@@ -359,7 +359,7 @@ def weights_of(words: str, model: str, device: str, written: str) -> Options:
     return tuple((part, "bf16") for part in CLASSES) if not word else ()
 
 
-#: #: Models with narrow checkpoints of their own that do not state the cache's type: TensorRT-LLM's `auto` keeps it in
+#: Models with narrow checkpoints of their own that do not state the cache's type: TensorRT-LLM's `auto` keeps it in
 #: bf16 (NVIDIA/TensorRT-LLM issue 8843: *Using checkpoint KV quantization*). NVIDIA's four-bit checkpoints state fp8.
 SILENT = ("deepseek", "gpt-oss")
 

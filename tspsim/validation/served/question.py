@@ -15,9 +15,9 @@ from ...base.memo import remembered
 from ..devices import LOOKUPS
 from .run import ServedPlan
 
-#: #: Random prompts load experts unevenly.
+#: Random prompts load experts unevenly.
 ROUTING: dict[str, Any] = {"load": "zipf", "skew": 0.7}
-#: #: Questions kept at once: the rows of a piece of work have one or two plans.
+#: Questions kept at once: the rows of a piece of work have one or two plans.
 QUESTIONS = 16
 
 
@@ -67,7 +67,7 @@ def _node(device: str, gpus: int) -> tuple[str, int]:
     return str(file), used // gpus
 
 
-#: #: A folder that lasts as long as the process.
+#: A folder that lasts as long as the process.
 _folders: list[tempfile.TemporaryDirectory[str]] = []
 
 

@@ -36,7 +36,7 @@ class Recipe:
     replicates_decode: bool = False
 
 
-#: #: TensorRT-LLM's ``max_batch_size`` of decode workers, from the recipes' names: for Kimi-K2.5 by prompt, workers and
+#: TensorRT-LLM's ``max_batch_size`` of decode workers, from the recipes' names: for Kimi-K2.5 by prompt, workers and
 #: GPUs per worker; for DeepSeek-R1 by device, four-bit weights, prompt and clients.
 KIMI_SLOTS = {(1024, 4, 8): 128, (1024, 5, 4): 8, (8192, 4, 8): 1, (8192, 5, 4): 16, (8192, 4, 4): 32}
 R1_SLOTS = {

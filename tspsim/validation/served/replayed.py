@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tspsim.base.errors import InputError
-from tspsim.parallel.serving_engine import EngineLimits, MemoryRule, ServingEngine
+from tspsim.parallel.engine_memory import EngineLimits, MemoryRule
+from tspsim.parallel.serving_engine import ServingEngine
 from tspsim.parallel.state.capacity import capacity_of
 from tspsim.scenario import acceptance
 from tspsim.scenario.workload import SpeculationSpec
@@ -32,11 +33,11 @@ from .measures import Measures
 from .question import QUESTIONS, question_of
 from .run import ServedPlan, ServedRun
 
-#: #: Simulated requests per client, and the fewest in all.
+#: Simulated requests per client, and the fewest in all.
 ROUNDS, FEWEST = 5, 200
-#: #: Seed of drawn lengths.
+#: Seed of drawn lengths.
 SEED = 20260427
-#: #: Options for the tokens of a pass and for the running sequences, by their names in any engine.
+#: Options for the tokens of a pass and for the running sequences, by their names in any engine.
 TOKENS = ("max_num_batched_tokens", "chunked_prefill_size", "max_num_tokens")
 SEQUENCES = ("max_num_seqs", "max_running_requests", "max_batch_size")
 
@@ -90,7 +91,7 @@ def usual_options(question: Question, policy: str) -> dict[str, Any]:
     return POLICIES.get(policy).usual_options(question.work.stack.engine, question.device.visible_memory_bytes)
 
 
-#: #: Random prompts share no prefixes.
+#: Random prompts share no prefixes.
 CACHES_OFF: dict[str, dict[str, bool]] = {
     "vllm": {"enable_prefix_caching": False},
     "sglang": {"disable_radix_cache": True},

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from .clients import Bench
 
-#: #: Options of an engine by their real names, sorted; hashable.
+#: Options of an engine by their real names, sorted; hashable.
 Options = tuple[tuple[str, Any], ...]
 
 
@@ -19,26 +19,26 @@ class ServedPlan:
     model: str
     #: Catalog name of the GPU.
     device: str
-    #: #: Attention tensor-parallel ranks.
+    #: Attention tensor-parallel ranks.
     tp: int
-    #: #: Attention replicas that step together and share experts (attention data parallelism); 1: none.
+    #: Attention replicas that step together and share experts (attention data parallelism); 1: none.
     dp: int = 1
-    #: #: Expert-parallel ranks; 1: every rank has a part of each expert.
+    #: Expert-parallel ranks; 1: every rank has a part of each expert.
     ep: int = 1
-    #: #: Catalog name of the engine's software, with its version if that matters.
+    #: Catalog name of the engine's software, with its version if that matters.
     stack: str = "vllm"
-    #: #: Weight types by class; empty: the checkpoint's own, multiplied as on the device.
+    #: Weight types by class; empty: the checkpoint's own, multiplied as on the device.
     weights: Options = ()
     activations: Options = ()
-    #: #: Type of the cache; empty: the checkpoint's own.
+    #: Type of the cache; empty: the checkpoint's own.
     kv: str = ""
-    #: #: Drafted tokens per step; 0: no speculation.
+    #: Drafted tokens per step; 0: no speculation.
     drafts: int = 0
-    #: #: Kind of a drafter's prompts, which selects the acceptance; empty without drafts.
+    #: Kind of a drafter's prompts, which selects the acceptance; empty without drafts.
     prompts: Literal["", "coding", "chat", "random"] = ""
-    #: #: Whether the version accepts no draft, because of a bug.
+    #: Whether the version accepts no draft, because of a bug.
     rejected: bool = False
-    #: #: Tokens per step counted by the run's own client; 0: as measured elsewhere for such prompts.
+    #: Tokens per step counted by the run's own client; 0: as measured elsewhere for such prompts.
     accepted: float = 0.0
 
     @property
@@ -50,35 +50,35 @@ class ServedPlan:
 class ServedRun:
     """One measured configuration."""
 
-    #: #: Plan of every replica.
+    #: Plan of every replica.
     plan: ServedPlan
     #: Name of the engine's scheduler.
     policy: str
-    #: #: Nominal tokens.
+    #: Nominal tokens.
     prompt: int
     output: int
-    #: #: Requests in a closed loop; None: all are sent at once (offline throughput).
+    #: Requests in a closed loop; None: all are sent at once (offline throughput).
     concurrency: int | None
-    #: #: Number of requests; 0 for an offline run: twice the engine's capacity.
+    #: Number of requests; 0 for an offline run: twice the engine's capacity.
     requests: int
-    #: #: Prompts and outputs are uniform from this share of the nominal length on; 1: all are equal; None: as prompts.
+    #: Prompts and outputs are uniform from this share of the nominal length on; 1: all are equal; None: as prompts.
     least: float = 1.0
     least_output: float | None = None
-    #: #: Client that chooses the lengths; None: they are drawn.
+    #: Client that chooses the lengths; None: they are drawn.
     client: Bench | None = None
-    #: #: Options of the scheduler, by their real names.
+    #: Options of the scheduler, by their real names.
     options: Options = ()
     #: Share of memory that the script gives the engine (``gpu_memory_utilization``, ``mem_fraction_static``,
     #: ``free_gpu_memory_fraction``); None: the engine's default.
     memory: float | None = None
-    #: #: Replicas that share the requests evenly.
+    #: Replicas that share the requests evenly.
     replicas: int = 1
-    #: #: Disaggregated runs: plan and number of prefill workers; ``plan``, ``options`` and ``replicas`` are the decode
+    #: Disaggregated runs: plan and number of prefill workers; ``plan``, ``options`` and ``replicas`` are the decode
     #: workers'.
     prefill: tuple[ServedPlan, int] | None = None
     #: Options of prefill workers.
     reading: Options = ()
-    #: #: The first requests waited for kernel compilation, so the time to the first token is not scored.
+    #: The first requests waited for kernel compilation, so the time to the first token is not scored.
     cold: bool = False
 
     @property

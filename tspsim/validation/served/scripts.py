@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-#: #: Tokens of a step in TensorRT-LLM's runs beyond the longest prompt, which is not cut.
+#: Tokens of a step in TensorRT-LLM's runs beyond the longest prompt, which is not cut.
 BESIDE = 4096
 
 
@@ -115,7 +115,7 @@ def _trtllm(run: MeasuredRun) -> Script:
     return Script({"max_num_tokens": tokens, "max_batch_size": 2048}, 0.75, "fp8")
 
 
-#: #: Scripts by engine.
+#: Scripts by engine.
 INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
     "vllm": _vllm,
     "sglang": _sglang,
@@ -126,7 +126,7 @@ INFERENCEX: dict[str, Callable[[MeasuredRun], Script]] = {
 }
 
 
-#: #: Sequences of TensorRT-LLM by default in aiconfigurator's generator, and its tokens of a pass beside sequences and
+#: Sequences of TensorRT-LLM by default in aiconfigurator's generator, and its tokens of a pass beside sequences and
 #: prompt (generator/rule_plugin/benchmark/trtllm.rule, 581e459).
 SLOTS, GENERATED = 128, 1500
 

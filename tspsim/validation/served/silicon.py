@@ -24,10 +24,10 @@ from .scripts import MeasuredRun, Script, defaults, inferencex
 if TYPE_CHECKING:
     import pandas as pd
 
-#: #: Columns whose equality makes two rows one measurement, exported twice; some exports keep two decimals.
+#: Columns whose equality makes two rows one measurement, exported twice; some exports keep two decimals.
 MEASURED = ("silicon_ttft_ms", "silicon_tpot_ms")
 DECIMALS = 2
-#: #: A row's model → the model that was launched by default, even if the row states a precision.
+#: A row's model → the model that was launched by default, even if the row states a precision.
 MODELS = {
     "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5",
     "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
@@ -45,24 +45,24 @@ MODELS = {
     "openai/gpt-oss-120b": "gpt-oss-120b",
     "zhipuai/GLM-5": "glm-5",
 }
-#: #: Degrees too large for a machine of eight GPUs: wide groups of GB200 racks, whose attention is not stated.
+#: Degrees too large for a machine of eight GPUs: wide groups of GB200 racks, whose attention is not stated.
 WIDE = (12, 20, 24, 36, 72)
-#: #: Engines whose outputs all have one length in aiconfigurator's own runs, because its generator's client requests it
+#: Engines whose outputs all have one length in aiconfigurator's own runs, because its generator's client requests it
 #: (BenchConfig.osl_stddev, deployment_config.yaml, 0586a33; min_tokens and max_tokens alike, ignore_eos, ten requests a
 #: client: eval/benchmarks/genai_perf_runner.py, 5e16187). Runs of vLLM, which reads many prompts per pass, contradict
 #: it.
 ONE_LENGTH = ("sglang", "trtllm")
-#: #: Version of SGLang for which aiconfigurator's generator misspells the option of mixed passes (--enable-mix-chunk,
+#: Version of SGLang for which aiconfigurator's generator misspells the option of mixed passes (--enable-mix-chunk,
 #: cli_args.0.5.1.post1.j2, 5dc6d4f), so no run used it.
 NOT_MIXED = "0.5.1."
-#: #: Versions of SGLang before 0.5.8, which is faster.
+#: Versions of SGLang before 0.5.8, which is faster.
 OLD_SGLANG = ("0.5.1.", "0.5.5", "0.5.6")
-#: #: Versions of SGLang, and the day of nightlies, before the change that made a token of Qwen3.5 a seventh faster in
+#: Versions of SGLang, and the day of nightlies, before the change that made a token of Qwen3.5 a seventh faster in
 #: 0.5.10: since then the gate of shared experts takes no time of its own.
 GATED, GATED_TO = ("0.5.7", "0.5.8", "0.5.9"), "20260401"
-#: #: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
+#: First minor version of vLLM that runs column-divided experts on Triton on Hopper.
 TRITON_SINCE = 18
-#: #: The most GPUs of one engine.
+#: The most GPUs of one engine.
 NODE = 8
 
 
@@ -276,7 +276,7 @@ def concurrency_of(row: Row, replicas: int = 1) -> int:
 
 # --- types -------------------------------------------------------------------------------------------------------
 
-#: #: Narrow classes in NVIDIA's four-bit checkpoints; the others keep their type.
+#: Narrow classes in NVIDIA's four-bit checkpoints; the others keep their type.
 NVFP4: dict[str, Options] = {
     "deepseek-r1": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "llama-3.3-70b": (("attention", "nvfp4"), ("dense", "nvfp4")),
@@ -286,7 +286,7 @@ NVFP4: dict[str, Options] = {
     "llama-4-scout": (("attention", "bf16"), ("dense", "nvfp4"), ("experts", "nvfp4"), ("shared", "nvfp4")),
     "qwen3-32b": (("attention", "nvfp4"), ("dense", "nvfp4")),
 }
-#: #: All other models have narrow routed experts only.
+#: All other models have narrow routed experts only.
 USUAL_NVFP4: Options = (
     ("attention", "bf16"), ("dense", "bf16"), ("experts", "nvfp4"), ("shared", "bf16"),
 )  # fmt: skip
