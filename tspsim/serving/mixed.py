@@ -322,15 +322,15 @@ class Shape:
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
     def _alone_of(self, index: int, cached: int) -> Cells:
-        """Seconds of one prompt with so many tokens in the cache in a kernel that takes whole rows, over its length."""
-        found = self._alone.get((index, cached))
-        if found is None:
+        """Seconds of one prompt over its length, with ``cached`` tokens before it, in a kernel that takes whole rows."""
+        cells = self._alone.get((index, cached))
+        if cells is None:
 
             def value(tokens: int) -> Floats:
                 return np.array([self._carried_s(index, self._carriers[index].field.of(((tokens, cached, 1),)))])
 
-            found = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
-        return found
+            cells = self._alone[index, cached] = Cells(value, self._least, first=MOST_DECODED + 1)
+        return cells
 
     def _carried_s(self, index: int, rows: Any) -> float:
         return self.programs.once_s(self._carriers[index].with_rows(rows), self.kind.captured)
