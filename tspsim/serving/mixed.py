@@ -322,7 +322,7 @@ class Shape:
         return makespan_s + self.programs.host_s(len(work.chunks) + work.sequences, makespan_s)
 
     def _alone_of(self, index: int, cached: int) -> Cells:
-        """Seconds of one prompt over its length, with ``cached`` tokens before it, in a kernel that takes whole rows."""
+        """Seconds of one prompt over its length, with ``cached`` tokens before it, in a kernel of whole rows."""
         cells = self._alone.get((index, cached))
         if cells is None:
 
