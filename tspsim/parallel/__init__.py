@@ -7,7 +7,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-# Answers name the keys of a search in the order in which these modules declare them.
+# Registries have their objects in the order of these imports.
 from . import plan_keys
 
 # isort: split
@@ -28,7 +28,7 @@ from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
 from .choices import choices_of, options_of, switches_of
-from .context import ContextMethod, method_of, usual_method
+from .context import ContextMethod, method_of
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import INDEX_EXCHANGES
@@ -112,6 +112,5 @@ __all__ = [
     "scheme_of",
     "switches_of",
     "tensor",
-    "usual_method",
     "write_program",
 ]

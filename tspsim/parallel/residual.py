@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from ..base.registry import Registry
 from .plan import Plan
-from .reasons import ANOTHER_MODEL
-from .sought import SOUGHT, Sought
 
 
 @dataclass(frozen=True)
@@ -92,6 +90,3 @@ def residual_of(plan: Plan) -> Residual:
     """The wiring of a plan's layers."""
     name = plan.options.get("residual")
     return STANDARD if name is None else RESIDUALS.get(name)
-
-
-SOUGHT.register(Sought("residual", why_not=ANOTHER_MODEL))

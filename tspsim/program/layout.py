@@ -70,11 +70,13 @@ def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
                 body = item.body
             else:
                 body = (item,)
-            for each in body:
-                takes = timed(each)
+            for step in body:
+                if isinstance(step, Launch):
+                    form.append((step.name, step.stream, step.after, 0, step.host_s))
+                    continue
+                takes = step.operators if isinstance(step, Compute) else timed(step)
                 every += takes
-                host_s = each.host_s if isinstance(each, Launch) else None
-                form.append((each.name, each.stream, each.after, len(takes), host_s))
+                form.append((step.name, step.stream, step.after, len(takes), None))
     return tuple(form), every
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.units import several
 from .table import Mark
 
 #: Annotations that stand round a step, the finest first. vLLM and SGLang write the batch into theirs.
@@ -66,10 +67,10 @@ class TracedBatch:
     def in_words(self) -> str:
         parts = []
         if self.prompts:
-            parts.append(f"{self.prompts} prompts of {self.prompt_tokens:,} tokens")
+            parts.append(f"{several(self.prompts, 'prompt')} of {self.prompt_tokens:,} tokens")
         if self.rows:
             behind = f" over {self.row_context:,} tokens of context" if self.row_context >= 0 else ""
-            parts.append(f"{self.rows} sequences decode{behind}")
+            parts.append(f"{several(self.rows, 'sequence')} {'decode' if self.rows > 1 else 'decodes'}{behind}")
         return " and ".join(parts) or "nothing"
 
 

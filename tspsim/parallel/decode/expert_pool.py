@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...base.memo import knowing
-from ...base.units import PositiveCount
+from ...base.units import PositiveCount, several
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
@@ -34,7 +34,7 @@ from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import EXPERT_POOL, POOL_NODE
-from ..sought import SOUGHT, Sought, decodes, with_experts
+from ..sought import Sought, decodes, with_experts
 
 if TYPE_CHECKING:
     from ..builder import ProgramBuilder
@@ -46,6 +46,10 @@ OPTION = Option(
     PositiveCount,
     None,
     "of a decoding step: GPUs, the last ones and whole nodes, that keep experts alone; the others attend for all",
+    Sought(
+        why_not="GPUs for one part of a layer are a machine of their own",
+        of=lambda model, work: decodes(model, work) and with_experts(model, work),
+    ),
 )
 #: Streams of rows on their way and of sums, where no kernel of the rank waits for them.
 ROWS, SUMS, BACK = "rows to pool", "sums in pool", "sums from pool"
@@ -174,7 +178,7 @@ def check(job: Job) -> Refusal:
     if experts.count % ranks:
         return EXPERT_POOL, f"{ranks} does not divide the {experts.count} experts of {job.model.name}"
     if any(count * plan.dp % attending(plan) for batch in job.passes for _, _, count in batch.rows):
-        counts = f"{sum(batch.sequences for batch in job.passes)} sequences a replica"
+        counts = f"{several(sum(batch.sequences for batch in job.passes), 'sequence')} a replica"
         return EXPERT_POOL, f"{attending(plan)} attending GPUs do not divide {counts} of {plan.dp} replicas"
     for key in ("host_attention", "dcp", "kvp", "overlap"):
         if plan.options.get(key) or (key == "overlap" and plan.overlap):
@@ -189,12 +193,3 @@ def notes(job: Job) -> Iterator[str]:
     if size(job.plan):
         first = attending(job.plan)
         yield f"GPUs 0 to {first - 1} attend, {first} to {job.plan.dp - 1} keep experts (`{EXPERT_POOL}`)"
-
-
-SOUGHT.register(
-    Sought(
-        EXPERT_POOL,
-        why_not="GPUs for one part of a layer are a machine of their own",
-        of=lambda model, work: decodes(model, work) and with_experts(model, work),
-    )
-)

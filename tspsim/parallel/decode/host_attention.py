@@ -33,7 +33,6 @@ from ...model.serving import ServingLayer
 from ..context_share import ContextShare
 from ..pipeline import Refusal
 from ..residual import STANDARD, residual_of
-from ..sought import SOUGHT, Sought
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, serve_layer, share_of, sum_rows
 
@@ -130,12 +129,3 @@ def with_hosts(context: ContextShare, plan: Plan) -> ContextShare:
     """A share of contexts of which hosts keep some sequences."""
     gone = share(plan)
     return replace(context, hosts=gone) if gone else context
-
-
-SOUGHT.register(
-    Sought(
-        KEY,
-        why_not="buys room for caches, not rate: state it to try",
-        of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
-    )
-)

@@ -22,7 +22,6 @@ from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..sought import SOUGHT, Sought, decodes
 from .elsewhere import cache_bytes, parted
 
 if TYPE_CHECKING:
@@ -124,12 +123,3 @@ def notes(job: Job) -> Iterator[str]:
             f"{size / 1e9:,.3g} GB of caches per GPU come from the host's memory every step, in "
             f"{1e3 * size / job.work.host_bytes_per_s:,.3g} ms at best (`{KEY}`)"
         )
-
-
-SOUGHT.register(
-    Sought(
-        KEY,
-        why_not="slower than attention on the hosts, which is tried, of all but few sequences",
-        of=lambda model, work: decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0,
-    )
-)

@@ -33,11 +33,14 @@ from ..lengths import DEALS, OFFLOAD_FROM, sequence_groups, told
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import POOL_NODE, WEIGHT_PEERS, WEIGHT_SHARD, Plan
+from ..reasons import ANOTHER_MODEL
 from ..recompute import cheap_again, heads_again
 from ..residency import Residency
 from ..residual import RESIDUALS, STANDARD, residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens, scheme_of
+from ..sought import Sought, of_lengths
 from ..state import served, shard_levels, weight_peers
+from ..unequal_checks import ways_to_deal
 from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
 from .tensor_serving import SERVING_OPTIONS, check_groups, context, embed_served, head_served, serve, serving_variants
 
@@ -265,6 +268,16 @@ def notes(job: Job) -> Iterator[str]:
         yield from told(job.dealt, job.work.unequal, job.plan.token_shards)
 
 
+def assumptions(plan: Plan) -> Iterator[str]:
+    """How ranks of ``tp`` sum, where the plan's keys leave it at its default."""
+    if plan.tp > 1 and not plan.overlap:
+        if plan.sequence_regions:
+            yield "Gathers and sums around tensor-parallel layers are exposed (`overlap`)."
+        else:
+            keys = "`overlap`, `sequence_regions`"
+            yield f"Tensor-parallel all-reduces are exposed and sequence regions are off ({keys})."
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job) or refused_exchange(job) or check_residual(job) or host_attention.refused(job)
@@ -358,21 +371,55 @@ def buffers(job: Job) -> Iterator[Buffer]:
 
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
-    Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
-    Option("padded", StrictBool, None, "sequences of unequal length are padded to the longest of the step"),
-    Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
-    Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
     Option(
-        OFFLOAD_FROM, PositiveCount, None, "tokens of a sequence from which on offload_layers are away; default: any"
+        "dynamic_sp",
+        StrictBool,
+        None,
+        "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp",
+        Sought(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
+    ),
+    Option(
+        "padded",
+        StrictBool,
+        None,
+        "sequences of unequal length are padded to the longest of the step",
+        Sought(why_not="is more work", of=of_lengths),
+    ),
+    Option(
+        "rank_tokens",
+        PositiveCount,
+        None,
+        "tokens a rank takes at once; default: the longest over all its ranks",
+        Sought(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
+    ),
+    Option(
+        "deal",
+        DEALS,
+        None,
+        "what replicas get even shares of; default: work",
+        Sought(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+    ),
+    Option(
+        OFFLOAD_FROM,
+        PositiveCount,
+        None,
+        "tokens of a sequence from which on offload_layers are away; default: any",
+        Sought(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
     ),
 )
 OPTIONS = (
     *SERVING_OPTIONS,
     *LENGTH_OPTIONS,
     shard_levels.OPTION,
-    Option(WEIGHT_PEERS, weight_peers.TYPE, None, weight_peers.SUMMARY),
+    weight_peers.OPTION,
     TRANSPORT,
-    Option("residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"),
+    Option(
+        "residual",
+        RESIDUALS,
+        None,
+        "how blocks hang on the residual stream; all but standard are other models",
+        Sought(why_not=ANOTHER_MODEL),
+    ),
 )
 
 
@@ -412,7 +459,6 @@ SCHEME = SCHEMES.register(
         notes=notes,
         usual=True,
         unequal=True,
-        assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
-        "`sequence_regions`).",
+        assumptions=assumptions,
     )
 )

@@ -13,13 +13,14 @@ from ...model.layer import LayerShard
 from ...steps import STEPS, Step
 from ..builder import ProgramBuilder
 from ..context.method import CONTEXT_METHODS
-from ..decode import ContextShare, draft_pool, expert_pool, host_attention, host_caches, index_exchange
+from ..decode import ContextShare, draft_pool, exchange, expert_pool, host_attention, host_caches, index_exchange
 from ..decode.exchange import DECODE_EXCHANGES
 from ..decode.index_exchange import index_exchange_of
 from ..job import Job
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..sought import Sought, decodes
 from .sampling import sampled_head
 from .tensor_rows import embed
 
@@ -109,15 +110,31 @@ def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[st
 
 #: Keys of steps that decode.
 SERVING_OPTIONS = (
-    Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
-    Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
-    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    Option(
+        "dcp",
+        PositiveCount,
+        None,
+        "decode context parallelism: ranks of tp that share a context by its tokens",
+        Sought(of=decodes),
+    ),
+    Option(
+        "kvp",
+        PositiveCount,
+        None,
+        "Helix: ranks of tp that share a context and each make all queries of it",
+        Sought(of=decodes),
+    ),
+    exchange.OPTION,
     index_exchange.OPTION,
     Option(
         host_attention.KEY,
         Annotated[float, Field(gt=0, lt=1)],
         None,
         "of decoding sequences, those that hosts keep the caches of and attend",
+        Sought(
+            why_not="buys room for caches, not rate: state it to try",
+            of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
+        ),
     ),
     expert_pool.OPTION,
     *draft_pool.OPTIONS,
@@ -126,5 +143,9 @@ SERVING_OPTIONS = (
         Annotated[float, Field(gt=0, lt=1)],
         None,
         "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of attention",
+        Sought(
+            why_not="slower than attention on the hosts, which is tried, of all but few sequences",
+            of=lambda model, work: decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0,
+        ),
     ),
 )

@@ -25,7 +25,7 @@ from ..option import Option
 from ..parameter_group import ParameterGroup
 from ..pipeline import Refusal
 from ..plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
-from ..sought import SOUGHT, Sought, trains
+from ..sought import Sought, trains
 
 OPTION = Option(
     WEIGHT_SHARD,
@@ -33,6 +33,7 @@ OPTION = Option(
     None,
     "with zero: 3 and shard_group, which then divides gradients alone: neighbours that divide weights; all divide the "
     "optimizer's state (three levels)",
+    Sought(why_not="pays with many micro-batches over thin links alone", of=trains),
 )
 
 
@@ -72,6 +73,3 @@ def check(job: Job) -> Refusal:
     if plan.sp > 1:
         return WEIGHT_SHARD, f"{ranks} is not built beside sp; leave one out"
     return None
-
-
-SOUGHT.register(Sought(WEIGHT_SHARD, why_not="pays with many micro-batches over thin links alone", of=trains))

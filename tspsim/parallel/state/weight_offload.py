@@ -25,7 +25,6 @@ from ...model import Block
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
-from ..sought import SOUGHT, Sought, serves, trains
 from . import weight_peers
 
 #: Layers that a rank has room for: one whose weights are used, and one whose weights come.
@@ -75,11 +74,3 @@ def refused(job: Job) -> tuple[str, str] | None:
     if job.training and plan.zero and job.work.adapters is None:
         return key, f"is not built with zero: {plan.zero}, which gathers weights that are trained; use zero: 0"
     return None
-
-
-SOUGHT.register(
-    Sought("offload_weights", of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"])
-)
-SOUGHT.register(
-    Sought("offload_weights of training", why_not="needs replicas that divide nothing: state it to try", of=trains)
-)

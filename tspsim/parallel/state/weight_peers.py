@@ -20,13 +20,19 @@ from typing import Annotated
 from pydantic import Field
 
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
-from ..sought import SOUGHT, Sought, serves
+from ..sought import Sought, serves
 
 #: What a stated value must be.
-TYPE = Annotated[int, Field(ge=2, le=65536)]
-SUMMARY = "with offload_weights: neighbouring replicas that keep those layers among them, instead of the hosts"
+OPTION = Option(
+    WEIGHT_PEERS,
+    Annotated[int, Field(ge=2, le=65536)],
+    None,
+    "with offload_weights: neighbouring replicas that keep those layers among them, instead of the hosts",
+    Sought(why_not="tp divides weights with less on the way", of=serves),
+)
 
 
 def peers(plan: Plan) -> int:
@@ -59,6 +65,3 @@ def check(plan: Plan, *, training: bool) -> Refusal:
     if plan.ep > 1:
         return WEIGHT_PEERS, f"beside ep {plan.ep}, whose replicas hold different experts, is not built; leave one out"
     return None
-
-
-SOUGHT.register(Sought(WEIGHT_PEERS, why_not="tp divides weights with less on the way", of=serves))
