@@ -15,6 +15,7 @@ allowed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import re
@@ -78,15 +79,25 @@ _PATH_SUFFIXES = (".yaml", ".yml", ".json")
 
 def roots() -> list[Path]:
     """The folders that are searched, first wins."""
+    own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
+    return [*own, Path(), _shipped()]
+
+
+@remembered(1)
+def _shipped() -> Path:
+    """The folder of what ships with the package: a wheel's own, or the checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "_catalog"
-    own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
-    return [*own, Path(), shipped if shipped.is_dir() else package.parent]
+    return shipped if shipped.is_dir() else package.parent
 
 
 def names(kind: Kind) -> list[str]:
     """Names of all entries of ``kind``, sorted."""
-    found = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
+    found: set[str] = set()
+    for root in roots():
+        # No such folder, or none that can be read.
+        with contextlib.suppress(OSError), os.scandir(root / FOLDERS[kind]) as entries:
+            found.update(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
     return sorted(found)
 
 
