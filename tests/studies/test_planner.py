@@ -121,7 +121,7 @@ def layers(draw: st.DrawFn) -> tuple[TimedInstruction, ...]:
 
 
 @given(layer=layers(), times=st.integers(1, 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_skipping_turns_of_a_layer_changes_no_end(layer: tuple[TimedInstruction, ...], times: int) -> None:
     unrolled = [
         step._replace(after=tuple(turn * len(layer) + i for i in step.after if turn * len(layer) + i >= 0))
@@ -153,7 +153,7 @@ def test_a_transfer_that_waits_for_the_kernel_before_is_a_gap_that_nothing_hides
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bound_exceeds_the_simulated_step(data: st.DataObject, model: str) -> None:
     device = data.draw(st.sampled_from(["mi300x", "mi355x", "h100"]))
     length = data.draw(st.sampled_from(["2Ki", "16Ki"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.texts import texts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -218,7 +219,7 @@ def test_kernels_are_predicted_at_a_million_rows_a_minute(tmp_path: Path) -> Non
 @given(
     path=st.sampled_from([p for p in TABLES if not p.startswith("published/training")]),
     cells=st.lists(
-        st.text(max_size=8)
+        texts(8)
         | st.sampled_from(["H200", "bf16", "0", "1", "8", "1e14", "nan", "all_reduce", "fwd", "decode"]),
         max_size=24,
     ),
