@@ -101,7 +101,7 @@ def test_never_fewer_than_min_nor_more_than_max(least: int, more: int, rate: flo
 
 def test_more_replicas_are_never_slower() -> None:
     """But for the draws of each rate, a percent."""
-    counts = (1, 2, 8)
+    counts = (1, 8)
     answers = [service({"max": 8, "start": "0 s", "autoscaler": {"kind": "fixed", "of": count}}) for count in counts]
     told = [answer.to_json()["fleet"]["services"][0] for answer in answers]
     for count, each in zip(counts, told, strict=True):

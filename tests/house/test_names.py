@@ -59,9 +59,9 @@ def offences(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_module_above_names_a_scheme_a_context_method_or_an_algorithm(path: Path) -> None:
-    assert not offences(path.read_text(encoding="utf-8"))
+def test_no_module_above_names_a_scheme_a_context_method_or_an_algorithm() -> None:
+    read = {str(path.relative_to(PACKAGE)): offences(path.read_text(encoding="utf-8")) for path in MODULES}
+    assert len(read) > 100 and {path: lines for path, lines in read.items() if lines} == {}
 
 
 def test_the_reader_finds_what_it_looks_for() -> None:

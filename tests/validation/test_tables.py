@@ -219,8 +219,7 @@ def test_kernels_are_predicted_at_a_million_rows_a_minute(tmp_path: Path) -> Non
 @given(
     path=st.sampled_from([p for p in TABLES if not p.startswith("published/training")]),
     cells=st.lists(
-        texts(8)
-        | st.sampled_from(["H200", "bf16", "0", "1", "8", "1e14", "nan", "all_reduce", "fwd", "decode"]),
+        texts(8) | st.sampled_from(["H200", "bf16", "0", "1", "8", "1e14", "nan", "all_reduce", "fwd", "decode"]),
         max_size=24,
     ),
 )
