@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,11 @@ AXES = {axis for scheme in SCHEMES.values() if not scheme.usual for axis in sche
 NAMED = ("exchange", "weight_transport", "context_transport", "algorithm", "scheme")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def decisions(tree: ast.AST) -> Iterator[ast.expr]:
     """Expressions that something is decided by: both sides of comparisons, keys, members of collections, cases."""
     for node in ast.walk(tree):
@@ -42,8 +48,8 @@ def decisions(tree: ast.AST) -> Iterator[ast.expr]:
             yield node.slice
 
 
-def offences(source: str) -> list[str]:
-    tree = ast.parse(source)
+def offences(source: str | ast.Module) -> list[str]:
+    tree = ast.parse(source) if isinstance(source, str) else source
     found = [
         f"line {each.lineno}: '{each.value}'"
         for each in decisions(tree)
@@ -60,7 +66,7 @@ def offences(source: str) -> list[str]:
 
 
 def test_no_module_above_names_a_scheme_a_context_method_or_an_algorithm() -> None:
-    read = {str(path.relative_to(PACKAGE)): offences(path.read_text(encoding="utf-8")) for path in MODULES}
+    read = {str(path.relative_to(PACKAGE)): offences(parsed(path)) for path in MODULES}
     assert len(read) > 100 and {path: lines for path, lines in read.items() if lines} == {}
 
 
@@ -84,7 +90,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
     """A name that two classes have makes its reader look up which one is meant."""
     defined: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 defined.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: places for name, places in defined.items() if len(places) > 1} == {}
@@ -99,7 +105,7 @@ def test_variables_are_nouns(room: str) -> None:
     """Not who found or was told a thing, but what it is; a field of a file keeps its key."""
     words, verbs = {"each", "found", "told", "known", "asked", "made"}, []
     for path in (PACKAGE / room).rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         keys = {part.target for node in classes for part in node.body if isinstance(part, ast.AnnAssign)}
         for node in ast.walk(tree):

@@ -274,7 +274,7 @@ def test_every_plan_of_a_space_is_legal_holds_the_batch_and_can_be_written_down(
     space = Space(question.model, question.work, question.cluster, 16)
     plans = list(plans_of(space))
     assert len({plan.name for plan in plans}) == len(plans) > 500
-    for candidate in plans[:: len(plans) // 30]:
+    for candidate in plans[:: len(plans) // 16]:
         plan = candidate.plan
         assert candidate.job.work.sequences * plan.dp == 16
         assert sorted(candidate.mesh.ranks.reshape(-1).tolist()) == list(range(16))
