@@ -76,8 +76,7 @@ def switches(request: pytest.FixtureRequest) -> dict[str, Any]:
     return PLANS[request.param]
 
 
-#: Of models and plans half, so that every model meets every other plan and every plan every other model; only the
-#: orders of programs are looked at for all.
+#: Of models and plans half, so that every model meets every other plan and every plan every other model.
 HALF = pytest.mark.parametrize(
     ("model", "switches"),
     [
@@ -150,7 +149,7 @@ def communications(program: Program) -> list[Any]:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "training"])
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@HALF
 def test_programs_are_in_order(switches: dict[str, Any], model: Architecture, pass_: str) -> None:
     """Waits are for earlier instructions, kernels and communication do not share a stream, ranks ask for the same."""
     programs = programs_of(job_of(model, pass_=pass_, **fitting(model, switches)))

@@ -240,7 +240,7 @@ def test_bounds_hold_where_stages_wait_for_nothing_and_where_regions_divide_norm
     assert tried > 2
 
 
-@pytest.mark.parametrize("stack", ["ideal", "megatron-core"])
+@pytest.mark.parametrize("stack", [pytest.param("ideal", marks=pytest.mark.slow), "megatron-core"])
 def test_bounds_hold_for_experts_and_for_a_stack_whose_host_takes_time(stack: str) -> None:
     names = tspsim.catalog.names("models")
     mixture = next((name for name in names if "30b-a3b" in name or "mixtral" in name), None)

@@ -393,7 +393,7 @@ def test_files_go_beside_the_one_that_is_named() -> None:
 
 
 @shared
-@pytest.mark.parametrize(("gpu", "rows"), [("H100", 442), ("MI300X", 69)])
+@pytest.mark.parametrize(("gpu", "rows"), [pytest.param("H100", 442, marks=pytest.mark.slow), ("MI300X", 69)])
 def test_published_collectives_stay_within_their_bars(here: Path, gpu: str, rows: int) -> None:
     """Of rows inside one node, whether the fit used them or not."""
     with (DATA / COLLECTIVES).open(encoding="utf-8", newline="") as file:
