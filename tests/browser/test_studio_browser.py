@@ -238,7 +238,7 @@ def test_what_takes_long_is_cancelled_and_what_dies_is_told(tab: Tab, studio: An
     name = tab.name
     front = studio.desks.processes()[name]["front"]
     page.goto("about:blank")  # its processes end with it
-    for _ in range(200):
+    for _ in range(1000):
         if name not in studio.desks.processes() and not Path(f"/proc/{front}").exists():
             break
         page.wait_for_timeout(50)

@@ -106,9 +106,13 @@ def assert_same(folded: PlanResult, whole: PlanResult) -> None:
         assert rows[column].to_numpy() == pytest.approx(expected[column].to_numpy(), rel=NEAR, abs=1e-15)
 
 
-@pytest.mark.parametrize("cluster", ["mi300x-8", "hgx-h100-8", "mi300x-2x8", "h100-2x8"])
-def test_folded_equals_every_rank_for_every_scheme(cluster: str, model: str) -> None:
-    for folded, whole in both(asked(model, cluster, PLANS)):
+@pytest.mark.parametrize(
+    ("cluster", "first"), [("mi300x-8", 0), ("hgx-h100-8", 1), ("mi300x-2x8", 1), ("h100-2x8", 0)]
+)
+def test_folded_equals_every_rank_for_every_scheme(cluster: str, first: int, model: str) -> None:
+    """Each on a node of one vendor, and on two nodes of the other."""
+    plans = dict([*PLANS.items()][first::2])
+    for folded, whole in both(asked(model, cluster, plans)):
         assert_same(folded, whole)
 
 
@@ -280,7 +284,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[int], list[list[tuple[int, int]]]]:
     return colours, edges
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs())
 def test_refinement_is_equitable_and_respects_colours(
     graph: tuple[list[int], list[list[tuple[int, int]]]],
@@ -294,7 +298,7 @@ def test_refinement_is_equitable_and_respects_colours(
                 assert colours[one] == colours[other] and views[one] == views[other]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(graphs(), st.randoms(use_true_random=False))
 def test_refinement_does_not_depend_on_how_vertices_are_numbered(
     graph: tuple[list[int], list[list[tuple[int, int]]]], random: Any

@@ -121,7 +121,7 @@ def layered(draw: st.DrawFn) -> tuple[Program, ...]:
     return tuple(roles)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     machines(*CLUSTERS, *FLAWED),
     layered(),

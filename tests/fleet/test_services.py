@@ -80,7 +80,7 @@ def test_replicas_wait_for_nodes_that_others_have_and_go_on_after_a_failure() ->
 
 
 @given(st.integers(1, 6), st.integers(0, 6), st.floats(0.3, 4.0), st.lists(st.floats(0, 3), min_size=24, max_size=24))
-@settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=2, deadline=None, phases=[Phase.explicit, Phase.generate])
 def test_never_fewer_than_min_nor_more_than_max(least: int, more: int, rate: float, load: list[float]) -> None:
     answer = service(
         {
@@ -101,7 +101,7 @@ def test_never_fewer_than_min_nor_more_than_max(least: int, more: int, rate: flo
 
 def test_more_replicas_are_never_slower() -> None:
     """But for the draws of each rate, a percent."""
-    counts = (1, 2, 8)
+    counts = (1, 8)
     answers = [service({"max": 8, "start": "0 s", "autoscaler": {"kind": "fixed", "of": count}}) for count in counts]
     told = [answer.to_json()["fleet"]["services"][0] for answer in answers]
     for count, each in zip(counts, told, strict=True):

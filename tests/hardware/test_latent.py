@@ -25,7 +25,7 @@ EXACT = 1.0 - 1e-12
 
 devices = st.sampled_from(DEVICES)
 caches = st.sampled_from(("bf16", "fp8"))
-fast = settings(max_examples=150, deadline=None)
+fast = settings(max_examples=50, deadline=None)
 
 
 @cache

@@ -24,7 +24,7 @@ DATA = Path(os.environ.get("TSPSIM_SHARED_DATA", Path(__file__).resolve().parent
 TABLE = "kernels/linear_attention.csv"
 DEVICES = ("h100", "h200", "b200", "gb300", "mi300x", "mi355x", "a100-80gb")
 EXACT = 1.0 - 1e-12
-fast = settings(max_examples=120, deadline=None)
+fast = settings(max_examples=50, deadline=None)
 
 devices = st.sampled_from(DEVICES)
 variants = st.sampled_from(("gdn", "kda"))

@@ -46,7 +46,7 @@ sizes = st.one_of(st.integers(1, 2048), st.integers(1, 300_000))
 growth = st.one_of(st.integers(TILE, 4 * TILE), st.integers(TILE, 100_000))
 head_dims = st.sampled_from((64, 80, 128, 192, 256, 512))
 directions = st.sampled_from(("forward", "backward"))
-fast = settings(max_examples=150, deadline=None)
+fast = settings(max_examples=50, deadline=None)
 
 
 @cache
@@ -177,7 +177,7 @@ def behind_caches(draw: st.DrawFn) -> tuple[Callable[[tuple[tuple[int, int, int]
     return kinds[draw(st.sampled_from(sorted(kinds)))], queries
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=160, deadline=None)
 @given(
     st.sampled_from(DEVICES[2:]), behind_caches(),
     st.lists(st.tuples(contexts, st.integers(1, 40)), min_size=1, max_size=6), contexts, contexts, st.data(),
@@ -342,7 +342,8 @@ RESOURCES = ("peak", "hbm_bandwidth", "compute_units", "clock", "memory", "visib
 def test_a_file_with_more_of_anything_is_never_slower(name: str, resource: str) -> None:
     """Whether kernels are the device's own or borrowed, and whatever anchors them."""
     base = device(name)
-    for factor in (1.06, 2.0):
+    # A little more and twice as much, in turn over devices and resources.
+    for factor in ((1.06, 2.0)[(DEVICES.index(name) + RESOURCES.index(resource)) % 2],):
         spec = better(base.spec, resource, factor)
         for clocks in ("sustained", "burst"):
             before, after = (Device(each, base.relatives, clocks) for each in (base.spec, spec))

@@ -39,7 +39,7 @@ def test_the_page_has_every_model_plan_and_load(script: ModuleType) -> None:
                     assert found.point(model, offer, plan, clients)["output_tokens_per_s"][0] > 0
 
 
-@pytest.mark.parametrize("model", ["Kimi K2.6", "DeepSeek-V3.2"])
+@pytest.mark.parametrize("model", ["Kimi K2.6", pytest.param("DeepSeek-V3.2", marks=pytest.mark.slow)])
 def test_a_number_of_the_page_is_what_the_package_says(script: ModuleType, model: str) -> None:
     """Of one client with the plan that drafts nothing, within a tenth."""
     plan = script.numbers().plans(model)[0]

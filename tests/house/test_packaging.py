@@ -51,6 +51,7 @@ def test_every_catalog_entry_is_in_the_wheel(wheel: Path) -> None:
     assert not [name for name in inside if name.startswith("tests") or name.endswith((".pyc", ".sqlite"))]
 
 
+@pytest.mark.slow  # .ci/run asks it of a wheel that pip has installed, in every run
 def test_the_wheel_answers_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     installed, empty = tmp_path / "installed", tmp_path / "empty"
     empty.mkdir()

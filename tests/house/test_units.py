@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from helpers.texts import texts
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
@@ -90,7 +91,7 @@ def test_bounds_are_in_the_units_of_the_dimension() -> None:
 
 
 @given(
-    st.text() | st.floats() | st.integers() | st.none() | st.booleans(),
+    texts() | st.floats() | st.integers() | st.none() | st.booleans(),
     st.sampled_from(sorted(units.EXAMPLES)),
 )
 def test_anything_is_a_finite_number_or_a_unit_error(value: object, dimension: units.Dimension) -> None:

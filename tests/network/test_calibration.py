@@ -157,7 +157,7 @@ def test_rings_lose_by_size_and_node_count_as_measured(nodes: int, size: int, sh
     assert reached == pytest.approx(share, rel=0.4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(sorted(PAIRS)), st.sampled_from(["all_reduce", "all_gather"]), SIZES, st.data())
 def test_more_bytes_and_more_nodes_take_longer(fabric: str, kind: str, size: float, data: st.DataObject) -> None:
     cluster, each = PAIRS[fabric], data.draw(st.integers(1, 8))
@@ -247,7 +247,7 @@ EXPERTS = {
 }
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(sorted(EXPERTS)), st.sampled_from(["dispatch", "combine"]),
     st.sampled_from(["normal", "low_latency"]), st.floats(1.0, 1e5), st.integers(1, 16), st.data(),

@@ -85,7 +85,7 @@ def test_the_graph_and_the_columns_of_links_agree(device: str, fabric: str) -> N
 
 
 @pytest.mark.parametrize("fabric", [*FABRICS, "rails-200g"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_route_is_a_path_that_repeats_nothing(fabric: str, data: st.DataObject) -> None:
     device = data.draw(st.sampled_from(["mi300x", "b200", "gb200"]))

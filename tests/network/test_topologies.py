@@ -153,7 +153,7 @@ def graphs(draw: st.DrawFn) -> nx.DiGraph[int]:
     return graph
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graphs())
 def test_routes_are_the_shortest_ways_of_any_graph(graph: nx.DiGraph[int]) -> None:
     cluster = build_cluster(node="mi300x-8", graph=graph)

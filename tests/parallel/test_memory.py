@@ -209,7 +209,7 @@ MODELS = st.sampled_from(
 DEGREES = st.sampled_from([{"tsp": 2}, {"tsp": 8}, {"tp": 1}, {"tp": 4}, {"sp": 4}, {"tp": 2, "sp": 2}])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(MODELS, DEGREES, SWITCHES, st.integers(1, 64), st.integers(1, 3), st.integers(1, 64), st.integers(0, 2))
 def test_more_tokens_never_need_less_memory(
     model: Any, degrees: Any, switches: Any, chunks: int, sequences: int, more_chunks: int, more_sequences: int
@@ -222,7 +222,7 @@ def test_more_tokens_never_need_less_memory(
     assert all(after[part] >= before[part] for part in before)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(MODELS, DEGREES, SWITCHES, st.integers(1, 64))
 def test_more_shards_never_need_more_memory(model: Any, degrees: Any, switches: Any, chunks: int) -> None:
     """Doubling any degree that is there already. From one to two, TSP and SP bring what only shards need: weights on

@@ -96,7 +96,7 @@ def test_every_schedule_moves_the_published_bytes_and_passes_no_bound(
 ) -> None:
     """To the byte, where every group has key/value heads of its own. Of sixteen shards, and behind a switch, some:
     all ways to travel and both to cut."""
-    every = 3 if degree > 8 or cluster != "mi300x-8" else 1
+    every = 1 if degree < 8 else 3 if degree == 8 else 7
     found = asked(tmp_path, some_of(degree, every), cluster=cluster)
     published: Mapping[str, float] | None = None
     for plan in reversed(found.plans):
@@ -128,7 +128,7 @@ def assert_alike(folded: PlanResult, whole: PlanResult) -> None:
 @pytest.mark.parametrize(("degree", "cluster"), [(8, "mi300x-8"), (16, "mi300x-2x8")])
 def test_folded_equals_every_rank_for_every_schedule(degree: int, cluster: str, pass_: str, tmp_path: Path) -> None:
     """While training, and over two nodes, some of them, with all ways to travel and both to cut."""
-    every = {(8, "forward"): 3, (8, "training"): 5, (16, "forward"): 7, (16, "training"): 11}[degree, pass_]
+    every = {(8, "forward"): 5, (8, "training"): 9, (16, "forward"): 11, (16, "training"): 17}[degree, pass_]
     found = asked(tmp_path, some_of(degree, every), cluster=cluster, pass_=pass_)
     for plan in found.plans:
         assert_alike(run_plan(found, plan), run_plan(found, plan, every_rank=True))
@@ -141,8 +141,8 @@ def test_folded_equals_every_rank_for_every_exchange_of_sequence_shards(
 ) -> None:
     plans = {name: {"sp": degree, **switches} for name, switches in SEQUENCE.items()}
     plans["contiguous"] = {**plans["multi_ring"], "partition": "contiguous"}
-    if (degree, pass_) == (16, "training"):
-        plans = dict(list(plans.items())[::2])
+    if (degree, pass_) != (8, "forward"):
+        plans = dict(list(plans.items())[degree % 3 :: 2])
     found = asked(tmp_path, plans, cluster=cluster, pass_=pass_)
     results = [run_plan(found, plan) for plan in found.plans]
     for plan, result in zip(found.plans, results, strict=True):
@@ -182,7 +182,7 @@ def test_every_schedule_has_the_models_flops(degree: int, here: int, partition: 
     """1,056 tokens: chunks of 33 are cut into four slices that are not equal. What sees all tokens is the same in both
     partitions."""
     switches = {"sequence": 1056, "sequences": 2, "partition": partition, "together": {"tsp": here}}
-    for name, variant in some_of(degree, 3 if degree > 8 else 1).items():
+    for name, variant in some_of(degree, 1 if degree < 8 else 3).items():
         job = job_of(MODEL, **switches, **variant)
         for work in (job, uncausal(job)) if (partition == "zigzag" and degree < 16) else (job,):
             tokens = work.work.tokens_per_replica
@@ -212,7 +212,7 @@ def test_training_multiplies_as_much_in_every_schedule(recomputation: str) -> No
     assert max(attended) == pytest.approx(forward * (3.5 if recomputation == "none" else 4.5), rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.sampled_from(sorted(SEQUENCE)),
     st.sampled_from([(2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (8, 4), (16, 8), (12, 4), (6, 1)]),

@@ -17,10 +17,10 @@ QUESTION: dict[str, Any] = {
     "cluster": {"device": "h200", "nodes": 1},
     "workload": {"model": "llama-3.1-70b"},
     "traffic": {
-        "arrivals": {"kind": "closed", "concurrency": 12},
+        "arrivals": {"kind": "closed", "concurrency": 6},
         "prompt": {"kind": "uniform", "of": "8Ki", "from": 0.8},
         "output": {"kind": "uniform", "of": 96, "from": 0.8},
-        "requests": 24,
+        "requests": 12,
     },
     "plans": [
         {"name": "TP8", "tp": 8},

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import yaml
+from helpers.texts import texts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,10 +38,10 @@ scalars = (
     | st.booleans()
     | st.integers()
     | st.floats()
-    | st.text(max_size=12)
+    | texts(12)
     | st.sampled_from(["8Ki", "64 GB/s", "mi300x", "tsp-8b", "forward", "ring", "A", "../x", "a.yaml", "1e999", "\0"])
 )
-keys = st.text(max_size=8) | st.sampled_from(["name", "plans", "tsp", "workload", "pass", "cluster", "device"])
+keys = texts(8) | st.sampled_from(["name", "plans", "tsp", "workload", "pass", "cluster", "device"])
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(keys, inner, max_size=4),
@@ -91,10 +92,10 @@ def _check(source: Any, overrides: tuple[str, ...] = ()) -> None:
         json.dumps(scenario.to_dict(), allow_nan=False)
 
 
-FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-@settings(FUZZ, max_examples=100)  # data of no scenario's shape is refused at its first key; mutated ones go deeper
+@settings(FUZZ, max_examples=40)  # data of no scenario's shape is refused at its first key; mutated ones go deeper
 @given(st.dictionaries(keys | st.integers(), values, max_size=6))
 def test_arbitrary_nested_data(data: dict[Any, Any]) -> None:
     _check(data)
@@ -118,11 +119,11 @@ def test_mutated_scenarios_written_as_yaml(data: dict[str, Any]) -> None:
 
 @FUZZ
 @given(
-    st.text(max_size=40)
+    texts(40)
     | st.builds(
         "{}={}".format,
         st.sampled_from([".".join(map(str, place)) for place in _places(VALID)] + ["plans.A.tsp", "plans.B", "x.y"]),
-        st.text(max_size=20),
+        texts(20),
     )
 )
 def test_arbitrary_overrides(override: str) -> None:
@@ -130,7 +131,7 @@ def test_arbitrary_overrides(override: str) -> None:
 
 
 @FUZZ
-@given(st.text(max_size=60))
+@given(texts(60))
 def test_arbitrary_names(name: str) -> None:
     _check(name)
 

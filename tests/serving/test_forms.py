@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.draws import draws
 
 from tspsim.parallel import Job
 from tspsim.scenario import load
@@ -50,22 +51,24 @@ def assert_alike(programs: StepPrograms, job: Job) -> None:
     assert [each.does for each in found] == [each.does for each in written]
 
 
+@draws(16, 50)
 @pytest.mark.parametrize(("model", "plan", "speculation"), CASES, ids=str)
 def test_a_program_put_together_is_the_one_that_would_be_written(
-    model: str, plan: dict[str, Any], speculation: Speculation | None
+    model: str, plan: dict[str, Any], speculation: Speculation | None, count: int
 ) -> None:
     """Contexts below windows and beyond; short ones first, so that what they say is not taken for long ones."""
     programs = programs_of(model, plan, speculation)
-    for work in (*some_works(programs, 40, 100), *some_works(programs, 50, 6000)):
+    for work in (*some_works(programs, 4 * count // 5, 100), *some_works(programs, count, 6000)):
         for job in programs.of(work):
             assert_alike(programs, job)
 
 
+@draws(60, 150)
 @pytest.mark.parametrize("model", ["gpt-oss-120b", "deepseek-v4-pro", "deepseek-v3.2", "qwen3-next-80b-a3b"])
-def test_a_program_put_together_is_the_one_that_would_be_written_where_attention_bends(model: str) -> None:
+def test_a_program_put_together_is_the_one_that_would_be_written_where_attention_bends(model: str, count: int) -> None:
     """Contexts that fill a window, or what is chosen, exactly, and one token fewer and more."""
     programs, draw = programs_of(model, {"tp": 8}, None), random.Random(7)
-    for _ in range(150):
+    for _ in range(count):
         most = draw.choice((127, 128, 9000))
         contexts = [min(most, draw.choice((draw.randint(1, most), 128, 129, 2048))) for _ in range(draw.choice((1, 4)))]
         sizes = ((), (), (700,), (700, 1300))[draw.randrange(4)]

@@ -80,7 +80,7 @@ LANES_OF = st.lists(lane, min_size=1, max_size=3)
 MORE = st.sampled_from(("sequence", "token", "context"))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.sampled_from(("ranks", "gather")), LANES_OF, MORE)
 def test_a_step_of_all_has_one_price_and_more_work_is_never_faster(
     plan: str, lanes: list[tuple[int, int, int]], more: str

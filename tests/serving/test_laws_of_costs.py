@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from helpers.draws import draws
 
 from tspsim.model.attention import MOST_DECODED
 from tspsim.parallel import Captured
@@ -73,13 +74,14 @@ def with_more(work: StepWork) -> Iterator[StepWork]:
         yield StepWork([each._replace(context_tokens=each.context_tokens + 600) for each in pieces], contexts, queries)
 
 
+@draws(4, 8)
 @pytest.mark.parametrize(("model", "plan", "speculation", "error"), PATHS, ids=str)
 def test_a_batch_has_one_price_whichever_path_answers(
-    model: str, plan: dict[str, Any], speculation: Speculation | None, error: float
+    model: str, plan: dict[str, Any], speculation: Speculation | None, error: float, count: int
 ) -> None:
     """A table and the program, within what tables may be off; a step alone and the first of a run, to the bit."""
     cost = cost_of(model, plan, speculation)
-    for work in some_works(cost.programs.query_len, 8):
+    for work in some_works(cost.programs.query_len, count):
         seconds = cost.seconds([work])
         exact = sum(cost.programs.price(job).seconds for job in cost.programs.of(work))
         assert seconds == pytest.approx(exact, rel=error), work
@@ -87,13 +89,14 @@ def test_a_batch_has_one_price_whichever_path_answers(
             assert cost.decode_each_s([work], 2)[0] == seconds
 
 
+@draws(4, 8)
 @pytest.mark.parametrize(("model", "plan", "speculation", "error"), PATHS, ids=str)
 def test_more_work_is_never_faster_on_any_path(
-    model: str, plan: dict[str, Any], speculation: Speculation | None, error: float
+    model: str, plan: dict[str, Any], speculation: Speculation | None, error: float, count: int
 ) -> None:
     """By more than tables may be off, whichever path answers for the less and whichever for the more."""
     cost = cost_of(model, plan, speculation)
-    for work in some_works(cost.programs.query_len, 8):
+    for work in some_works(cost.programs.query_len, count):
         least_s = cost.seconds([work]) * (1.0 - 2.0 * error)
         for more in with_more(work):
             assert cost.seconds([more]) >= least_s, (work, more)

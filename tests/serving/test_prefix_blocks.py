@@ -111,7 +111,7 @@ def test_identities_of_other_lengths_than_blocks():
 prefixes = st.lists(st.integers(0, 2), min_size=1, max_size=6)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(steps=st.lists(st.tuples(prefixes, st.booleans(), st.integers(0, 5)), max_size=40), in_turn=st.booleans())
 def test_no_block_is_lost_or_held_twice(steps, in_turn):
     pool, here = PrefixPool(20, 4, in_turn=in_turn), []

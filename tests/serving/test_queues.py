@@ -18,7 +18,7 @@ def waits(arrival_s):
     return answer.first_token_s.to_numpy() - answer.arrival_s.to_numpy() - SERVICE_S
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("load", [*(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.6)), 0.8])
 def test_poisson_arrivals_wait_as_pollaczek_and_khinchine_say(load):
     """M/D/1: the mean wait is ρ S / (2 (1 − ρ)). Waits of neighbours are alike, so that the confidence is that of means
     of long batches."""

@@ -72,7 +72,7 @@ def plain_loop(requests, step_s, *, budget, seats, kv_tokens, block, threshold, 
     return requests
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     requests=lengths,
     budget=st.integers(2, 80),

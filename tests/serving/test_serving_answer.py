@@ -205,9 +205,11 @@ def test_mlperf_bounds_each_percentile_by_itself() -> None:
 
 
 def test_a_rate_that_no_plan_serves_is_refused_with_the_highest() -> None:
-    (plan,) = answered("traffic.arrivals={kind: poisson, rate: 400}", "traffic.requests=600").plans
+    (plan,) = answered(
+        "traffic.arrivals={kind: poisson, rate: 100}", "traffic.requests=300", "traffic.prompt=4Ki"
+    ).plans
     assert not plan.ran and plan.error is not None
-    assert "requests come at 400/s, and it serves about" in plan.error
+    assert "requests come at 100/s, and it serves about" in plan.error
 
 
 @pytest.mark.slow
@@ -318,7 +320,7 @@ def test_engines_of_every_stack_serve() -> None:
 
 def test_highest_rates_of_a_trace_stretch_its_time() -> None:
     trace = {"kind": "trace", "file": "azure-2023-conv-1000", "rate": "highest"}
-    asked = question(traffic={"arrivals": trace, "requests": 200, "slo": {"ttft": "1 s", "tpot": "20 ms"}})
+    asked = question(traffic={"arrivals": trace, "requests": 80, "slo": {"ttft": "1 s", "tpot": "20 ms"}})
     looked = look_up(load(asked))
     traffic = looked.scenario.traffic
     assert traffic is not None

@@ -144,7 +144,7 @@ class PlainSglang:
         return rows
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     requests=lengths,
     chunk=st.sampled_from([None, 40, 64]),

@@ -99,7 +99,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(st.tuples(prefixes, st.booleans(), st.integers(0, 6)), max_size=40),
     in_turn=st.booleans(),

@@ -111,7 +111,7 @@ DEGREES: list[dict[str, Any]] = [
 PRECISIONS = ["bf16", "fp8"]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @example("b200-2x8", "llama-3.1-8b", "training", "fp8", 1024, 1, {"tsp": 8})
 @given(
     cluster=st.sampled_from(["mi300x-2x8", "mi355x-2x8", "h100-2x8", "b200-2x8"]),

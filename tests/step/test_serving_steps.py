@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.draws import draws
 from helpers.processes import said_in_any_process
 
 import tspsim
@@ -124,8 +125,9 @@ def running(passes: tuple[str, ...], start: int, count: int) -> Iterator[tuple[d
             yield scenario, result
 
 
-def test_no_step_passes_a_ceiling_and_its_parts_add_up() -> None:
-    for scenario, found in running(ALL, 0, 60):
+@draws(24, 60)
+def test_no_step_passes_a_ceiling_and_its_parts_add_up(count: int) -> None:
+    for scenario, found in running(ALL, 0, count):
         asked = look_up(scenario)
         bound = plan_bound(asked, scheduled(asked, asked.plans[0]))
         assert found.tokens_per_s <= bound.tokens_per_s * (1 + ROUNDING), scenario
@@ -141,8 +143,9 @@ def test_no_step_passes_a_ceiling_and_its_parts_add_up() -> None:
         assert room["cache_bytes_range"][0] <= room["cache_bytes"] <= room["cache_bytes_range"][1], scenario
 
 
-def test_more_sequences_and_longer_contexts_never_take_less_time() -> None:
-    for scenario, found in running(DECODING, 1000, 25):
+@draws(10, 25)
+def test_more_sequences_and_longer_contexts_never_take_less_time(count: int) -> None:
+    for scenario, found in running(DECODING, 1000, count):
         batch, context = scenario["workload"]["batch"], scenario["workload"]["context"]
         longer = [2 * each for each in context] if isinstance(context, list) else context + 1
         changes: list[dict[str, Any]] = [{"batch": 2 * batch}, {"context": longer}, {"batch": batch + 1}]
@@ -165,20 +168,22 @@ def test_one_short_sequence_more_beside_long_ones_never_takes_less_time(model: s
         assert seconds[1] >= seconds[0] * (1 - ROUNDING), device
 
 
-@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("stack", ["ideal", "vllm"])
+@pytest.mark.parametrize("model", MODELS)
 def test_a_short_prompt_behind_more_cached_tokens_never_takes_less_time(model: str, stack: str) -> None:
-    """Decode kernels take them with and without a cache."""
-    for device, tokens in (("h100", 1), ("gb200", 7), ("mi300x", 16), ("h100", 17)):
+    """Decode kernels take them with and without a cache: two of the four lengths with each stack."""
+    every = (("h100", 1), ("gb200", 7), ("mi300x", 16), ("h100", 17))
+    for device, tokens in every[(MODELS.index(model) + (stack == "vllm")) % 2 :: 2]:
         base = tp8(device, {"model": model, "pass": "prefill", "sequence": tokens, "stack": stack})
         found = [answer(other(base, cached=cached)) for cached in (0, 1, 1000)]
         seconds = [each.step_time_s for each in found if each is not None]
         assert all(b >= a * (1 - ROUNDING) for a, b in pairwise(seconds)), (device, tokens)
 
 
-def test_more_prompts_and_longer_ones_never_take_less_time() -> None:
+@draws(10, 25)
+def test_more_prompts_and_longer_ones_never_take_less_time(count: int) -> None:
     """Of more tokens than decode kernels take."""
-    for scenario, found in running(("prefill", "mixed"), 2000, 25):
+    for scenario, found in running(("prefill", "mixed"), 2000, count):
         work = scenario["workload"]
         if work["sequence"] <= 16:
             continue
@@ -192,8 +197,9 @@ def test_more_prompts_and_longer_ones_never_take_less_time() -> None:
                 assert further.step_time_s >= found.step_time_s * (1 - ROUNDING), more
 
 
-def test_contexts_in_a_list_are_those_of_a_number_in_any_order_and_between_the_extremes() -> None:
-    for scenario, found in running(DECODING, 3000, 25):
+@draws(10, 25)
+def test_contexts_in_a_list_are_those_of_a_number_in_any_order_and_between_the_extremes(count: int) -> None:
+    for scenario, found in running(DECODING, 3000, count):
         context = scenario["workload"]["context"]
         if not isinstance(context, list):
             listed = answer(other(scenario, context=[context] * 3))
@@ -206,8 +212,9 @@ def test_contexts_in_a_list_are_those_of_a_number_in_any_order_and_between_the_e
         assert most is None or found.step_time_s <= most.step_time_s * (1 + ROUNDING), scenario
 
 
-def test_verifying_nothing_is_decoding_and_more_drafts_never_take_less_time() -> None:
-    for scenario, found in running(("verify",), 4000, 15):
+@draws(6, 15)
+def test_verifying_nothing_is_decoding_and_more_drafts_never_take_less_time(count: int) -> None:
+    for scenario, found in running(("verify",), 4000, count):
         drafts = scenario["workload"]["speculation"]
         none = answer(other(scenario, speculation={**drafts, "tokens": 0}))
         decoded = answer(other(scenario, speculation=None) | {"workload": _decode(scenario)})
@@ -241,8 +248,9 @@ def test_prompts_with_nothing_cached_are_prompts() -> None:
 
 
 @pytest.mark.parametrize("fact", ["hbm_bandwidth", "peak"])
-def test_a_faster_device_is_never_slower(fact: str) -> None:
-    for scenario, found in running(ALL, 7000, 15):
+@draws(8, 15)
+def test_a_faster_device_is_never_slower(fact: str, count: int) -> None:
+    for scenario, found in running(ALL, 7000, count):
         asked = look_up(scenario)
         spec = asked.device.spec
         stated: Any = getattr(spec, fact)
@@ -257,8 +265,9 @@ def test_a_faster_device_is_never_slower(fact: str) -> None:
         assert faster.step_time_s <= found.step_time_s * (1 + ROUNDING), scenario
 
 
-def test_one_rank_of_a_kind_stands_for_all() -> None:
-    for scenario, found in running(ALL, 8000, 30):
+@draws(12, 30)
+def test_one_rank_of_a_kind_stands_for_all(count: int) -> None:
+    for scenario, found in running(ALL, 8000, count):
         if look_up(scenario).cluster.gpus > 24:
             continue
         every = answer(scenario, every_rank=True)

@@ -161,6 +161,7 @@ plans: [{name: TP8, tp: 8}]
 """
 
 
+@pytest.mark.slow  # a sweep of steps does so above
 def test_a_sweep_of_requests_resumes_after_kill_9(tmp_path: Path) -> None:
     folder = write_catalog(tmp_path / "catalog")
     (folder / "scenarios/tiny.yaml").write_text(SERVED)

@@ -64,7 +64,7 @@ def beaten_by(planned: Planned, planner: Planner, count: int) -> list[tuple[str,
 
 
 def test_no_random_plan_beats_an_answer_by_more_than_its_gap(experts: dict[str, Any]) -> None:
-    planner = Planner(tspsim.load(experts), jobs=1, budget_s=1.0)
+    planner = Planner(tspsim.load(experts), jobs=1, budget_s=0.5)
     planned = planner.only_best()
     assert planned.best[0].step_s <= min(each.result.step_time_s for each in planned.stated if each.result)
     assert beaten_by(planned, planner, 8) == []
@@ -144,12 +144,12 @@ def any_job(job: Job) -> bool:
 def test_an_answer_is_the_same_from_everywhere_and_says_first_how_sure_it_is(
     experts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tspsim.plan(experts, budget=1)
+    first = tspsim.plan(experts, budget=0.5)
     assert isinstance(first, Planned)
     monkeypatch.setattr("time.process_time", iter(range(10**9)).__next__)  # a very busy machine
-    again = tspsim.plan(experts, budget="1 s")
+    again = tspsim.plan(experts, budget="0.5 s")
     assert json.dumps(first.to_json(), sort_keys=True) == json.dumps(again.to_json(), sort_keys=True)
-    ((searched, told),) = with_best([tspsim.load(experts | {"plans": "best"})], jobs=1, budget_s=1.0)
+    ((searched, told),) = with_best([tspsim.load(experts | {"plans": "best"})], jobs=1, budget_s=0.5)
     assert isinstance(told, Searched)
     assert replace(told, gap=0.4).opening("x").startswith("Not searched enough: x: another plan may be up to 40.0 %")
     assert not replace(told, gap=0.01).opening("x") and replace(told, gap=0.0, complete=False).opening("x")
@@ -184,7 +184,7 @@ def test_an_interrupt_is_an_interrupt_and_brings_what_was_found(
 
     monkeypatch.setattr(Simulators, "ask", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
-        tspsim.plan(experts, budget=1)
+        tspsim.plan(experts, budget=0.5)
     assert isinstance(stopped.value, Interrupted)
     assert stopped.value.found.interrupted and stopped.value.found.best
     assert not stopped.value.found.enough and stopped.value.found.gap > 0.1

@@ -67,7 +67,7 @@ INTERLEAVED = {**OVERLAPPED, "name": "interleaved", "expert_overlap": "micro_bat
 
 
 def test_no_stated_plan_is_better_than_the_best_and_the_claim_names_what_was_searched(mixture: str) -> None:
-    planned = Planner(tspsim.load(question(mixture, OVERLAPPED, INTERLEAVED)), jobs=1, budget_s=1.5).only_best()
+    planned = Planner(tspsim.load(question(mixture, OVERLAPPED, INTERLEAVED)), jobs=1, budget_s=0.8).only_best()
     stated = [each.result.tokens_per_s for each in planned.stated if each.result is not None]
     assert len(stated) == 2
     assert planned.best[0].result.tokens_per_s >= max(stated)
@@ -218,7 +218,7 @@ def test_limits_are_read_and_name_what_they_know() -> None:
 def test_plans_keep_their_limits_or_the_answer_says_that_none_does(mixture: str) -> None:
     source = tspsim.load(question(mixture, OVERLAPPED))
     free = 120e9
-    limited = Planner(source, jobs=1, budget_s=1.0, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
+    limited = Planner(source, jobs=1, budget_s=0.5, limits=[f"memory_free>={free}B", "schemes=tp"]).only_best()
     assert limited.best
     assert all(found.headroom_bytes >= free and found.candidate.plan.tp > 1 for found in limited.best)
     assert limited.to_json()["plan"]["kept_limits"] == ["memory_free>=1.2e+11", "schemes=tp"]
@@ -234,7 +234,7 @@ def test_the_best_is_written_as_a_scenario_that_runs_to_the_same_answer(
 ) -> None:
     asked, best, numbers = tmp_path / "asked.yaml", tmp_path / "best.yaml", tmp_path / "numbers.json"
     asked.write_text(yaml.safe_dump(question(mixture, OVERLAPPED)))
-    arguments = ["plan", str(asked), "--jobs", "1", "--budget", "1 s", "--write", str(best), "--json", str(numbers)]
+    arguments = ["plan", str(asked), "--jobs", "1", "--budget", "0.5 s", "--write", str(best), "--json", str(numbers)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     entry = yaml.safe_load(numbers.read_text())["plan"]["best"][0]
@@ -248,7 +248,7 @@ def test_the_best_plan_of_a_serving_step_is_written_with_its_batch(tmp_path: Pat
     workload = {"model": "llama-3.1-8b", "pass": "decode", "context": "4Ki", "batch": 16}
     cluster = {"device": "h100", "nodes": 1}
     source = {"name": "decode", "cluster": cluster, "workload": workload, "plans": [{"name": "a"}]}
-    best = ServingPlanner(tspsim.load(source), limits=["tpot<=20ms", "schemes=tp"], budget_s=1.5).run().best[0]
+    best = ServingPlanner(tspsim.load(source), limits=["tpot<=20ms", "schemes=tp"], budget_s=0.8).run().best[0]
     path = tmp_path / "best.yaml"
     path.write_text(scenario_text(best.asked))
     assert tspsim.simulate(tspsim.load(str(path))).plans[0].step_time_s == best.result.step_time_s

@@ -193,12 +193,12 @@ def test_a_file_that_changed_between_two_sweeps_of_a_process_is_read_again(catal
 
 
 def test_any_number_of_workers_gives_the_same_bytes(catalog: Path, tmp_path: Path) -> None:
-    over = ["workload.sequence=2Ki..32Ki*2", "workload.sequences_per_replica=1..4"]
+    over = ["workload.sequence=2Ki..32Ki*2", "workload.sequences_per_replica=1..2"]
     for jobs in (1, 2):
         Sweep("tiny", over).run(jobs=jobs).write(tmp_path / f"{jobs}.csv")
     texts = [without_wall((tmp_path / f"{jobs}.csv").read_text()) for jobs in (1, 2)]
     assert texts[0] == texts[1]
-    assert len(texts[0].splitlines()) == 41
+    assert len(texts[0].splitlines()) == 21
 
 
 def without_wall(text: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.keys import walked
+from helpers.texts import texts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def test_the_line_of_what_is_wrong_is_found() -> None:
     assert values.place_of("a: [", "a") is None
 
 
-@given(st.text(max_size=200), st.text(max_size=20), st.text(max_size=20))
+@given(texts(200), texts(20), texts(20))
 def test_a_link_holds_the_question(text: str, file: str, at: str) -> None:
     if not text.isprintable() or not file.strip() or file != file.strip():
         return

@@ -312,14 +312,14 @@ def test_kernels_and_collectives_are_written_side_by_side(here: Path, capsys: py
     assert sorted((here / "topologies").rglob("*.yaml")) == sorted(here / file for file in files)
 
 
-def test_the_same_tables_make_the_same_files(here: Path) -> None:
+def test_a_file_says_when_it_was_made(here: Path) -> None:
     write_collectives(here / "data")
-    texts = [calibrate("h200", here / "data", today="2026-01-02").yaml("nodes") for _ in range(2)]
-    assert texts[0] == texts[1]
-    assert "(2026-01-02): NCCL 9.1, " in " ".join(texts[0].split())
+    text = calibrate("h200", here / "data", today="2026-01-02").yaml("nodes")
+    assert "(2026-01-02): NCCL 9.1, " in " ".join(text.split())
 
 
 def test_any_process_writes_the_same_file(here: Path) -> None:
+    """The same tables make the same files."""
     write_collectives(here / "data")
     words = ["calibrate", "h200", "--data", "data", "--out"]
     where = {"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(tspsim.__file__).parents[1])}
@@ -393,7 +393,7 @@ def test_files_go_beside_the_one_that_is_named() -> None:
 
 
 @shared
-@pytest.mark.parametrize(("gpu", "rows"), [("H100", 442), ("MI300X", 69)])
+@pytest.mark.parametrize(("gpu", "rows"), [pytest.param("H100", 442, marks=pytest.mark.slow), ("MI300X", 69)])
 def test_published_collectives_stay_within_their_bars(here: Path, gpu: str, rows: int) -> None:
     """Of rows inside one node, whether the fit used them or not."""
     with (DATA / COLLECTIVES).open(encoding="utf-8", newline="") as file:

@@ -13,6 +13,7 @@ key path, value, what is allowed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -71,15 +72,25 @@ _PATH_SUFFIXES = (".yaml", ".yml", ".json")
 
 def roots() -> list[Path]:
     """The folders that are searched, first wins."""
+    own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
+    return [*own, Path(), _shipped()]
+
+
+@remembered(1)
+def _shipped() -> Path:
+    """The folder of what ships with the package: a wheel's own, or the checkout."""
     package = Path(__file__).resolve().parents[1]
     shipped = package / "_catalog"
-    own = [Path(part) for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
-    return [*own, Path(), shipped if shipped.is_dir() else package.parent]
+    return shipped if shipped.is_dir() else package.parent
 
 
 def names(kind: Kind) -> list[str]:
     """Names of all entries of ``kind``, sorted."""
-    stems = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
+    stems: set[str] = set()
+    for root in roots():
+        # A folder that is missing or unreadable has no entries.
+        with contextlib.suppress(OSError), os.scandir(root / FOLDERS[kind]) as entries:
+            stems.update(entry.name.removesuffix(".yaml") for entry in entries if entry.name.endswith(".yaml"))
     return sorted(stems)
 
 

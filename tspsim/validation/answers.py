@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: Fills in the answers of a table's rows.
 Predictor = Callable[["pd.DataFrame", "RowAnswers"], None]
+Looked = TypeVar("Looked")
 
 
 class RowAnswers:
@@ -36,6 +37,7 @@ class RowAnswers:
         self.labels: dict[str, NDArray[Any]] = {}
         #: Sentence → number of rows that it applies to: borrowed parameters and assumptions.
         self.notes: dict[str, int] = {}
+        self._looked_up: dict[Hashable, Any] = {}
 
     def __len__(self) -> int:
         return len(self.predicted)
@@ -77,6 +79,13 @@ class RowAnswers:
             self.label(where, name, words)
         for sentence, rows in part.notes.items():
             self.note(sentence, rows)
+
+    def look_up(self, source: Callable[..., Looked], *of: Hashable) -> Looked:
+        """What files say, read once a table: rows have the same machine by the hundred."""
+        if (source, of) not in self._looked_up:
+            self._looked_up[source, of] = source(*of)
+        looked: Looked = self._looked_up[source, of]
+        return looked
 
     def check(self) -> None:
         """Check that every row has a finite positive value within its range, or a reason. A predictor that forgets a

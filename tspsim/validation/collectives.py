@@ -49,7 +49,8 @@ def predict(row: Row, position: int, answers: RowAnswers) -> None:
     op, gpus, written = row["op"], int(row["gpus"]), str(row.get("library", ""))
     if op not in COLLECTIVE_KINDS:
         raise InputError(f"no collective '{op}'")
-    cluster = cluster_of(str(row["gpu"]), int(row["nodes"]), gpus, fabric_of(written), node_of(row))
+    fabric = fabric_of(written)
+    cluster = answers.look_up(cluster_of, str(row["gpu"]), int(row["nodes"]), gpus, fabric, node_of(row))
     library = library_of(cluster, written)
     traffic = collective(cluster, range(gpus), op, float(row["bytes"]), library=library)
     if library is None and cluster.nodes == 1 and cluster.node.collectives.libraries:
@@ -62,7 +63,7 @@ def predict(row: Row, position: int, answers: RowAnswers) -> None:
 def predict_custom(row: Row, position: int, answers: RowAnswers) -> None:
     """Predict an all-reduce by a serving engine's own kernels: ``custom``, the engine, and the kernels' library."""
     gpus, library = int(row["gpus"]), custom_library(str(row["library"]))
-    cluster = cluster_of(str(row["gpu"]), 1, gpus, node=node_of(row))
+    cluster = answers.look_up(cluster_of, str(row["gpu"]), 1, gpus, None, node_of(row))
     tell(answers, position, collective(cluster, range(gpus), "all_reduce", float(row["bytes"]), library=library))
 
 

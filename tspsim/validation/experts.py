@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tspsim.base.errors import InputError
 from tspsim.network import MULTIPROCESSORS, Cluster, ExpertExchange, Traffic, exchange_experts
@@ -31,6 +33,8 @@ MORI_TOPK, MORI_EXPERTS = 8, 256
 VALUE_BYTES = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0}
 #: DeepEP dispatches in fp8 with a 4-byte scale for each 128 values, and combines in bf16.
 DEEPEP_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
+#: System, nodes and ranks → their cluster.
+Clusters = Callable[[str, int, int], Cluster]
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class MeasuredPhase:
 @each_row
 def predict_deepep(row: Row, position: int, answers: RowAnswers) -> None:
     """Predict dispatch as the main column, and combine beside it. The normal mode is the sum of notify and transmit."""
-    for phase in deepep(row):
+    for phase in deepep(row, partial(answers.look_up, _cluster)):
         traffic = phase.traffic()
         tell(answers, position, traffic, None if phase.phase == "dispatch" else "combine_avg_t_us")
         if phase.mode == "normal":
@@ -60,20 +64,20 @@ def predict_deepep(row: Row, position: int, answers: RowAnswers) -> None:
 @each_row
 def predict_mori(row: Row, position: int, answers: RowAnswers) -> None:
     """Predict one phase of one kernel, with eight of 256 experts as in mori's tuning runs."""
-    phase = mori(row)
+    phase = mori(row, partial(answers.look_up, _cluster))
     gpu = phase.cluster.device_name
     if gpu != str(row["gpu"]).strip().lower():
         answers.note(f"{row['gpu']} is taken for the {gpu.upper()}, which has its links", 1)
     tell(answers, position, phase.traffic())
 
 
-def deepep(row: Row) -> list[MeasuredPhase]:
+def deepep(row: Row, clusters: Clusters | None = None) -> list[MeasuredPhase]:
     """Dispatch and combine of a row. Raises InputError for an unknown mode or size."""
     mode = MODES.get(str(row["mode"]))
     if mode is None:
         raise InputError(f"no mode '{row['mode']}' of DeepEP")
     nodes, per_node = int(row["node_num"]), machine(str(row["system"]))
-    cluster = _cluster(str(row["system"]), nodes, nodes * per_node)
+    cluster = (clusters or _cluster)(str(row["system"]), nodes, nodes * per_node)
     return [
         MeasuredPhase(cluster, nodes * per_node, phase, mode, ExpertExchange(
             tokens=float(row["num_token"]),
@@ -86,13 +90,13 @@ def deepep(row: Row) -> list[MeasuredPhase]:
     ]  # fmt: skip
 
 
-def mori(row: Row) -> MeasuredPhase:
+def mori(row: Row, clusters: Clusters | None = None) -> MeasuredPhase:
     """The phase of a row. Raises InputError for an unknown kernel or type."""
     mode = KERNELS.get(str(row["kernel"]))
     if mode is None:
         raise InputError(f"no kernel '{row['kernel']}' of mori")
     written, ranks = str(row["gpu"]).strip().lower(), int(row["ep"])
-    cluster = _cluster(SAME_LINKS.get(written, written), -(-ranks // 8), ranks)
+    cluster = (clusters or _cluster)(SAME_LINKS.get(written, written), -(-ranks // 8), ranks)
     exchange = ExpertExchange(
         tokens=float(row["num_tokens"]), token_bytes=mori_bytes(row), experts=MORI_EXPERTS, topk=MORI_TOPK
     )

@@ -147,7 +147,7 @@ def with_lengths(frame: pd.DataFrame) -> pd.DataFrame:
 
 def page_of(row: Row) -> Page:
     """The page of a row."""
-    return PAGES.get(PurePosixPath(str(row["source"])).stem, Page())
+    return PAGES.get(PurePosixPath(str(row.get("source", ""))).stem, Page())
 
 
 def cookbook_run(row: Row) -> ServedRun:
