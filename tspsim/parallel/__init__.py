@@ -7,22 +7,20 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 
 from __future__ import annotations
 
-# Answers name the keys of a search in the order in which these modules declare them.
+# isort: off
+# Answers name the keys of a search, and features are asked, in the order in which these modules declare them.
 from . import plan_keys
-
-# isort: split
-from . import checks
-
-# isort: split
-from . import context, expert_shards
-
-# isort: split
-from .experts import expert
-
-# isort: split
+from .state import weight_peers, weight_offload, checkpoint  # noqa: F401
+from . import unequal_checks, checks, context, expert_shards  # noqa: F401
+from .experts import fused, expert, expert_fused  # noqa: F401
 from .schemes import folded_choice
+from . import decode, mesh, residual  # noqa: F401
+from .decode import expert_pool, host_caches, sharing  # noqa: F401
+from .schemes import folded_form  # noqa: F401
+from .decode import draft_pool, host_attention  # noqa: F401
+from .state import shard_levels, wires, data, offload  # noqa: F401
 
-# isort: split
+# isort: on
 from . import balances, dispatches, dualpipe
 from .adapters import Adapters
 from .balance import BALANCES, Balance

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from ..base.memo import once
+from ..base.quick import stated_fields
 from ..model import Architecture
 from ..model.formats import BF16, Formats
 from ..steps import FORWARD_STEP, STEPS, Batch, Load, Row, ServingStep, Step
@@ -75,6 +76,11 @@ class Work:
     @once
     def step(self) -> Step:
         return STEPS.get(self.pass_)
+
+    @once
+    def stated(self) -> frozenset[str]:
+        """Its fields that do not stand at their default."""
+        return stated_fields(self)
 
     @property
     def reduced_bytes(self) -> float:

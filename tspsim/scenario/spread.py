@@ -32,6 +32,7 @@ from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS,
 from ..parallel.activation_store import ACTIVATION_STORES
 from ..parallel.balance import BUSIEST, Balance
 from ..parallel.dispatch import DISPATCHES, OVERLAPS
+from ..parallel.feature import plan_options
 from ..parallel.pipeline import ORDERS
 from ..parallel.recomputed import BLOCK, KEPT, RECOMPUTE_METHODS, Partly
 from ..parallel.registries import scheme_name
@@ -236,8 +237,8 @@ class Spread(Section):
             axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
             raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
         for other in SCHEMES.values():
-            strange = [each.name for each in other.options if getattr(self, each.name, None) is not None]
-            strange = [name for name in strange if name not in {each.name for each in scheme.options}]
+            strange = [each.name for each in plan_options(other) if getattr(self, each.name, None) is not None]
+            strange = [name for name in strange if name not in {each.name for each in plan_options(scheme)}]
             if strange:
                 raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
         return self
@@ -248,7 +249,7 @@ class Spread(Section):
         for axis in scheme_axes():
             if axis not in cls.model_fields:
                 yield Option(axis, Degree, 1)
-        of_schemes = [option for scheme in SCHEMES.values() for option in scheme.options]
+        of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
         of_methods = [option for method in CONTEXT_METHODS.values() for option in method.options]
         for option in (*of_schemes, *of_methods):
             names = option.type
@@ -289,7 +290,7 @@ class Spread(Section):
     @property
     def options(self) -> dict[str, Any]:
         """What it states of the keys that its scheme and its context method bring, and their defaults."""
-        brought = (*SCHEMES.get(self.scheme).options, *CONTEXT_METHODS.get(self.exchange).options)
+        brought = (*plan_options(SCHEMES.get(self.scheme)), *CONTEXT_METHODS.get(self.exchange).options)
         values = {each.name: getattr(self, each.name, each.default) for each in brought}
         return {name: value for name, value in values.items() if value is not None}
 

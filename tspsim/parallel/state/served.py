@@ -28,10 +28,13 @@ from . import weight_offload, weight_peers
 def state(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> Iterator[Buffer]:
     """Weights and cache of a rank that holds some chunks."""
     yield Buffer("weights", weight_bytes(job, weight_shards, chunks), Lifetime.STEP)
-    gone = weight_offload.away(job, chunks)
-    yield from weight_offload.buffers(layer_weight_bytes(job, weight_shards, block) for block in gone)
-    sizes = (count * layer_weight_bytes(job, weight_shards, block) for block, count in gone.items())
-    yield from weight_peers.buffers(job.plan, sizes)
+    if job.plan.offload_weights:
+        sizes = {
+            block: (layer_weight_bytes(job, weight_shards, block), count)
+            for block, count in weight_offload.away(job, chunks).items()
+        }
+        yield from weight_offload.buffers(size for size, _ in sizes.values())
+        yield from weight_peers.buffers(job.plan, (count * size for size, count in sizes.values()))
     yield Buffer("kv_cache", cache_bytes(job, chunks), Lifetime.STEP)
 
 
@@ -39,7 +42,9 @@ def weight_bytes(job: Job, weight_shards: int, chunks: Sequence[Chunk]) -> float
     """Bytes of the weights of some chunks on one of the ranks that hold a copy together, drafter included; of layers
     whose weights lie in the host's memory none."""
     model, formats = job.model, job.work.formats
-    kinds = job.blocks(chunks) - weight_offload.away(job, chunks)
+    kinds = job.blocks(chunks)
+    if job.plan.offload_weights:
+        kinds -= weight_offload.away(job, chunks)
     total = 0.0
     for block, layers in kinds.items():
         total += layers * layer_weight_bytes(job, weight_shards, block)

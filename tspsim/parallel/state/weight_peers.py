@@ -19,14 +19,20 @@ from typing import Annotated
 
 from pydantic import Field
 
+from ..feature import FEATURES, Feature
+from ..job import Job
 from ..ledger import Buffer, Lifetime
+from ..option import Option
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
 from ..sought import SOUGHT, Sought, serves
 
-#: What a stated value must be.
-TYPE = Annotated[int, Field(ge=2, le=65536)]
-SUMMARY = "with offload_weights: neighbouring replicas that keep those layers among them, instead of the hosts"
+OPTION = Option(
+    WEIGHT_PEERS,
+    Annotated[int, Field(ge=2, le=65536)],
+    None,
+    "with offload_weights: neighbouring replicas that keep those layers among them, instead of the hosts",
+)
 
 
 def peers(plan: Plan) -> int:
@@ -45,14 +51,12 @@ def buffers(plan: Plan, sizes: Iterable[float]) -> Iterator[Buffer]:
         yield Buffer("weights_for_neighbours", kept(plan) * sum(sizes), Lifetime.STEP)
 
 
-def check(plan: Plan, *, training: bool) -> Refusal:
+def check(job: Job) -> Refusal:
     """What it needs."""
-    ranks = plan.options.get(WEIGHT_PEERS, 0)
-    if not ranks:
-        return None
+    plan, ranks = job.plan, job.plan.options[WEIGHT_PEERS]
     if not plan.offload_weights:
         return WEIGHT_PEERS, f"{ranks} keep the layers of offload_weights; state how many these are"
-    if training:
+    if job.training:
         return WEIGHT_PEERS, "is of steps that keep weights as they are; training divides them by zero: 3"
     if plan.dp % ranks:
         return WEIGHT_PEERS, f"{ranks} does not divide the {plan.dp} replicas"
@@ -61,4 +65,14 @@ def check(plan: Plan, *, training: bool) -> Refusal:
     return None
 
 
+FEATURES.register(
+    Feature(
+        WEIGHT_PEERS,
+        "weights of some layers in neighbours' memory",
+        options=(OPTION,),
+        scheme="tensor",
+        check=check,
+        groups=lambda plan: {WEIGHT_PEERS: {"dp": peers(plan)}} if peers(plan) else {},
+    )
+)
 SOUGHT.register(Sought(WEIGHT_PEERS, why_not="tp divides weights with less on the way", of=serves))
