@@ -283,7 +283,7 @@ def variants(plan: Plan) -> Iterator[Mapping[str, Any]]:
 
 
 def choices(plan: Plan) -> tuple[Choice, ...]:
-    return method_of(plan).choices(plan)
+    return method_of(plan).choices(plan) if plan.sp > 1 else ()
 
 
 def head_shards(job: Job) -> int:

@@ -50,7 +50,7 @@ class OwnedParameters:
         """Parameters that all ranks of the replica axis hold."""
         job, copies = self.job, self.job.copies
         shards, secondary = job.plan.shard_group or copies, job.plan.secondary_shard or 0
-        weights = shard_levels.level(job.plan)
+        weights = shard_levels.level(job.plan) if job.plan.zero else 0
         return ParameterGroup(replica_axis(job), copies, parameters, shards, secondary=secondary, weights=weights)
 
     def layer(self, block: Block) -> tuple[ParameterGroup, ...]:

@@ -79,7 +79,8 @@ def layer_weight_bytes(job: Job, weight_shards: int, block: Block) -> float:
     if EXPERT_POOL in job.plan.options:
         routed = 0  # on other GPUs
     copies = job.expert_loads.further_experts * job.model.expert_parameters if routed and job.plan.ep > 1 else 0.0
-    total = (routed / expert_ranks(job) + copies) * formats.weight_bytes(WeightClass.EXPERTS)
+    own = routed / expert_ranks(job) if routed else 0.0
+    total = (own + copies) * formats.weight_bytes(WeightClass.EXPERTS)
     for part, count in parameters.items():
         whole = whole_on_every_rank(job, block) if part is WeightClass.ATTENTION else 0
         total += ((count - whole) / weight_shards + whole) * formats.weight_bytes(part)
