@@ -25,7 +25,7 @@ from . import balances, dispatches, dualpipe
 from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
-from .choices import choices_of, options_of, switches_of
+from .choices import options_of
 from .context import ContextMethod, method_of, usual_method
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
@@ -39,7 +39,7 @@ from .registries import mesh_axes, scheme_axes
 from .residency import Residency
 from .residual import RESIDUALS
 from .routing import ExpertRouting
-from .scheme import SCHEMES, Received, Scheme, scheme_of
+from .scheme import SCHEMES, Received, Scheme, choices_of, scheme_of, switches_of
 from .schemes import folded, folded_decode, tensor
 from .schemes.folded_form import DECODE_FORMS
 from .schemes.transport import WEIGHT_TRANSPORTS

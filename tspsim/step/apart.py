@@ -41,7 +41,7 @@ from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
 from ..program import Collective, Compute, Issued, Program, Repeat
-from ..program.excerpts import length_of
+from ..program.instructions import length_of
 from ..program.mesh import Mesh
 from ..steps import FORWARD
 from . import metrics
