@@ -32,10 +32,12 @@ from tspsim.parallel import (
     SCHEMES,
     WEIGHT_TRANSPORTS,
     Plan,
+    Scheme,
     build_mesh,
     peak_memory,
     scheme_of,
 )
+from tspsim.parallel.feature import FEATURES
 from tspsim.step.bound import bounds
 from tspsim.step.costs import Costs
 from tspsim.step.result import Result
@@ -361,6 +363,7 @@ def registered() -> str:
     packages."""
     rooms: dict[str, Iterable[Any]] = {
         "scheme": SCHEMES.values(),
+        "feature": FEATURES.values(),
         "`exchange`": CONTEXT_METHODS.values(),
         "`weight_transport`": WEIGHT_TRANSPORTS.values(),
         "`decode_exchange`": DECODE_EXCHANGES.values(),
@@ -379,8 +382,9 @@ def registered() -> str:
 
 
 def keys_of(each: Any) -> tuple[str, ...]:
-    """Keys of a plan that an object brings: a scheme's axes, and options."""
-    return *getattr(each, "axes", ()), *(option.name for option in getattr(each, "options", ()))
+    """Keys of a plan that an object brings: a scheme's axes, options, and of a feature others that switch it on."""
+    keys = *getattr(each, "keys", ()), *(each.axes if isinstance(each, Scheme) else ())
+    return *keys, *(option.name for option in getattr(each, "options", ()))
 
 
 # --- network-anchors.md -------------------------------------------------------------------------------------
