@@ -363,7 +363,7 @@ def registered() -> str:
     packages."""
     rooms: dict[str, Iterable[Any]] = {
         "scheme": SCHEMES.values(),
-        "feature": FEATURES.values(),
+        "feature": [feature for feature in FEATURES.values() if feature.options],
         "`exchange`": CONTEXT_METHODS.values(),
         "`weight_transport`": WEIGHT_TRANSPORTS.values(),
         "`decode_exchange`": DECODE_EXCHANGES.values(),
@@ -382,9 +382,9 @@ def registered() -> str:
 
 
 def keys_of(each: Any) -> tuple[str, ...]:
-    """Keys of a plan that an object brings: a scheme's axes, options, and of a feature others that switch it on."""
-    keys = *getattr(each, "keys", ()), *(each.axes if isinstance(each, Scheme) else ())
-    return *keys, *(option.name for option in getattr(each, "options", ()))
+    """Keys of a plan that an object brings: a scheme's axes, and options."""
+    axes = each.axes if isinstance(each, Scheme) else ()
+    return *axes, *(option.name for option in getattr(each, "options", ()))
 
 
 # --- network-anchors.md -------------------------------------------------------------------------------------
