@@ -96,6 +96,8 @@ class Writer:
         self.copied: list[int] = []
         self._interleaved: dict[Hashable, list[Instruction]] = {}
         self.last_use = 0
+        #: Replicas divide what is trained among them, so that tasks may gather weights.
+        self.divides = job.training and plan.zero > 0
         #: Other replicas draft for those that verify.
         self.drafts_elsewhere = DRAFT_REPLICAS in plan.options
         #: What the next layer whose activations are copied to the host or back waits for, as an index of the program.
@@ -166,16 +168,18 @@ class Writer:
         if not chunk.has_embedding:
             self.receive(ACTIVATIONS, chunk.way, chunk)
         elif job.model.vocab:
-            data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
+            if self.divides:
+                data.gather_table(builder, job, self.share.embedding(chunk), task, "embedding weights")
             builder.part = "embedding"
             pieces.embed(builder, job, self.layer)
             self.wait([builder.length - 1])
 
         def layer(shard: LayerShard, kind: KeptActivations) -> list[int]:
             self.bring_weights(kind, task)
-            gathered = data.gather_weights(builder, job, self.share, shard.kind, task)
+            gathered = data.gather_weights(builder, job, self.share, shard.kind, task) if self.divides else None
             ready = pieces.layer(builder, self.job, shard, self.position)
-            data.wait_for_weights(builder, job, gathered, ready)
+            if gathered is not None:
+                data.wait_for_weights(builder, job, gathered, ready)
             self.weights_here(kind)
             if kind.away:
                 self.gate = offload.send(builder, job, scheme_shards, kind, ready, self.gate)
@@ -185,7 +189,8 @@ class Writer:
         if not chunk.has_head:
             self.send(ACTIVATIONS, chunk.way, ready, chunk)
         elif job.model.vocab and job.head_tokens:
-            data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
+            if self.divides:
+                data.gather_table(builder, job, self.share.head(chunk), task, "head weights")
             builder.part = "head"
             self.wait(ready)
             self.head(builder, job, self.layer)
