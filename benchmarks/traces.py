@@ -89,7 +89,8 @@ def laying(path: Path) -> dict[str, float]:
     import tspsim
     from tspsim import traces
     from tspsim.step.question import look_up
-    from tspsim.traces.lay import lay, matched
+    from tspsim.traces.alignment import matched
+    from tspsim.traces.lay import lay
 
     found, question = traces.read([path]), look_up(tspsim.load(SCENARIO))
     start = time.process_time()

@@ -1,6 +1,6 @@
 """The commands as functions, for notebooks and programs: :func:`plan`, :func:`compare`, :func:`sweep`.
 
-``tspsim run`` is :func:`tspsim.simulate`. What they return shows itself in a notebook; nothing is printed or written.
+``tspsim run`` is :func:`tspsim.simulate`. The answers show themselves in a notebook; nothing is printed or written.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ if TYPE_CHECKING:
 
     from .report.differences import Difference
 
-#: Called with what is under way and the share that is done.
+#: Called with the name of the current task and the share that is done.
 Progress = Callable[[str, float], None]
-#: A question that was read and checked, of one job or of a fleet.
+#: A question, read and checked: of one job or of a fleet.
 Asked = Scenario | FleetQuestion
-#: What every command takes for a scenario.
+#: The forms in which every command takes a scenario.
 Source = Scenario | str | Path | Mapping[str, Any]
-#: What a search answers: of steps, of serving steps, of requests, of offers.
+#: The answer of a search: over steps, serving steps, requests or offers.
 Plans = Planned | ServingPlanned | TrafficPlanned | OffersPlanned
 
 
@@ -126,22 +126,22 @@ def plan(
     scenario
         What :func:`tspsim.load` takes, with or without plans of its own.
     overrides
-        ``path=value``, as :func:`tspsim.load` takes them; for a loaded Scenario they were taken there.
+        ``path=value``, as :func:`tspsim.load` takes them; not for a loaded Scenario, whose ``load`` took them.
     objective
-        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``; of steps that serve and of requests others too
-        (docs/planner.md). None: of requests ``goodput_per_dollar``, otherwise ``tokens_per_s``.
+        ``tokens_per_s``, ``tokens_per_dollar`` or ``memory_headroom``; steps that serve and requests have others too
+        (docs/planner.md). None: ``goodput_per_dollar`` of requests, otherwise ``tokens_per_s``.
     top
         How many plans are wanted.
     jobs
         Processes; None for as many as this machine lends (a program that starts processes needs the usual
         ``if __name__ == "__main__"``).
     budget
-        Work for it all, counted in seconds of a processor: ``"40 s"``, or the number; ``"none"`` or None until nothing
-        better can be left.
+        Work of the whole search, counted in seconds of a processor: ``"40 s"``, or the number; ``"none"`` or None:
+        until no better plan can remain.
     limits
-        What plans have to keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
+        Limits that plans must keep: ``memory_free>=8GiB``, ``step<=20s``, ``schemes=tsp,tp``.
     progress
-        Called with what is done so far; None: a bar in a terminal or a notebook.
+        Called with the work done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
@@ -150,13 +150,13 @@ def plan(
     InfeasibleError
         No legal plan fits.
     Interrupted
-        Ctrl-C (a KeyboardInterrupt); ``found`` is the answer as far as it came.
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the answer so far.
 
     Examples
     --------
-    >>> found = plan("tsp-8x-h100", budget=1)
-    >>> best = simulate(found.best[0]).best
-    >>> best.name == found.best[0].result.name
+    >>> planned = plan("tsp-8x-h100", budget=1)
+    >>> best = simulate(planned.best[0]).best
+    >>> best.name == planned.best[0].result.name
     True
     """
     budget_s = read_budget(budget)
@@ -165,7 +165,7 @@ def plan(
         question, stated = scenario, True
     else:
         question, stated = load_planned(scenario, overrides)
-    with progress_bar(progress) as told:
+    with progress_bar(progress) as callback:
         planner = planner_of(
             question,
             stated=stated,
@@ -174,16 +174,16 @@ def plan(
             jobs=jobs,
             budget_s=budget_s,
             limits=limits,
-            progress=told,
+            progress=callback,
         )
-        found = planner.run()
-    several = [each for _, each in found.found] if isinstance(found, OffersPlanned) else [found]
-    for each in several:
-        if isinstance(each, Planned):
-            each.with_questions()
-    if found.interrupted:
-        raise Interrupted(found)
-    return found
+        planned = planner.run()
+    several = [part for _, part in planned.found] if isinstance(planned, OffersPlanned) else [planned]
+    for answer in several:
+        if isinstance(answer, Planned):
+            answer.with_questions()
+    if planned.interrupted:
+        raise Interrupted(planned)
+    return planned
 
 
 def sort_of(question: Asked | Mapping[str, Any]) -> str:
@@ -207,7 +207,7 @@ def load_text(text: str, file: str | Path) -> Asked:
 
 
 def of_one_job(question: Asked) -> Scenario:
-    """A question that is searched, or stands beside others; raises InputError where it is a fleet's.
+    """The scenario in a question for one job; raises InputError where it is a fleet's.
 
     >>> of_one_job(load("tsp-8x-h100")).name
     'tsp-8x-h100'
@@ -218,16 +218,16 @@ def of_one_job(question: Asked) -> Scenario:
 
 
 def fleet_figures(answer: Any) -> list[tuple[str, dict[str, Any], str]]:
-    """Figures of a fleet's report, for pages of others: title, the figure as Plotly takes it, caption."""
+    """Figures of a fleet's report, for other pages: title, the figure as Plotly takes it, caption."""
     from .report.fleet_page import drawn
 
     return drawn(answer)
 
 
 def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
-    """What the tokens of a question's ``project`` take on its own machine, a plan that runs each: ``days``,
-    ``gpu_hours``, ``usd`` by basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them
-    of offers. Nothing where the question has none.
+    """Cost of a question's ``project`` on its own machine, for each plan that ran: ``days``, ``gpu_hours``, ``usd`` by
+    basis, ``kwh``, and the ``run`` with its failures, as ``tspsim compare --json`` has them of offers. Empty where the
+    question has no project.
 
     >>> work = {"model": "llama-3.1-8b", "pass": "forward", "sequence": "4Ki"}
     >>> asked = {"name": "a", "cluster": {"device": "h100"}, "workload": work, "plans": [{"name": "TP8", "tp": 8}]}
@@ -239,12 +239,12 @@ def project_of(question: Asked, answer: Any) -> dict[str, dict[str, Any]]:
         return {}
     from .studies.purchase.outcome import outcomes
 
-    return {name: asdict(each) | {"days": each.days} for name, each in outcomes(question, answer).items()}
+    return {name: asdict(outcome) | {"days": outcome.days} for name, outcome in outcomes(question, answer).items()}
 
 
 def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Asked, str]:
-    """A question with its best plan where it asks for that (``plans: best``, a job's ``plan: best``), and what was
-    searched in a sentence; as it is elsewhere. ``tspsim run`` asks so before it simulates.
+    """A question with its best plan in the place of ``plans: best`` or a job's ``plan: best``, and a sentence on the
+    search; any other question as it is. ``tspsim run`` calls it before it simulates.
 
     Raises
     ------
@@ -260,22 +260,22 @@ def best_stated(question: Asked, progress: Progress | None = None) -> tuple[Aske
     from .report.plan_names import in_words, named_by_search
     from .step.question import look_up
 
-    ((found, searched),) = with_best([question], progress=progress)
+    ((stated, searched),) = with_best([question], progress=progress)
     if searched is None:
-        return found, ""
-    named = named_by_search(look_up(found).plans) if searched.plan else []
-    return found, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
+        return stated, ""
+    named = named_by_search(look_up(stated).plans) if searched.plan else []
+    return stated, " ".join(filter(None, (searched.in_words(question.name), in_words(named))))
 
 
 def answered(question: Asked | Source, progress: Progress | None = None, **how: Any) -> tuple[Result, str]:
-    """The answer of ``tspsim run``, and what was searched in a sentence.
+    """The answer of ``tspsim run``, and a sentence on the search for its plan.
 
     Parameters
     ----------
     question
-        One that was read, or its name, file or mapping; of a fleet too.
+        A loaded question, or its name, file or mapping; of a fleet too.
     how
-        As :func:`tspsim.simulate` takes it: ``every_rank``, ``every_step``, ….
+        Options of :func:`tspsim.simulate`: ``every_rank``, ``every_step``, ….
 
     Raises
     ------
@@ -308,11 +308,11 @@ def compare(
     scenarios
         What :func:`tspsim.load` takes.
     overrides
-        ``path=value`` for every one of them; for a loaded Scenario they were taken there.
+        ``path=value`` for every scenario; not for a loaded Scenario, whose ``load`` took them.
     jobs
         Processes for searches and scaling curves; None for as many as this machine lends.
     budget
-        Work for the best plan of each machine, as :func:`plan` has it.
+        Work of the search on each machine, as in :func:`plan`.
 
     Raises
     ------
@@ -329,22 +329,22 @@ def compare(
     """
     if not scenarios:
         raise InputError("name at least one scenario to compare")
-    if any(isinstance(each, Scenario) for each in scenarios):
+    if any(isinstance(scenario, Scenario) for scenario in scenarios):
         _refuse_overrides(overrides)
-    asked = [each if isinstance(each, Scenario) else load(each, overrides) for each in scenarios]
-    found: list[tuple[Scenario, Searched | None]] = []
+    stated = [scenario if isinstance(scenario, Scenario) else load(scenario, overrides) for scenario in scenarios]
+    searched: list[tuple[Scenario, Searched | None]] = []
     results: list[Result] = []
 
     def compared() -> Comparison:
-        done = found[: len(results)]
-        questions, searched = tuple(each for each, _ in done), tuple(each for _, each in done)
-        return Comparison(tuple(asked), questions, tuple(results), progress, searched, jobs)
+        done = searched[: len(results)]
+        questions, searches = tuple(question for question, _ in done), tuple(search for _, search in done)
+        return Comparison(tuple(stated), questions, tuple(results), progress, searches, jobs)
 
     try:
-        with progress_bar(progress) as told:
-            found += with_best(expand_all(asked), jobs=jobs, budget_s=read_budget(budget), progress=told)
-            for index, (question, _) in enumerate(found):
-                results.append(simulate(question, progress=part_of(told, question.name, index, len(found))))
+        with progress_bar(progress) as callback:
+            searched += with_best(expand_all(stated), jobs=jobs, budget_s=read_budget(budget), progress=callback)
+            for index, (question, _) in enumerate(searched):
+                results.append(simulate(question, progress=part_of(callback, question.name, index, len(searched))))
                 if results[-1].interrupted:
                     raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -378,16 +378,16 @@ def sweep(
     store
         SQLite file that keeps the answers; ``resume`` goes on with it.
     jobs
-        Processes; None for as many as help.
+        Processes; None for as many as are of use.
     progress
-        Called with what is done so far; None: a bar in a terminal or a notebook.
+        Called with the work done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
     InputError
         The scenario, a path or a value is wrong.
     Interrupted
-        Ctrl-C (a KeyboardInterrupt); ``found`` is the table of what was answered.
+        Ctrl-C (a KeyboardInterrupt); ``found`` is the table of all answered points.
 
     Examples
     --------
@@ -400,14 +400,14 @@ def sweep(
     question = Sweep(source, axes, zipped=zipped, overrides=overrides)
     kept = Path(store) if store is not None else None
     try:
-        with progress_bar(progress) as told:
-            return question.run(store=kept, resume=resume, jobs=jobs, progress=told)
+        with progress_bar(progress) as callback:
+            return question.run(store=kept, resume=resume, jobs=jobs, progress=callback)
     except SweepInterruptedError as error:
         raise Interrupted(error.found) from None
 
 
 def bounds(scenario: Source, overrides: Sequence[str] = ()) -> Bounds:
-    """Physical ceilings of a scenario's plans, as ``tspsim bound`` tells them.
+    """Physical ceilings of a scenario's plans, as ``tspsim bound`` prints them.
 
     Raises
     ------
@@ -431,17 +431,17 @@ def validate(folder: str | Path | None = None, *, progress: Progress | None = No
     Parameters
     ----------
     folder
-        Laid out as docs/validation.md says; None: the rows that ship with the package.
+        A folder as docs/validation.md describes it; None: the rows that ship with the package.
     progress
-        Called with what is done so far; None: a bar in a terminal or a notebook.
+        Called with the work done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
     InputError
         The folder does not exist, holds no known table, or a file in it is not a table.
     """
-    with progress_bar(progress) as told:
-        return score(folder, progress=told)
+    with progress_bar(progress) as callback:
+        return score(folder, progress=callback)
 
 
 def _refuse_overrides(overrides: Sequence[str]) -> None:
@@ -450,22 +450,22 @@ def _refuse_overrides(overrides: Sequence[str]) -> None:
 
 
 def _values(values: Sequence[object]) -> str:
-    """Values as ``--over`` reads them; a single text is one value or a range, as it is there."""
+    """Values as ``--over`` reads them; a single text is one value or a range, as on the command line."""
     if isinstance(values, str):
         return values
-    return ",".join(each if isinstance(each, str) else json.dumps(each) for each in values)
+    return ",".join(value if isinstance(value, str) else json.dumps(value) for value in values)
 
 
 def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tuple[float, float] | None]:
-    """How many times the rate of plan ``b`` that of ``a`` is, and where that lies nine times of ten.
+    """Ratio of the rates of two plans, ``a`` over ``b``, and the range that holds nine times of ten.
 
-    What two plans on one device have in common cancels. Plans that tell no doubts of their kernels (requests served,
-    the iterations of a loop) have a ratio alone.
+    Errors that two plans on one device share cancel. Plans without errors of kernels (requests served, the iterations
+    of a loop) have a ratio alone.
 
     Parameters
     ----------
     a, b
-        What :func:`doubts` tells of a plan that ran.
+        What :func:`doubts` returns for a plan that ran.
     """
     from .studies.uncertainty import Factor, PricedPlan
     from .studies.uncertainty import likely_ratio as drawn
@@ -476,19 +476,19 @@ def likely_ratio(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[float, tup
     offers = [
         PricedPlan(
             "",
-            each["tokens"],
-            each["step_s"],
-            each["parts_s"],
-            {name: Factor(*ends) for name, ends in each["factors"].items()},
+            doubt["tokens"],
+            doubt["step_s"],
+            doubt["parts_s"],
+            {name: Factor(*ends) for name, ends in doubt["factors"].items()},
         )
-        for each in (a, b)
+        for doubt in (a, b)
     ]
     return ratio, drawn(*offers)
 
 
 def doubts(result: Result, plan: PlanResult) -> dict[str, Any]:
-    """A plan that ran as plain data that :func:`likely_ratio` compares: its rate, its step's parts, and how far each
-    may be off, the parts named by the device that all plans on it share."""
+    """A plan that ran, as plain data for :func:`likely_ratio`: its rate, its step's parts, and how far each may be off.
+    Parts are named by device, so that plans on one device share them."""
     from .studies.uncertainty import offer_told
 
     document: dict[str, Any] = {"tokens_per_s": plan.tokens_per_s, "factors": {}}
@@ -520,7 +520,7 @@ class Comparison(Pictured):
     #: A result a question, in their order.
     results: tuple[Result, ...]
     progress: Progress | None = field(default=None, compare=False)
-    #: What was searched for a question's best plan, where it asks for that; in their order.
+    #: The search for each question's best plan, where the question asks for one; in their order.
     searched: tuple[Searched | None, ...] = ()
     jobs: int | None = field(default=None, compare=False)
 
@@ -541,14 +541,14 @@ class Comparison(Pictured):
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        """In what the questions differ beside their hardware; ratios of their rates are of other questions then."""
+        """Differences of the questions besides their hardware; where there are some, ratios of rates mislead."""
         from .report.differences import differences
 
         return differences(self.results)
 
     @once
     def decision(self) -> Decision | None:
-        """What a buyer asks of the offers, worked out when first wanted; None where nothing is offered."""
+        """The purchase decision, computed when first wanted; None where nothing is offered."""
         if not self.purchase:
             return None
         return self._decided(curves=True)
@@ -561,14 +561,20 @@ class Comparison(Pictured):
         return self._decided(curves=False)
 
     def _decided(self, curves: bool) -> Decision:
-        told, jobs = self.searched, self.jobs
+        searched, jobs = self.searched, self.jobs
         return decide(
-            self.questions, self.results, curves=curves, needs=True, searched=told, jobs=jobs, progress=self.progress
+            self.questions,
+            self.results,
+            curves=curves,
+            needs=True,
+            searched=searched,
+            jobs=jobs,
+            progress=self.progress,
         )
 
     @property
     def names(self) -> str:
-        """What the names of the plans that were searched for are made of, in a sentence; empty where none were."""
+        """A sentence on the name parts of searched plans; empty where no plan was searched."""
         from .report.plan_names import in_words
         from .step.question import look_up
 
@@ -580,17 +586,19 @@ class Comparison(Pictured):
 
     @property
     def opening(self) -> str:
-        """What has to be said before all numbers: how far plans that were searched for may be off."""
+        """The sentence before all numbers: how far searched plans may be off."""
         every = zip(self.questions, self.searched, strict=False)
-        return " ".join(filter(None, (told.opening(question.name) for question, told in every if told is not None)))
+        return " ".join(
+            filter(None, (search.opening(question.name) for question, search in every if search is not None))
+        )
 
     def __repr__(self) -> str:
         lines = [f"<Comparison of {len(self.results)}", *([f"  {self.opening}"] if self.opening else [])]
         for result in self.results:
             best = result.best
-            told = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
-            lines.append(f"  {result.scenario['name']}  {told}")
-        return "\n".join([*lines, *(f"  {each}" for each in self._differing())]) + ">"
+            line = f"{best.name}: {best.in_a_line()}" if best else "no plan fits or can run"
+            lines.append(f"  {result.scenario['name']}  {line}")
+        return "\n".join([*lines, *(f"  {sentence}" for sentence in self._differing())]) + ">"
 
     def _differing(self) -> list[str]:
         """A sentence where other things than hardware differ."""
@@ -634,7 +642,7 @@ class Comparison(Pictured):
         """The results and, for a purchase, its decision, as plain data."""
         document: dict[str, Any] = {"schema": SCHEMA_VERSION, "results": [result.to_json() for result in self.results]}
         if self.differences:
-            document["differs"] = [each.to_json() for each in self.differences]
+            document["differs"] = [difference.to_json() for difference in self.differences]
         if self.decision is not None:
             document["purchase"] = self.decision.to_json()
         return document
@@ -657,8 +665,8 @@ class Comparison(Pictured):
         from .report.printing import write_pdf
 
         words = self._named()
-        told = self.verdict
-        memo = purchase.memo_of(told, self.results, **words) if told else results.memo_of(self.results, **words)
+        decision = self.verdict
+        memo = purchase.memo_of(decision, self.results, **words) if decision else results.memo_of(self.results, **words)
         write_pdf(sheet.sheet(memo), Path(path))
         return Path(path)
 
@@ -673,8 +681,8 @@ class Comparison(Pictured):
         from .report.notebook import bars, bars_of
 
         best = [(str(result.scenario["name"]), result.best) for result in self.results]
-        told = bars_of((f"{name}: {plan.name}", plan) for name, plan in best if plan is not None)
-        return bars(told, "tokens/s", "side by side")
+        rows = bars_of((f"{name}: {plan.name}", plan) for name, plan in best if plan is not None)
+        return bars(rows, "tokens/s", "side by side")
 
     def to_html(self, path: str | Path) -> Path:
         """Write the page to ``path`` (a purchase's pages of single offers beside it); returns where it is.

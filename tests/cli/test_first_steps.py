@@ -48,6 +48,11 @@ def test_without_a_name_the_first_template_is_written(here: Path) -> None:
     assert main(["init", "--out", "other.yaml"]) == 0 and (here / "other.yaml").exists()
 
 
+def test_a_template_is_printed_where_its_file_is_a_dash(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "serving", "--out", "-"]) == 0
+    assert capsys.readouterr().out == text_of("serving") and not list(here.iterdir())
+
+
 def test_a_device_and_node_of_ones_own_are_found_and_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "device"]) == 0 and main(["init"]) == 0
     for path in ("topologies/devices/my-gpu.yaml", "topologies/nodes/my-gpu-8.yaml"):

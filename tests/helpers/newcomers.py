@@ -15,6 +15,7 @@ from tspsim.parallel.builder import ProgramBuilder
 from tspsim.parallel.context.attention import attention_backward, others_context
 from tspsim.parallel.ledger import Buffer, Lifetime
 from tspsim.parallel.partition import local_segments
+from tspsim.parallel.sought import Sought
 
 # --- a context method -------------------------------------------------------------------------------------------
 
@@ -56,7 +57,15 @@ ANNOUNCE = ContextMethod(
     received_bytes=others_context,
     buffers=lambda job: [Buffer("gathered_context", others_context(job) * (1 + job.training), Lifetime.LAYER)],
     choices=lambda plan: (PARTS,),
-    options=(Option("announced_parts", PositiveCount, 1, "broadcasts a shard's K and V are cut into"),),
+    options=(
+        Option(
+            "announced_parts",
+            PositiveCount,
+            1,
+            "broadcasts a shard's K and V are cut into",
+            Sought(why_not="chosen for the machine"),
+        ),
+    ),
 )
 
 # --- a scheme ---------------------------------------------------------------------------------------------------

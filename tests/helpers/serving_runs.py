@@ -15,7 +15,7 @@ from tspsim.report.serving.view import (
     PREFILL,
     EngineView,
     LoadRun,
-    PutBack,
+    Preemptions,
     Requests,
     ServedView,
     ServingView,
@@ -144,14 +144,14 @@ def view(loads: Sequence[int] = (1, 8, 32), limit: tuple[float, float] | None = 
     return ServingView(plans, (refused,), True, slo)
 
 
-def put_back(requests: Requests, steps: StepRuns, place: int) -> tuple[Requests, PutBack]:
+def put_back(requests: Requests, steps: StepRuns, place: int) -> tuple[Requests, Preemptions]:
     """A request that lost its cache for some steps between its tokens."""
     counts = requests.preemptions.copy()
     counts[place] = 1
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
     inside = steps.end_s[(steps.end_s > first) & (steps.end_s < end)]
     since, until = float(inside[len(inside) // 3]), float(inside[2 * len(inside) // 3])
-    return replace(requests, preemptions=counts), PutBack(np.array([place]), np.array([since]), np.array([until]))
+    return replace(requests, preemptions=counts), Preemptions(np.array([place]), np.array([since]), np.array([until]))
 
 
 def result(shown: ServingView, name: str = "made-up") -> Result:

@@ -91,7 +91,7 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 
 #: Rooms whose variables all say what they are.
-NOUNS = ("loop", "model", "network", "operators")
+NOUNS = ("hardware", "loop", "model", "network", "operators", "parallel", "scenario", "steps")
 
 
 @pytest.mark.parametrize("room", NOUNS)

@@ -130,6 +130,7 @@ def test_the_planner_tries_them(model: str) -> None:
         for layout in space.layouts(staged)
         for plan in space.plans(layout)
     ]
+    assert space.left()["chosen for the machine"] == ("announced_parts",), "as its option says"
     names = {plan.name for plan in plans}
     assert "WP8-DP1 mb1 keep" in names and "SP8-DP1 announce mb1 keep a1" in names
     for each in plans:

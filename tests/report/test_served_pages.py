@@ -274,9 +274,9 @@ def test_the_planner_s_answer_has_the_columns_that_the_step_has() -> None:
     question = {**asked("decode"), "cluster": {"device": "h100", "nodes": 1, "gpus_per_node": 2}}
     question["plans"] = [{"name": "TP2", "tp": 2}]
     planned = ServingPlanner(tspsim.load(question), limits=("tpot<=20ms", "memory_free>=4GiB")).run()
-    text = " ".join(printed(*searched.summary(serving_plan.told(planned)), width=200).split())
+    text = " ".join(printed(*searched.summary(serving_plan.view_of(planned)), width=200).split())
     assert "output token" in text and "sessions" in text and "first token" not in text
     assert "time an output token at most 20.0 ms, memory free per GPU at least 4.0 GiB" in text
     assert "decode step of llama-3.1-8b, at 8,192 tokens" in text
-    page = searched.page(serving_plan.told(planned), "x.js")
+    page = searched.page(serving_plan.view_of(planned), "x.js")
     assert f"{planned.best[0].name}: " in page and "a token every " in page

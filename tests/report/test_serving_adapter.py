@@ -68,7 +68,7 @@ def test_preemptions_are_told_when_they_happened() -> None:
     found = {each.words: each.place for each in life.lives(run.requests)}
     place = int(np.argmax(run.requests.preemptions))
     assert place in found.values()
-    away = [part for part in life.parts(run, place) if part[0] == "put back, waits again"]
+    away = [part for part in life.parts(run, place) if part[0] == "preempted, waits again"]
     assert len(away) == run.requests.preemptions[place]
     when, count, _ = life.tokens(run, place, run.engine_of(place))
     assert (np.diff(when) >= -1e-9).all() and (np.diff(count) >= 0).all() and len(when) > 10

@@ -176,7 +176,7 @@ def test_caches_on_their_way_have_a_row_for_every_way() -> None:
     ]  # fmt: skip
     (line,) = values["figures"]["serving-ways"]["data"]
     assert line["x"] == [0.0, 100.0, 500.0] and line["y"][-1] == 100.0  # ms, per cent
-    assert "Caches on their way" in rendered(view)
+    assert "Cache transfers" in rendered(view)
     assert ways.build(ServingView((ServedView(made.plan("TP8"), (run,)),))) is None
 
 
@@ -199,7 +199,7 @@ def test_the_front_joins_what_nothing_beats_and_curves_have_ranges_and_measured_
     told = replace(view, published=(point,))
     values = curves.build(told)
     (front,) = choices(values, "serving-front")
-    line = next(t for t in front["data"] if t["name"] == "nothing is quicker and cheaper")
+    line = next(t for t in front["data"] if t["name"] == "no plan is faster and cheaper")
     pairs = list(zip(line["x"], line["y"], strict=True))
     every = [(x, y) for t in front["data"] if t["name"] in "AB" for x, y in zip(t["x"], t["y"], strict=True)]
     assert set(pairs) <= set(every)
@@ -239,9 +239,9 @@ def test_a_request_that_was_put_back_puts_out_nothing_meanwhile() -> None:
     moments = life.emitted(steps, float(requests.first_token_s[place]), float(requests.end_s[place]), [away])
     assert len(moments) and not ((moments > away[0] + 1e-9) & (moments <= away[1])).any()
     shown = replace(run, requests=requests, preempted=back)
-    assert "put back, waits again" in {what for what, *_ in life.parts(shown, place)}
-    assert [each.words for each in life.lives(requests)][-1] == "put back most often"
-    assert "put back 1 time." in life.sentence(shown, place)
+    assert "preempted, waits again" in {what for what, *_ in life.parts(shown, place)}
+    assert [each.words for each in life.lives(requests)][-1] == "most preemptions"
+    assert "preempted 1 time." in life.sentence(shown, place)
 
 
 def test_bars_of_steps_are_as_long_as_the_steps(view: ServingView) -> None:
@@ -284,7 +284,7 @@ def test_full_caches_and_idle_engines_are_said(view: ServingView) -> None:
     assert "7 preemptions of 4 requests" in " ".join(words.full(replace(run, metrics=put_back)))
     requests, steps = made.batched([0.0, 30.0, 60.0])
     slow = replace(run, requests=requests, engines=(EngineView("TP8", steps),))
-    assert "stood idle for 9" in " ".join(words.engaged(slow))
+    assert "were idle for 9" in " ".join(words.engaged(slow))
 
 
 # --- pages --------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def test_full_caches_and_idle_engines_are_said(view: ServingView) -> None:
 def test_a_page_has_all_parts_and_tables_beside_figures(view: ServingView) -> None:
     text = rendered(view)
     for heading in (
-        "Plans", "Users against GPUs, over the load", "What users wait for", "Engines over time",
+        "Plans", "Users against GPUs, over the load", "Waits of users", "Engines over time",
         "One request&#39;s life",
         "Where a step&#39;s time goes", "Memory", "Assumptions and sources", "What the model does not explain",
     ):  # fmt: skip

@@ -187,7 +187,7 @@ def test_plans_that_serve_all_that_is_sent_tie_and_an_unfilled_machine_is_told()
     assert f"ties with {second.name}, and at 8 requests/s puts out" in told and "serves best" in headline(
         first, [refused(second)]
     )
-    assert "No heavier load was asked" in " ".join(machines_in_words(result))
+    assert "No heavier load was stated" in " ".join(machines_in_words(result))
 
 
 def refused(plan: PlanResult) -> PlanResult:

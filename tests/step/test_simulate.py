@@ -130,6 +130,33 @@ def test_the_defaults_that_decide_answers_are_stated(headline: Result) -> None:
         assert word in said
 
 
+#: Degrees and keys of a plan, with what an answer assumes of it and what it does not say.
+ASSUMED = [
+    ({"dp": 8}, (), ("zigzag", "gather K and V", "Tensor-parallel", "TSP")),
+    ({"tp": 8}, ("sequence regions are off",), ("zigzag", "gather K and V", "TSP")),
+    ({"tp": 8, "sequence_regions": True}, ("Gathers and sums",), ("sequence regions are off",)),
+    ({"tp": 8, "overlap": True}, (), ("exposed",)),
+    ({"sp": 8}, ("zigzag", "gather K and V"), ("Tensor-parallel", "TSP")),
+    ({"sp": 8, "exchange": "ring"}, ("zigzag",), ("gather K and V",)),
+    ({"tsp": 8}, ("zigzag", "TSP"), ("Tensor-parallel", "gather K and V")),
+]
+
+
+@pytest.mark.parametrize(("plan", "said", "unsaid"), ASSUMED, ids=lambda part: str(part)[:40])
+def test_an_answer_states_what_it_assumes_of_its_own_plans_only(
+    plan: dict[str, Any], said: tuple[str, ...], unsaid: tuple[str, ...]
+) -> None:
+    scenario = {
+        "name": "assumed",
+        "cluster": {"device": "h100", "nodes": 1},
+        "workload": {"model": "llama-3.1-8b", "pass": "forward", "sequence": 8192},
+        "plans": [{"name": "plan", **plan}],
+    }
+    text = " ".join(tspsim.simulate(tspsim.load(scenario)).defaults)
+    assert all(words in text for words in said)
+    assert not any(words in text for words in unsaid)
+
+
 def test_the_settings_of_a_plan_are_told_with_their_defaults_filled_in(headline: Result) -> None:
     settings = {plan.name: plan.settings for plan in headline.plans}
     assert settings["TSP8"]["overlap"] is True and settings["TP8"]["overlap"] is False

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 import tspsim
 from tspsim.cli import cli
+from tspsim.report.plan import sure
 from tspsim.studies import ceiling
 
 STEP: dict[str, Any] = {
@@ -48,3 +49,11 @@ def test_the_command_says_so_and_so_does_its_json(tmp_path: Path) -> None:
     ran = CliRunner().invoke(cli, ["run", str(tmp_path / "try.yaml"), "--json", str(file)])
     assert ran.exit_code == 0 and "is a ceiling" in " ".join(ran.output.split())
     assert any("is a ceiling" in note for note in json.loads(file.read_text())["plans"][0]["notes"])
+
+
+def test_a_search_says_so_of_its_plans_unless_a_stack_is_stated() -> None:
+    for stack, said in ((None, True), ("fsdp2", False)):
+        workload = STEP["workload"] | ({"stack": stack} if stack else {})
+        planned = tspsim.plan(STEP | {"workload": workload}, budget=1)
+        assert any("is a ceiling" in line for line in planned.to_json()["defaults"]) is said
+        assert any("is a ceiling" in line for line in sure(planned)) is said

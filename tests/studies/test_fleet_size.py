@@ -83,7 +83,7 @@ def test_the_command_prints_and_writes_it(
 
 
 def test_what_is_needed_has_to_be_said() -> None:
-    with pytest.raises(InputError, match="needs: says nothing of what has to hold"):
+    with pytest.raises(InputError, match="needs: states no needs"):
         fleet_sizes({key: value for key, value in QUESTION.items() if key != "needs"})
     with pytest.raises(InputError, match="needs something: done_by, p95_wait, deadlines or services"):
         fleet_sizes(QUESTION | {"needs": {"draws": 3}})
@@ -134,4 +134,4 @@ def test_draws_have_ranges_and_a_memo(sizes: FleetSizes) -> None:
     able = [sizes.sizes[0], replace(sizes.sizes[0], offer="other")]
     assert headline(able)[0] == "tie"
     assert headline([able[0], replace(able[1], usd_of_draws=None, usd=None)])[0] == "open"
-    assert headline([])[1] == "No offer reaches what is needed."
+    assert headline([])[1] == "No offer meets the needs."

@@ -122,9 +122,9 @@ def test_another_checkpoint_is_asked_for_where_the_published_one_is_kept_otherwi
     """DeepSeek-V3 is published in fp8, and the model's own precision is no statement."""
     stated = {kept: text("vllm", {"tp": 8}, precision={"weights": kept}) for kept in ("fp8", "fp8_block", "nvfp4")}
     assert "weights in" not in stated["fp8"] + stated["fp8_block"]
-    said = "# weights in nvfp4, which the published checkpoint has in fp8_block: name one that is kept so"
+    said = "# weights in nvfp4, the published checkpoint in fp8_block: name a checkpoint in nvfp4"
     assert said in stated["nvfp4"]
-    assert "# weights in fp8, which the published checkpoint has in bf16" in text(
+    assert "# weights in fp8, the published checkpoint in bf16" in text(
         "vllm", {"tp": 8}, model="llama-3.1-70b", precision={"weights": "fp8"}
     )
 

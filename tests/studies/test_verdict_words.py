@@ -47,7 +47,7 @@ def test_prices_of_several_kinds_are_told_with_every_offer_s_own(two: Decision) 
     told = memo.prices(two, two.winner)
     assert "A $1.50 (stated in the scenario)" in told and "B $1.7" in told and "neocloud: what a GPU hour costs" in told
     sheet = memo.memo_of(two, [row.result for row in two.rows], "t", "Two nodes")
-    assert sheet.question == "Two nodes. Asked: 1 T tokens."
+    assert sheet.question == "Two nodes. Required: 1 T tokens."
     assert mixed_bases(two.rows) in dict(sheet.lists)["To know before signing"]
 
 

@@ -197,7 +197,7 @@ def test_the_command_writes_page_numbers_and_both_lanes(simulated: Simulated, tm
     assert {"matched_share", "step", "layer", "kinds", "causes", "left_over"} <= set(numbers)
     assert set(numbers["causes"]) == {"kernels_s", "collectives_s", "host_s", "schedule_s"}
     page = names["html"].read_text()
-    assert "Whose fault" in page and "What follows for your plans" in page
+    assert "Causes" in page and "Your plans with this correction" in page
     assert len(page) < 7_000_000
     both = json.loads(names["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in both} == {1, 2}

@@ -92,7 +92,37 @@ def test_exchanges_with_experts_move_the_curves_of_their_library(
     traffics = [exchange_experts(load_cluster(name), range(8), "dispatch", asked) for name in ("hgx-h100-8", "mine")]
     before, after = (traffic.latency_s + traffic.fluid_s for traffic in traffics)
     assert after == pytest.approx(1.4 * before, rel=0.05)
-    # One size alone tells no start from a rate: the curves stay, and that is said.
+
+
+def test_one_size_of_an_exchange_is_a_factor_with_a_wide_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step has every exchange often, and of one size: it tells no start from a rate, and both are as much slower."""
     one = exchanges(tmp_path, 4096)
-    assert not any("experts" in str(fit.what) for fit in one.fits)
-    assert sum("of deepep, one node: no fit" in line for line in one.kept) == 2
+    assert {fit.what for fit in one.fits} == {
+        f"normal {phase} of deepep, one node" for phase in ("dispatch", "combine")
+    }
+    document = one.documents["nodes", "hgx-h100-8"]
+    moved = [entry for entry in document["collectives"]["experts"] if "a test" in str(entry["source"])]
+    assert len(moved) == 2
+    for entry in moved:
+        for low, high in (entry["spread"]["small"], entry["spread"]["large"]):
+            assert low <= 1 / 1.6 + 1e-3
+            assert high >= 1.6
+    folder = tmp_path / "topologies/nodes"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(json.dumps({**document, "name": "mine"}))
+    monkeypatch.chdir(tmp_path)
+    for tokens in (64.0, 2048.0, 8192.0):
+        asked = ExpertExchange(tokens, 4096.0, 64, 6)
+        before, after = (
+            sum((found.latency_s, found.fluid_s))
+            for found in (exchange_experts(load_cluster(name), range(8), "combine", asked) for name in ("hgx-h100-8", "mine"))
+        )  # fmt: skip
+        assert after == pytest.approx(1.4 * before, rel=0.02)
+
+
+def test_one_size_that_is_as_the_file_has_it_moves_nothing(tmp_path: Path) -> None:
+    trace, _ = slower(tmp_path, experts(2048), (), 1.0, "")
+    measured = transfers_of([lay(read([trace]), look_up(tspsim.load(experts(2048))))])
+    found = calibrate_transfers(measured, "a test", held_out=False)
+    assert not found.fits
+    assert sum("of one size are as they were" in line for line in found.kept) == 2

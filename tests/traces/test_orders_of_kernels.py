@@ -12,8 +12,8 @@ import tspsim
 from tspsim import traces
 from tspsim.operators import Computes, Role
 from tspsim.step.question import look_up
+from tspsim.traces.alignment import matched
 from tspsim.traces.kinds import HEAVY
-from tspsim.traces.lay import matched
 from tspsim.traces.names import narrow
 from tspsim.traces.simulated import Operation, Simulated, ordered
 

@@ -1,4 +1,4 @@
-"""An entry of a catalog in a line or two, read as whoever names it would read it."""
+"""A catalog entry in a line or two, read in the same way as by whoever names it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..base.catalog import Kind
 
 
 def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
-    """What a catalog's file describes, read as whoever names it would read it; raises InputError."""
+    """The content of a catalog file in a line or two; raises InputError."""
     name = str(name_or_path)
     if kind == "devices":
         from ..base.units import compact, gib
@@ -55,5 +55,5 @@ def entry_in_words(kind: Kind, name_or_path: str | Path) -> str:
         return f"A transport: latency × {factors.latency:g}, bandwidth × {factors.bandwidth:g}"
     cluster = build_cluster(node=name) if kind == "nodes" else load_cluster(name)
     nodes = "A node" if kind == "nodes" else several(cluster.nodes, "node")
-    each = "" if kind == "nodes" else " each"
-    return f"{nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {several(cluster.node.nics, 'NIC')}{each}"
+    suffix = "" if kind == "nodes" else " each"
+    return f"{nodes} of {cluster.gpus_per_node} × {cluster.device_name}, {several(cluster.node.nics, 'NIC')}{suffix}"

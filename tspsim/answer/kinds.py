@@ -1,5 +1,5 @@
-"""One question and its answer: a single step, with ``traffic`` the requests that a service answers, with ``loop`` an
-iteration of reinforcement learning, with ``jobs`` all that runs on a cluster."""
+"""One question and its answer: a single step; with ``traffic`` a service of requests; with ``loop`` an iteration of
+reinforcement learning; with ``jobs`` all jobs of a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Progress = Callable[[str, float], None]
 
 
 class Asks(Protocol):
-    """What knows the scenario that asks for it: a plan that was found."""
+    """A searched plan, which has the scenario that simulates it."""
 
     @property
     def asked(self) -> Scenario | None: ...
@@ -46,16 +46,16 @@ def simulate(
     Parameters
     ----------
     scenario
-        What :func:`tspsim.load` returns, or what it takes; a question with ``jobs``, or what :func:`tspsim.fleet.load`
-        returns (the answer is then a :class:`tspsim.fleet.FleetAnswer`); or what :func:`tspsim.plan` found:
+        What :func:`tspsim.load` returns or takes; a question with ``jobs``, or what :func:`tspsim.fleet.load` returns
+        (the answer is then a :class:`tspsim.fleet.FleetAnswer`); or a plan of :func:`tspsim.plan`:
         ``simulate(p.best)`` is its best plan with report and timeline.
     every_rank
-        Of a single step: run every rank instead of one a class of equal ranks; same answer, more timeline.
+        Of a single step: run every rank instead of one rank per class of equal ranks; same answer, more timeline.
     every_step, every_kernel
-        Of traffic: take every step by itself, and compare drawn steps with their whole programs; same answer, and how
-        far it may be trusted.
+        Of traffic: simulate every step by itself, and compare drawn steps with their whole programs; same answer, and
+        how far it may be trusted.
     every_job_step
-        Of jobs: launch the real steps of those that share links together, and say what they come to beside the rule.
+        Of jobs: simulate the real steps of jobs that share links, and report them beside the rule.
     cluster
         Of a single step: the scenario's cluster with other links (:func:`tspsim.network.with_graph`); None:
         as the scenario has it.
@@ -73,26 +73,26 @@ def simulate(
             raise InputError("a cluster beside the scenario is for single steps; a fleet names its own")
         from ..fleet import answer as of_jobs
 
-        with progress_bar(progress) as told:
-            return of_jobs(fleet, simulate, every_job_step=every_job_step, progress=told)
-    asked = question_of(scenario)
-    if cluster is not None and (asked.loop is not None or asked.traffic is not None):
+        with progress_bar(progress) as callback:
+            return of_jobs(fleet, simulate, every_job_step=every_job_step, progress=callback)
+    question = question_of(scenario)
+    if cluster is not None and (question.loop is not None or question.traffic is not None):
         raise InputError("a cluster beside the scenario is for single steps; name a file in cluster.topology")
-    with progress_bar(progress) as told:
-        if asked.loop is not None:
+    with progress_bar(progress) as callback:
+        if question.loop is not None:
             from ..loop.answer import answer as iterations
 
-            return iterations(look_up(asked), progress=told)
-        if asked.traffic is None:
-            lookups = FRESH if cluster is None else _on(cluster, asked)
-            return simulation.simulate(asked, every_rank=every_rank, progress=told, lookups=lookups)
+            return iterations(look_up(question), progress=callback)
+        if question.traffic is None:
+            lookups = FRESH if cluster is None else _on(cluster, question)
+            return simulation.simulate(question, every_rank=every_rank, progress=callback, lookups=lookups)
         from ..serving.answer import answer
 
-        return answer(look_up(asked), every_step=every_step, every_kernel=every_kernel, progress=told)
+        return answer(look_up(question), every_step=every_step, every_kernel=every_kernel, progress=callback)
 
 
 def fleet_of(source: object) -> FleetQuestion | None:
-    """What :func:`simulate` is asked, where that is a fleet; raises InputError where its question is wrong."""
+    """The fleet that ``source`` asks for, or None; raises InputError where it is wrong."""
     if isinstance(source, Scenario | list | tuple):
         return None
     from ..fleet import FleetQuestion, is_fleet, load
@@ -103,22 +103,22 @@ def fleet_of(source: object) -> FleetQuestion | None:
 
 
 def _on(cluster: Cluster, scenario: Scenario) -> Lookups:
-    """Lookups that find this cluster, which has the GPUs of the scenario's."""
+    """Lookups that give this cluster, which must have the GPUs of the scenario's."""
     own = cluster_of(scenario)
     for what, has, needs in (("GPUs", cluster.gpus, own.gpus), ("device", cluster.device_name, own.device_name)):
         if has != needs:
             raise InputError(f"{what} of {cluster.name}: {has}; the scenario's cluster has {needs}")
     if cluster.gpus_per_node != own.gpus_per_node:
-        told = f"nodes of {cluster.name} have {cluster.gpus_per_node} GPUs"
-        raise InputError(f"{told}; those of the scenario's cluster {own.gpus_per_node}")
+        problem = f"nodes of {cluster.name} have {cluster.gpus_per_node} GPUs"
+        raise InputError(f"{problem}; those of the scenario's cluster {own.gpus_per_node}")
     return replace(FRESH, cluster=cluster)
 
 
 def question_of(source: object) -> Scenario:
-    """What :func:`simulate` is asked, as a scenario.
+    """The scenario that ``source`` asks for.
 
-    A plan that ``tspsim.plan`` found (or the answer itself, or its ``best``, of which the first counts) asks for its
-    scenario with it alone.
+    A plan of ``tspsim.plan`` (or the answer itself, or its ``best``, of which the first counts) asks for its scenario
+    with this plan alone.
 
     Raises
     ------
@@ -131,12 +131,12 @@ def question_of(source: object) -> Scenario:
         if not source:
             raise InputError("no plan was found that could be simulated")
         source = source[0]
-    found = getattr(source, "asked", None)
-    return found if isinstance(found, Scenario) else load(source)  # type: ignore[arg-type]
+    scenario = getattr(source, "asked", None)
+    return scenario if isinstance(scenario, Scenario) else load(source)  # type: ignore[arg-type]
 
 
 def run_plan(question: Question, plan: Plan) -> PlanResult:
-    """One plan of a question that was looked up."""
+    """One plan of a question whose names are looked up."""
     if question.scenario.loop is not None:
         from ..loop.iteration import run_plan as iterate
 

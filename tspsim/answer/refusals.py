@@ -1,4 +1,4 @@
-"""What is said where no plan can answer."""
+"""The error where no plan can answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def placed(question: Scenario | FleetQuestion) -> Iterator[None]:
-    """Errors that only show when names are looked up say which file or option they are from, as all others do."""
+    """Gives errors of looked-up names the file or option that they come from, as all others have."""
     try:
         yield
     except InputError as error:
@@ -24,7 +24,7 @@ def placed(question: Scenario | FleetQuestion) -> Iterator[None]:
 
 
 def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
-    """Every plan was refused: by its memory, or though it fits (dead links cut its ranks off)."""
+    """The error where every plan is refused: by its memory, or though it fits (dead links cut its ranks off)."""
     fitting = [plan for plan in plans if plan.memory.fits]
     if fitting:
         return InfeasibleError(f"no plan can run; {fitting[0].name}: {fitting[0].error}")
@@ -37,7 +37,7 @@ def nothing_runs(plans: Sequence[PlanResult]) -> InfeasibleError:
 
 
 def nothing_fits(plans: Sequence[tuple[str, Memory]]) -> InfeasibleError:
-    """Every plan was refused: the nearest one, by how much it misses, and what of it is largest."""
+    """The error where no plan fits: the nearest plan, what it lacks, and its largest part."""
     from ..step.description import too_large
 
     name, memory = min(plans, key=lambda plan: plan[1].peak_bytes - plan[1].capacity_bytes)

@@ -42,8 +42,8 @@ def schema(kind: str) -> dict[str, Any]:
 
 
 def _type(kind: str) -> Any:
-    """The pydantic type behind a kind, or the union of what its files may be; imported here, each pulls in its own
-    room."""
+    """The pydantic type of a kind of file, or the union of its types. The imports are late: each loads a room of its
+    own."""
     if kind == "scenario":
         from ..scenario import Scenario
 

@@ -8,9 +8,8 @@ user's own entry wins over a shipped one of the same name:
 3. what ships with the package.
 
 Files come from strangers. They are read with a small dialect of YAML: no tags, no repeated keys, bounded
-size, depth and alias expansion; dates stay text, and a number is what a person would call a number. Whatever
-is wrong with one is told in one line (:class:`~tspsim.errors.InputError`): file, key path, value, what is
-allowed.
+size, depth and alias expansion; dates stay text, and a number is what a person would call a number. An error
+is one line (:class:`~tspsim.errors.InputError`): file, key path, value, what is allowed.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ FOLDERS: dict[str, str] = {
     "scenarios": "scenarios",
 }
 
-#: Keys that only one kind of entry has, to tell what a file is; the first kind whose keys are all there.
+#: Keys that only one kind of entry has. A file is of the first kind whose keys it has all.
 _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("workload",), "scenarios"),
     (("jobs",), "scenarios"),
@@ -66,7 +65,7 @@ _TELLING: tuple[tuple[tuple[str, ...], Kind], ...] = (
     (("plans",), "scenarios"),
 )
 
-#: Texts of files that are remembered with what they say: more than the catalog has.
+#: Parsed files in the cache: more than the catalog has.
 KEPT_FILES = 512
 LARGEST_FILE_BYTES = 2**20
 DEEPEST_NESTING = 64
@@ -86,12 +85,12 @@ def roots() -> list[Path]:
 
 def names(kind: Kind) -> list[str]:
     """Names of all entries of ``kind``, sorted."""
-    found = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
-    return sorted(found)
+    stems = {path.stem for root in roots() for path in (root / FOLDERS[kind]).glob("*.yaml")}
+    return sorted(stems)
 
 
 def table(kind: Kind | None = None) -> pandas.DataFrame:
-    """What can be named, as ``tspsim catalog list`` prints it; ``tspsim.catalog()`` is the same.
+    """The catalog as a table, as ``tspsim catalog list`` prints it; ``tspsim.catalog()`` is the same.
 
     Parameters
     ----------
@@ -111,10 +110,10 @@ def table(kind: Kind | None = None) -> pandas.DataFrame:
 
     if kind is not None and kind not in FOLDERS:
         raise UnknownNameError("kind of entry", kind, FOLDERS)
-    kinds = [cast("Kind", each) for each in FOLDERS] if kind is None else [kind]
-    entries = [(each, name) for each in kinds for name in names(each)]
-    rows = [{"kind": each, "description": describe_entry(each, name), "file": str(locate(each, name))}
-            for each, name in entries]  # fmt: skip
+    kinds = [cast("Kind", name) for name in FOLDERS] if kind is None else [kind]
+    entries = [(kind, name) for kind in kinds for name in names(kind)]
+    rows = [{"kind": kind, "description": describe_entry(kind, name), "file": str(locate(kind, name))}
+            for kind, name in entries]  # fmt: skip
     return pandas.DataFrame(rows, index=pandas.Index([name for _, name in entries], name="name"))
 
 
@@ -149,11 +148,11 @@ def locate(kind: Kind, name_or_path: str | Path, *, beside: Path | None = None) 
     text = str(name_or_path)
     if is_path(text):
         candidates = [Path(text), *([beside / text] if beside else [])]
-        found = next((path for path in candidates if _exists(path)), None)
-        if found is None:
+        file = next((path for path in candidates if _exists(path)), None)
+        if file is None:
             remedy = _nearest_file(Path(text), kind) or "; give a path that exists or a catalog name"
             raise InputError(f"no such file{remedy}", file=shorten(text))
-        return found
+        return file
     for root in roots():
         path = root / FOLDERS[kind] / f"{text}.yaml"
         if _exists(path):
@@ -171,14 +170,14 @@ def locate_file(path: str, *, beside: Path | None = None) -> Path:
         There is no such file.
     """
     folders = [Path(), *([beside] if beside else []), *roots()]
-    found = next((folder / path for folder in folders if _exists(folder / path)), None)
-    if found is None:
+    file = next((folder / path for folder in folders if _exists(folder / path)), None)
+    if file is None:
         raise InputError("no such file; give a path that exists", file=shorten(path, 200))
-    return found
+    return file
 
 
 def _nearest_file(path: Path, kind: Kind) -> str:
-    """`` (did you mean …?)``: a file in the same folder, or a catalog entry; empty when nothing is near."""
+    """`` (did you mean …?)``: a file in the same folder, or a catalog entry; empty when no name is near."""
     beside = [str(path.parent / name) for name in _files_here(path.parent)]
     near = did_you_mean(path, beside, limit=0) if beside else ""
     if not near.startswith(" (did"):
@@ -187,16 +186,16 @@ def _nearest_file(path: Path, kind: Kind) -> str:
 
 
 def _files_here(folder: Path, kind: Kind | None = None) -> list[str]:
-    """Descriptions in a folder, by name, those of a kind alone; none where it cannot be read."""
+    """Names of the YAML and JSON files in a folder, those of one kind alone; none where it cannot be read."""
     try:
-        found = sorted(path for path in folder.iterdir() if path.suffix in _PATH_SUFFIXES)
+        paths = sorted(path for path in folder.iterdir() if path.suffix in _PATH_SUFFIXES)
     except (OSError, ValueError):
         return []
-    return [path.name for path in found if kind is None or _may_be(path, kind)]
+    return [path.name for path in paths if kind is None or _may_be(path, kind)]
 
 
 def _may_be(path: Path, kind: Kind) -> bool:
-    """Whether a file describes that kind of thing, as far as it can be told."""
+    """Whether a file may describe an entry of this kind: its kind fits, or cannot be told."""
     try:
         return kind_of(path, read_yaml(path)) in (kind, None)
     except InputError:
@@ -223,7 +222,7 @@ def versioned(name: str) -> tuple[str, str]:
 
 
 def kind_of(path: Path, data: Mapping[str, Any]) -> Kind | None:
-    """What an entry describes: by the folder it lies in, else by its keys; None where neither tells."""
+    """What an entry describes: by the folder it lies in, else by its keys; None where neither says."""
     folder = path.resolve().parent
     for kind, place in FOLDERS.items():
         if folder.parts[-len(Path(place).parts) :] == Path(place).parts:
@@ -248,27 +247,27 @@ def is_file(text: str) -> bool:
 
 def load(kind: Kind, name_or_path: str | Path, type_: type[Model]) -> Model:
     """Locate, read and validate one entry; raises :class:`~tspsim.errors.InputError` with the place."""
-    found: Model = _read_as(locate(kind, name_or_path), type_, type_)
-    return found
+    entry: Model = _read_as(locate(kind, name_or_path), type_, type_)
+    return entry
 
 
 def load_announced(
     kind: Kind, name: str | Path, type_: type[Model], stated: type[BaseModel], lender: Callable[[Any], str]
 ) -> Model:
-    """A file of hardware; one that says ``announced: true`` states less, and what it leaves out is as a measured one
-    has it (``stated.completed``), whose name ``lender`` tells.
+    """A file of hardware, measured or announced. One with ``announced: true`` states less; the rest comes from a
+    measured one (``stated.completed``), named by ``lender``.
 
     Raises
     ------
     InputError
-        The file is wrong, or lends from one that was not measured either.
+        The file is wrong, or the one it borrows from is announced itself.
     """
     path, what = locate(kind, name), kind.removesuffix("s")
-    found: Any = _read_as(path, type_, stated)
-    if isinstance(found, type_):
-        return found
-    file, measured = str(path), lender(found)
-    if measured == found.name:
+    entry: Any = _read_as(path, type_, stated)
+    if isinstance(entry, type_):
+        return entry
+    file, measured = str(path), lender(entry)
+    if measured == entry.name:
         raise InputError(f"an announced {what} cannot be like itself; name a measured one", file=file, key="like")
     try:
         like: Any = load_announced(kind, measured, type_, stated, lender)
@@ -277,24 +276,24 @@ def load_announced(
     if like.announced:
         raise InputError(f"'{measured}' is announced itself; name a measured {what}", file=file, key="like")
     completed: Model = _completed.of_parts(
-        (found, like), file, lambda: validate(found.completed(like), type_, file=file)
+        (entry, like), file, lambda: validate(entry.completed(like), type_, file=file)
     )
     return completed
 
 
-#: Announced hardware with what it borrows.
+#: Announced hardware, completed with what it borrows.
 _completed = BoundedCache(MOST, changes)
 
 
 def _read_as(path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
-    """What a file says, as ``type_``, or as ``announced`` where it says ``announced: true``; nobody can change it, so
-    all who read the same text share it."""
+    """A file as ``type_``, or as ``announced`` where it says ``announced: true``. All readers of the same text share
+    one object, which nobody can change."""
     return _known(_read_text(path, shorten(path, 200)), path, type_, announced)
 
 
 @remembered(KEPT_FILES)
 def _known(text: str, path: Path, type_: type[BaseModel], announced: type[BaseModel]) -> Any:
-    """By the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
+    """Cached by the text, as :func:`_pickled_yaml`; a file that is wrong is read again."""
     data = _mapping(text, path)
     return validate(data, announced if data.get("announced") is True else type_, file=str(path))
 
@@ -323,8 +322,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def mapping_of(text: str, path: Path) -> dict[str, Any]:
-    """What a text says that would stand at ``path``; raises as :func:`read_yaml`. It is not remembered: texts that are
-    being written differ with every key."""
+    """The mapping in a text that would stand at ``path``; raises as :func:`read_yaml`. It is not cached: a text that
+    is being written differs with every key stroke."""
     file = shorten(path, 200)
     if len(text.encode("utf-8", "replace")) > LARGEST_FILE_BYTES:
         raise InputError(TOO_LARGE, file=file)
@@ -336,7 +335,7 @@ def mapping_of(text: str, path: Path) -> dict[str, Any]:
 
 
 def stated(path: Path, key: str) -> Any:
-    """What a file says under one key, to be looked at alone; None where it says nothing. Raises as
+    """The value of one key of a file, without validation; None where the file lacks it. Raises as
     :func:`read_yaml`."""
     return _stated(_read_text(path, shorten(path, 200)), path, key)
 
@@ -347,7 +346,7 @@ def _stated(text: str, path: Path, key: str) -> Any:
 
 
 def _mapping(text: str, path: Path) -> dict[str, Any]:
-    """What a file's text says, everybody's own."""
+    """The mapping in a file's text, a copy of its own for each caller."""
     file = shorten(path, 200)
     return _as_mapping(
         _parse_json(text, file) if path.suffix == ".json" else pickle.loads(_pickled_yaml(text, file)), file
@@ -363,9 +362,9 @@ def _as_mapping(data: Any, file: str) -> dict[str, Any]:
 
 @remembered(KEPT_FILES)
 def _pickled_yaml(text: str, file: str) -> bytes:
-    """What a text says, pickled: unpacked, every reader's is its own, in a hundredth of the parser's time.
+    """A text's value, pickled: each reader unpacks a copy of its own, in a hundredth of the parser's time.
 
-    Kept by the text and not by when it was written, so that a file that changes is read anew. Errors are not kept.
+    The key is the text and not the file's time, so that a file that changes is read anew. Errors are not cached.
     """
     try:
         return pickle.dumps(parse_yaml(text, file=file), pickle.HIGHEST_PROTOCOL)
@@ -515,7 +514,7 @@ def _loader() -> type[Any]:
 
 
 class _Called(ModuleType):
-    """This module, which may be called: ``tspsim.catalog()`` lists what it holds."""
+    """This module as a function: ``tspsim.catalog()`` lists the catalog."""
 
     def __call__(self, kind: Kind | None = None) -> pandas.DataFrame:
         return table(kind)

@@ -19,7 +19,7 @@ def collect_seldom() -> None:
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """It does so meanwhile."""
+    """Within this context the collector looks for cycles every :data:`COLLECT_AFTER` objects."""
     before = gc.get_threshold()
     collect_seldom()
     try:
@@ -30,7 +30,7 @@ def seldom_collecting() -> Iterator[None]:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Millions of small objects and no garbage cycles: the collector would only look for what is not there."""
+    """Within this context the collector is off: millions of small objects leave no cycles to find."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -41,6 +41,6 @@ def no_collection() -> Iterator[None]:
 
 
 def collect_for_a_command() -> None:
-    """For a process that answers one command: it collects seldom, and not at its end, when everything goes anyway."""
+    """For a process that answers one command: it collects seldom, and not at its end, when all memory is freed."""
     collect_seldom()
     atexit.register(gc.freeze)

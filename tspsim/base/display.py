@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import pandas
 
-#: Called with what is under way and the share that is done.
+#: Called with the name of the current task and the share that is done.
 Progress = Callable[[str, float], None]
-#: Seconds before a bar is shown: what is done by then needs none.
+#: Seconds before a bar is shown: shorter tasks need none.
 PROGRESS_AFTER_S = 1.0
 
 
 class Pictured:
-    """An answer with a picture and a page; both are made floors above answers (:mod:`tspsim.report.notebook`), which
-    are only known when one is wanted."""
+    """An answer with a picture and a page. Both are made by :mod:`tspsim.report.notebook`, floors above, which is
+    imported when one is wanted."""
 
     def plot(self) -> Any:
         """The answer as one plotly figure: a ``plotly.graph_objects.Figure``, which a notebook shows."""
@@ -45,7 +45,7 @@ def _pictures() -> Any:
 
 
 class Lined(Protocol):
-    """What says itself in a line."""
+    """An object that describes itself in a line."""
 
     @property
     def name(self) -> str: ...
@@ -53,19 +53,19 @@ class Lined(Protocol):
 
 
 class ShownPlans(Pictured):
-    """An answer of plans that shows itself in a line a plan, in a notebook as a table."""
+    """An answer of plans: ``repr`` prints one line per plan, a notebook shows a table."""
 
     def shown_title(self) -> str:
-        """What was asked."""
+        """The question in a few words."""
         raise NotImplementedError
 
     def shown_plans(self) -> Iterable[tuple[str, Lined]]:
-        """The plans under the names that they are shown by, the best first."""
+        """The plans with their names, the best first."""
         raise NotImplementedError
 
     @property
     def opening(self) -> str:
-        """What has to be said before the plans; empty where nothing has."""
+        """A sentence before the plans; empty where there is none."""
         return ""
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class ShownPlans(Pictured):
         return "\n".join([f"<{type(self).__name__} {self.shown_title()}", *first, *lines]) + ">"
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row a plan, the best first, named as it is shown, with the columns of a result's."""
+        """One row per plan, the best first, under its shown name, with the columns of a result's table."""
         return importlib.import_module("..step.cells", __package__).frame(self.shown_plans())  # type: ignore[no-any-return]
 
     def _repr_html_(self) -> str:
@@ -104,14 +104,14 @@ def _tags(row: Sequence[str]) -> list[str]:
     return ["th", *["td"] * (len(row) - 1)]
 
 
-#: Whether a bar stands already: what is called within a call shows none of its own.
+#: Whether a bar stands already: a call within a call shows no second one.
 _standing: ContextVar[bool] = ContextVar("standing", default=False)
 
 
 @contextlib.contextmanager
 def progress_bar(progress: Progress | None = None) -> Iterator[Progress | None]:
-    """``progress`` as it is given; where nobody gives one, a bar for what takes over a second: in a terminal on stderr,
-    in a notebook below the cell. Nothing elsewhere, and nothing within a call that has one."""
+    """``progress`` itself where it is given. Otherwise a bar for a call of over a second: in a terminal on stderr, in a
+    notebook below the cell. No bar elsewhere, and none within a call that has one."""
     if progress is not None or _standing.get() or not (in_notebook() or sys.stderr.isatty()):
         yield progress
         return

@@ -1,4 +1,4 @@
-"""What can go wrong, and who is told.
+"""The exceptions, and their exit codes.
 
     TspsimError
     ├── InputError            the question is wrong: exit code 2
@@ -8,7 +8,7 @@
         └── UnreachableError  dead links cut two GPUs off from each other
 
     KeyboardInterrupt
-    └── Interrupted           Ctrl-C; ``found`` is what there was by then: exit code 130
+    └── Interrupted           Ctrl-C; ``found`` is the answer so far: exit code 130
 
 Every message is one line: where (file and key path), what was found, what is allowed, and the remedy.
 Anything else that leaves the program is a bug (exit code 1).
@@ -28,11 +28,11 @@ class TspsimError(Exception):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while many things were asked; ``found`` is the answer as far as it came."""
+    """Ctrl-C before all was answered; ``found`` is the answer so far."""
 
-    def __init__(self, found: Any) -> None:
-        super().__init__("interrupted; what was found by then is in .found")
-        self.found = found
+    def __init__(self, answer: Any) -> None:
+        super().__init__("interrupted; the answer so far is in .found")
+        self.found = answer
 
 
 class InputError(TspsimError):
@@ -68,10 +68,10 @@ class UnknownNameError(InputError):
     """A name that is not in a list; the message offers the nearest valid names."""
 
     def __init__(
-        self, what: str, name: object, known: Iterable[str], *, file: str | None = None, key: str | None = None
+        self, what: str, name: object, allowed: Iterable[str], *, file: str | None = None, key: str | None = None
     ) -> None:
         self.name = name
-        self.known = sorted(known)
+        self.known = sorted(allowed)
         super().__init__(f"unknown {what} '{shorten(name)}'{did_you_mean(name, self.known)}", file=file, key=key)
 
 
@@ -90,14 +90,14 @@ class UnreachableError(InfeasibleError):
 
 
 def is_ctrl_c(error: BaseException) -> bool:
-    """Whether Ctrl-C came where a library makes an error of its own of it: pydantic does while it builds a class, and
-    while a part writes itself."""
+    """Whether Ctrl-C is the cause of a library's own error: pydantic raises one where it builds a class or writes a
+    part."""
     return isinstance(error.__cause__, KeyboardInterrupt) or "KeyboardInterrupt:" in str(error)
 
 
-def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
-    """`` (did you mean 'x'?)`` when something is near, otherwise the list of what is allowed."""
-    names = list(known)
+def did_you_mean(name: object, allowed: Iterable[str], limit: int = 12) -> str:
+    """`` (did you mean 'x'?)`` when a name is near, otherwise the list of what is allowed."""
+    names = list(allowed)
     near = nearest(name, names)
     if near is not None:
         return f" (did you mean '{near}'?)"
@@ -107,9 +107,9 @@ def did_you_mean(name: object, known: Iterable[str], limit: int = 12) -> str:
     return f" (known: {shown}{', …' if len(names) > limit else ''})"
 
 
-def nearest(name: object, known: Iterable[str]) -> str | None:
+def nearest(name: object, candidates: Iterable[str]) -> str | None:
     """The name that is most like another, whatever its case; None where none is near."""
-    names = {each.lower(): each for each in reversed(list(known))}
+    names = {name.lower(): name for name in reversed(list(candidates))}
     near = difflib.get_close_matches(str(name).lower(), list(names)[::-1], n=1, cutoff=0.5)
     return names[near[0]] if near else None
 
@@ -131,7 +131,7 @@ def printable(text: str) -> str:
 
 
 def describe(value: object) -> str:
-    """A value as messages show it: short, and with what YAML made of it where that may surprise."""
+    """A value as messages show it: short, and in YAML's reading where that may surprise."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):

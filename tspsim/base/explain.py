@@ -25,7 +25,7 @@ _LIMITS = {
 
 
 def explain(error: ValidationError, data: object, type_: type[BaseModel], *, file: str | None) -> InputError:
-    """One :class:`~tspsim.errors.InputError` for all that ``error`` found in ``data``."""
+    """One :class:`~tspsim.errors.InputError` for all findings of ``error`` in ``data``."""
     findings = error.errors(include_url=False)
     first = min(enumerate(findings), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
     place = _place(data, first["loc"], first["type"])
@@ -35,9 +35,9 @@ def explain(error: ValidationError, data: object, type_: type[BaseModel], *, fil
 
 
 def _missing(findings: Sequence[Any], data: object, place: tuple[int | str, ...], file: str | None) -> InputError:
-    """Every key that is missing beside the one at ``place``, at once."""
-    places = [_place(data, each["loc"], "missing") for each in findings if each["type"] == "missing"]
-    names = list(dict.fromkeys(str(each[-1]) for each in places if each[:-1] == place[:-1]))
+    """All keys that are missing beside the one at ``place``, in one message."""
+    places = [_place(data, finding["loc"], "missing") for finding in findings if finding["type"] == "missing"]
+    names = list(dict.fromkeys(str(missing[-1]) for missing in places if missing[:-1] == place[:-1]))
     if len(names) < 2:
         return InputError("is required", file=file, key=_key_path(data, place) or None)
     sentence = f"{', '.join(names[:-1])} and {names[-1]} are required"
@@ -142,17 +142,17 @@ def _known_keys(type_: type[BaseModel], place: Sequence[int | str]) -> list[str]
         candidates = deeper
     models = [member for annotation in candidates for member in _members(annotation) if _is_model(member)]
     names = {field.alias or name for model in models for name, field in model.model_fields.items()}
-    return sorted(names | {each.name for model in models if hasattr(model, "further") for each in model.further()})
+    return sorted(names | {name.name for model in models if hasattr(model, "further") for name in model.further()})
 
 
 def _nearest_key(type_: type[BaseModel], place: Sequence[int | str]) -> str:
-    """The key that an unknown one was meant to be: one a section deeper of just this name, else the nearest here."""
-    key, known = str(place[-1]), _known_keys(type_, place[:-1])
-    near = did_you_mean(key, known)
+    """The key nearest to an unknown one: a key of exactly this name one section deeper, else the nearest here."""
+    key, keys = str(place[-1]), _known_keys(type_, place[:-1])
+    near = did_you_mean(key, keys)
     above = ".".join(map(str, place[:-1]))
-    if len(place) > 1 or (near.startswith(" (did") and difflib.get_close_matches(key, known, n=1, cutoff=0.8)):
+    if len(place) > 1 or (near.startswith(" (did") and difflib.get_close_matches(key, keys, n=1, cutoff=0.8)):
         return near
-    for section in known:
+    for section in keys:
         for entry in ("", "NAME"):  # a section, or a list of named ones
             steps: list[int | str] = [section, 0] if entry else [section]
             deeper = difflib.get_close_matches(key, _known_keys(type_, steps), n=1, cutoff=0.8)

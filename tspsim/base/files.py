@@ -12,17 +12,17 @@ from pathlib import Path
 
 from .errors import InputError
 
-#: What helps where a file cannot be written: where the disk is full, and otherwise.
+#: The remedy in a message where a file cannot be written: of a full disk, and otherwise.
 REMEDIES = {errno.ENOSPC: "name another file with enough room"}
 USUAL_REMEDY = "name a file in a folder you own"
 
 
 @contextlib.contextmanager
 def replacing(path: Path, remedy: str | None = None) -> Iterator[Path]:
-    """A temporary file beside ``path`` to fill, which takes its place at the end.
+    """A temporary file beside ``path`` to write to. At the end it replaces ``path``.
 
-    The folder is made when missing. Whatever ends the writing before (Ctrl-C as well), the temporary file is removed
-    and an older file at ``path`` stays as it was.
+    The folder is made when missing. If the writing ends early (by Ctrl-C as well), the temporary file is removed and
+    an older file at ``path`` stays as it was.
 
     Raises
     ------
@@ -43,8 +43,8 @@ def replacing(path: Path, remedy: str | None = None) -> Iterator[Path]:
         temporary = None
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
-        told = remedy or REMEDIES.get(error.errno or 0, USUAL_REMEDY)
-        raise InputError(f"cannot write: {reason}; {told}", file=str(path)) from error
+        advice = remedy or REMEDIES.get(error.errno or 0, USUAL_REMEDY)
+        raise InputError(f"cannot write: {reason}; {advice}", file=str(path)) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def zipped(folder: Path, path: Path) -> None:
     """All files below ``folder`` as one ZIP at ``path``, :func:`replacing` an older file; the same files give the same
     bytes."""
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
             entry = zipfile.ZipInfo(file.relative_to(folder).as_posix())
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, file.read_bytes())

@@ -1,15 +1,15 @@
-"""What is remembered: three ways, each with its key and its bound. Nothing else in the package remembers.
+"""The three caches of the package, each with its key and its bound.
 
 =================== ===================== =================================================================
 way                 key                   bound
 =================== ===================== =================================================================
 :class:`once`       an object's attribute the object's own life
-:func:`remembered`  a function's inputs   so many inputs, those that were asked for last
-:class:`BoundedCache`       what the caller says  so many entries, and the older half goes when there are more; or so
-                                         much of what the caller counts, and those found first go
+:func:`remembered`  a function's inputs   a number of inputs, the most recently used
+:class:`BoundedCache`       the caller's choice   a number of entries, of which the older half goes when it is exceeded;
+                                         or a total size, of which the oldest entries go
 =================== ===================== =================================================================
 
-A :class:`BoundedCache` whose values depend on the identity of parts has them under :class:`Itself`, which keeps each.
+A :class:`BoundedCache` whose values depend on the identity of parts has keys of :class:`Itself`, which keep the parts.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = ["BoundedCache", "Itself", "knowing", "once", "remembered"]
 
 Made = TypeVar("Made")
 
-#: Things made of parts (:meth:`BoundedCache.of_parts`) that are kept, those that were asked for last.
+#: Entries of :meth:`BoundedCache.of_parts` that are kept, the most recently used.
 MOST = 16
-#: How often one of them is handed out before it is made anew: what it remembers goes with it.
+#: How often one entry is handed out before it is made anew, so that its own caches are freed.
 OFTEN = 500
 
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 else:
 
     class once:  # noqa: N801
-        """``functools.cached_property`` without the lock that it takes in Python 3.11 (3.12 has none either), which
-        costs several times what most of these find.
+        """``functools.cached_property`` without the lock that it takes in Python 3.11 (3.12 has none either). The
+        lock costs several times the computation of most of these attributes.
 
         Examples
         --------
@@ -57,26 +57,26 @@ else:
         def __get__(self, thing, owner=None):
             if thing is None:
                 return self
-            # Nothing here sets, so that Python looks into the object first the next time.
-            found = thing.__dict__[self.name] = self.find(thing)
-            return found
+            # This class has no __set__, so that Python looks into the object first the next time.
+            value = thing.__dict__[self.name] = self.find(thing)
+            return value
 
 
-def knowing(thing: Made, **found: Any) -> Made:
-    """``thing``, whose :class:`once` attributes of these names are found already: an object like it found them, or who
-    made it knows better.
+def knowing(thing: Made, **values: Any) -> Made:
+    """``thing`` with values set for :class:`once` attributes: an equal object has computed them, or its maker knows
+    them.
 
     Raises
     ------
     TypeError
-        Its class finds nothing of a name: a field of a frozen object is never set so.
+        The class has no such attribute: a field of a frozen object is never set so.
 
     Examples
     --------
     >>> class Square:
     ...     @once
     ...     def area(self):
-    ...         raise RuntimeError("asked anew")
+    ...         raise RuntimeError("computed anew")
     >>> knowing(Square(), area=4).area
     4
     >>> knowing(Square(), side=2)
@@ -84,15 +84,15 @@ def knowing(thing: Made, **found: Any) -> Made:
     TypeError: Square finds no side
     """
     cls = thing.__class__
-    for name in found:
+    for name in values:
         if not isinstance(getattr(cls, name, None), (once, cached_property)):
             raise TypeError(f"{cls.__qualname__} finds no {name}")
-    thing.__dict__.update(found)
+    thing.__dict__.update(values)
     return thing
 
 
 class Itself:
-    """A key that is one object and no equal one: it keeps the object, so that no other can come to have its number.
+    """A key that is one object and not an equal one. It keeps the object, so that no other object gets its id.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Itself:
 
 
 def remembered(most: int) -> Callable[[Callable[..., Made]], _lru_cache_wrapper[Made]]:
-    """A function that answers again what it was asked before, of ``most`` inputs those that were asked for last.
+    """Decorates a function with a cache of its results for ``most`` inputs, the most recently used.
 
     Examples
     --------
@@ -128,17 +128,17 @@ def remembered(most: int) -> Callable[[Callable[..., Made]], _lru_cache_wrapper[
 
 
 class BoundedCache(dict[Hashable, Any]):
-    """What was found under keys that the caller chooses, at most ``most`` entries: when they are as many, the half that
-    was found first goes. Where entries are of unlike ``size``, as much of that at most: those found first go.
+    """Values under keys of the caller's choice, at most ``most`` entries: when there are more, the older half goes.
+    With ``size``, the total of all sizes is at most ``most``: the oldest entries go.
 
     Parameters
     ----------
     most
-        Entries that are kept.
+        Entries that are kept; with ``size``, the most that their sizes add up to.
     since
-        What else all things made of parts depend on: when it answers another value, they are made anew.
+        A further dependence of all entries of :meth:`of_parts`: when its value changes, they are made anew.
     size
-        Of an entry that is set; such a cache is set and asked, and nothing is taken out of it.
+        The size of an entry. Entries of such a cache are set and read, and never deleted by the caller.
 
     Examples
     --------
@@ -164,42 +164,43 @@ class BoundedCache(dict[Hashable, Any]):
         self.most, self.since, self.size = most, since, size
         self._total = 0
 
-    def __setitem__(self, key: Hashable, found: Any) -> None:
+    def __setitem__(self, key: Hashable, value: Any) -> None:
         if self.size is not None:
-            self._total += self.size(found) - (self.size(self[key]) if key in self else 0)
-            super().__setitem__(key, found)
+            self._total += self.size(value) - (self.size(self[key]) if key in self else 0)
+            super().__setitem__(key, value)
             while self._total > self.most:
                 self._total -= self.size(self.pop(next(iter(self))))
             return
         if len(self) >= self.most and key not in self:
             for old in list(self)[: max(1, self.most // 2)]:
                 del self[old]
-        super().__setitem__(key, found)
+        super().__setitem__(key, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundedCache, (self.most, self.since, self.size), None, None, iter(self.items())
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What ``make`` makes, made when it is first asked for under this key."""
+        """The entry of this key, made by ``make`` when it is first asked for."""
         if key not in self:
             self[key] = make()
-        found: Made = self[key]
-        return found
+        value: Made = self[key]
+        return value
 
     def of_parts(self, parts: Sequence[object], how: Hashable, make: Callable[[], Made]) -> Made:
-        """What ``make`` makes of parts that nobody changes: the same object for the same parts, ``OFTEN`` times.
+        """The object that ``make`` makes of parts that nobody changes: the same object for the same parts, ``OFTEN``
+        times.
 
-        Parts are the same where they are one object, as files of the same text are (:func:`tspsim.catalog.load`): who
-        changes a file gets another. An entry that is asked for becomes the latest.
+        Parts are the same where they are one object, as files of the same text are (:func:`tspsim.catalog.load`): a
+        changed file gives another. An entry that is asked for becomes the latest.
 
         Parameters
         ----------
         parts
-            What it is made of, told apart by identity.
+            The parts, compared by identity.
         how
-            Everything else that it depends on.
+            Everything else that the object depends on.
         make
-            Makes it.
+            Makes the object.
 
         Examples
         --------
@@ -209,10 +210,10 @@ class BoundedCache(dict[Hashable, Any]):
         (True, False)
         """
         key = (self.since(), tuple(map(Itself, parts)), how)
-        made, left = self.pop(key, None) or (make(), OFTEN)
+        value, left = self.pop(key, None) or (make(), OFTEN)
         while len(self) >= self.most:
             del self[next(iter(self))]
         if left > 1:
-            self[key] = made, left - 1
-        kept: Made = made
+            self[key] = value, left - 1
+        kept: Made = value
         return kept

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Provenance(NamedTuple):
-    """One number or model that an answer rests on: what, its value, where it is from, and how it was derived."""
+    """A number or model that an answer rests on: its name, value, source, and how it was derived."""
 
     what: str
     value: str | float

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that are made and changed by the hundred thousand."""
+"""Frozen dataclasses that are fast to make and to change: programs use them by the hundred thousand."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Made = TypeVar("Made")
 def quick(cls: type[Made]) -> type[Made]:
     """A frozen dataclass with slots whose objects take a third of the time to make.
 
-    The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` once a field, since its own ``__setattr__``
-    refuses. Here an object is made as one of a class with the same slots that refuses nothing, where a field is a plain
-    assignment, and becomes one of the frozen class when all are set. From then on it is what it was: equal, hashable,
-    and no field of it can be set. Where a class it derives from has a slot ``_hash``, its hash is found once.
+    The ``__init__`` of a frozen dataclass calls ``object.__setattr__`` once per field, since its own ``__setattr__``
+    refuses. Here an object starts in a class with the same slots that refuses nothing, where a field is a plain
+    assignment, and moves to the frozen class when all fields are set. From then on it is equal, hashable and frozen as
+    usual. Where a base class has a slot ``_hash``, the hash is computed once.
 
     Parameters
     ----------
@@ -46,8 +46,8 @@ def quick(cls: type[Made]) -> type[Made]:
     dataclasses.FrozenInstanceError: cannot assign to field 'x'
     """
     every = fields(cls)  # type: ignore[arg-type]
-    made = any(each.default_factory is not MISSING or not each.init or each.kw_only for each in every)
-    if made or "__slots__" not in vars(cls) or hasattr(cls, "__post_init__") or not frozen(cls):
+    custom = any(part.default_factory is not MISSING or not part.init or part.kw_only for part in every)
+    if custom or "__slots__" not in vars(cls) or hasattr(cls, "__post_init__") or not frozen(cls):
         raise TypeError(f"{cls.__qualname__} is no frozen dataclass with slots and plain defaults")
     # What it derives from may be frozen too.
     body = {"__slots__": vars(cls)["__slots__"], "__module__": cls.__module__, "__setattr__": object.__setattr__}
@@ -57,16 +57,16 @@ def quick(cls: type[Made]) -> type[Made]:
         "_frozen": cls,
         "_set": object.__setattr__,
         "_slowly": cls.__init__,
-        **{f"_{each.name}": each.default for each in every if each.default is not MISSING},
+        **{f"_{part.name}": part.default for part in every if part.default is not MISSING},
     }
-    asked = [each.name if each.default is MISSING else f"{each.name}=_{each.name}" for each in every]
+    parameters = [part.name if part.default is MISSING else f"{part.name}=_{part.name}" for part in every]
     lines = [
-        f"def __init__(self, {', '.join(asked)}):",
+        f"def __init__(self, {', '.join(parameters)}):",
         # A class that derives from it may have more to it.
         "    if self.__class__ is not _frozen:",
-        f"        return _slowly(self, {', '.join(each.name for each in every)})",
+        f"        return _slowly(self, {', '.join(part.name for part in every)})",
         "    _set(self, '__class__', _open)",
-        *(f"    self.{each.name} = {each.name}" for each in every),
+        *(f"    self.{part.name} = {part.name}" for part in every),
         "    self.__class__ = _frozen",
     ]
     exec("\n".join(lines), names)  # as dataclasses itself does
@@ -78,17 +78,17 @@ def quick(cls: type[Made]) -> type[Made]:
 
 
 def hashed_once(find: Callable[[Any], int]) -> Callable[[Any], int]:
-    """A hash that is found once an object."""
+    """A hash function whose result is kept in the object."""
 
-    def found(self: Any) -> int:
+    def kept(self: Any) -> int:
         try:
-            known: int = self._hash
+            value: int = self._hash
         except AttributeError:
-            known = find(self)
-            object.__setattr__(self, "_hash", known)
-        return known
+            value = find(self)
+            object.__setattr__(self, "_hash", value)
+        return value
 
-    return wraps(find)(found)
+    return wraps(find)(kept)
 
 
 def frozen(cls: type) -> bool:
@@ -97,11 +97,11 @@ def frozen(cls: type) -> bool:
 
 
 def replace(thing: Made, /, **changes: Any) -> Made:
-    """What ``dataclasses.replace`` does, several times as fast: a search over plans makes a hundred thousand so.
+    """What ``dataclasses.replace`` does, several times as fast: a search over plans calls it a hundred thousand times.
 
-    The fields go over as they are, without ``__init__``, into an object that has remembered nothing yet. Objects with
-    slots go the usual way, and so do those of a class with a say in how it is made (``__post_init__``, an ``__init__``
-    of its own, fields that it does not take).
+    The fields go over as they are, without ``__init__``, into an object with empty caches. Objects with slots go the
+    usual way, and so do those of a class with a say in how it is made (``__post_init__``, an ``__init__`` of its own,
+    fields that are not parameters).
 
     Raises
     ------
@@ -119,33 +119,33 @@ def replace(thing: Made, /, **changes: Any) -> Made:
     Point(x=1.0, y=2.0)
     """
     cls = thing.__class__
-    known = _plain_fields.get(cls)
-    if known is None:
-        known = _plain_fields[cls] = plain_fields(cls)
-    if not known:
+    plain = _plain_fields.get(cls)
+    if plain is None:
+        plain = _plain_fields[cls] = plain_fields(cls)
+    if not plain:
         return dataclasses.replace(thing, **changes)  # type: ignore[type-var]
     values = thing.__dict__ | changes
-    if len(values) > len(known):
-        if not changes.keys() <= known:
-            raise TypeError(f"{cls.__qualname__} has no field {', '.join(sorted(changes.keys() - known))}")
-        for remembered in values.keys() - known:
+    if len(values) > len(plain):
+        if not changes.keys() <= plain:
+            raise TypeError(f"{cls.__qualname__} has no field {', '.join(sorted(changes.keys() - plain))}")
+        for remembered in values.keys() - plain:
             del values[remembered]
-    made: Made = object.__new__(cls)
-    object.__setattr__(made, "__dict__", values)
-    return made
+    copy: Made = object.__new__(cls)
+    object.__setattr__(copy, "__dict__", values)
+    return copy
 
 
 def plain_fields(cls: type) -> frozenset[str]:
-    """The fields of a class whose objects are their fields and nothing else; of any other class none."""
-    made = vars(cls).get("__dataclass_params__")
+    """The field names of a class whose objects are their fields and nothing else; empty for any other class."""
+    parameters = vars(cls).get("__dataclass_params__")
     slots = any(vars(base).get("__slots__") for base in cls.__mro__)
-    if made is None or not (made.init and made.frozen) or slots or hasattr(cls, "__post_init__"):
+    if parameters is None or not (parameters.init and parameters.frozen) or slots or hasattr(cls, "__post_init__"):
         return frozenset()
     every = fields(cls)
-    return frozenset(each.name for each in every) if all(each.init for each in every) else frozenset()
+    return frozenset(part.name for part in every) if all(part.init for part in every) else frozenset()
 
 
-#: Of every class met so far.
+#: Plain fields by class, of every class so far.
 _plain_fields: dict[type, frozenset[str]] = {}
 
 

@@ -1,4 +1,4 @@
-"""Objects that register themselves under their names: what varies is one of them, and everybody asks it.
+"""Objects that register themselves by name: what varies is one of them, and callers ask the object.
 
 A third party registers through an entry point of its package, in the group that the registry names: either the object
 itself, or a module that registers when it is imported.
@@ -7,7 +7,7 @@ itself, or a module that registers when it is imported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin
@@ -19,7 +19,7 @@ from .memo import remembered
 @remembered(128)
 def installed(group: str) -> tuple[EntryPoint, ...]:
     """Entry points of a group in all installed packages, by name; looked up once."""
-    return tuple(sorted(entry_points(group=group), key=lambda each: each.name))
+    return tuple(sorted(entry_points(group=group), key=lambda entry: entry.name))
 
 
 def load(entry: EntryPoint) -> Any:
@@ -28,7 +28,7 @@ def load(entry: EntryPoint) -> Any:
     Raises
     ------
     InputError
-        It cannot be imported, or is not there; says whose it is.
+        It cannot be imported, or is not there; the message names its package.
     """
     global _loading
     _loading += 1
@@ -43,7 +43,7 @@ def load(entry: EntryPoint) -> Any:
 
 
 def refused(entry: EntryPoint, why: str) -> InputError:
-    """What is told of an entry point that is of no use, and who can mend that."""
+    """The error for an entry point that cannot be used, with the remedy."""
     return InputError(f"{entry.value} {why}; repair or uninstall the package", file=_package(entry), key=entry.group)
 
 
@@ -65,7 +65,7 @@ _changes = 0
 
 
 def changes() -> int:
-    """How often something was registered or removed so far, anywhere: whether what was found before still holds."""
+    """How many objects were registered or removed so far, in all registries: caches use it to see a change."""
     return _changes
 
 
@@ -79,14 +79,14 @@ _by_program = False
 
 
 def by_program() -> bool:
-    """Whether a program registered something itself, beside this package and what entry points name: only who runs
-    that program again has it too."""
+    """Whether a program registered an object itself, outside this package and entry points: another process has it
+    only if it runs that program again."""
     return _by_program
 
 
 def strange(thing: object, of: Any) -> str:
-    """Why ``thing`` is none ``of`` a class or a protocol, or of the classes that derive from one (``type[...]``); empty
-    where it is.
+    """Why ``thing`` is not an object of a class or a protocol, or not a subclass of one (``type[...]``); empty where
+    it is.
 
     >>> strange(3, int), strange(bool, type[int]), strange(3, str), strange(3, Named)
     ('', '', 'is no str but an int', 'has no name')
@@ -100,12 +100,22 @@ def strange(thing: object, of: Any) -> str:
     if getattr(wanted, "_is_protocol", False):
         missing = [name for name in vars(wanted) if not name.startswith("_") and not hasattr(thing, name)]
         return f"has no {', '.join(missing)}" if missing else ""
-    found = thing if isinstance(thing, type) else type(thing)
-    return "" if issubclass(found, wanted) else f"is no {wanted.__name__} but {_article(found.__name__)}"
+    kind = thing if isinstance(thing, type) else type(thing)
+    return "" if issubclass(kind, wanted) else f"is no {wanted.__name__} but {_article(kind.__name__)}"
 
 
 def _article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
+
+
+#: By group.
+_registries: dict[str, Registry[Any]] = {}
+
+
+def names_in(group: str) -> Callable[[], tuple[str, ...]]:
+    """What gives the names of a registry by its group: for who stands below the room that makes it, and is asked when
+    that has been imported."""
+    return lambda: _registries[group].names()
 
 
 class Registry(Generic[T]):
@@ -114,7 +124,7 @@ class Registry(Generic[T]):
     Parameters
     ----------
     what
-        What one is called in messages.
+        The kind of its objects, as messages call it.
     group
         Entry points of this group are loaded when somebody first asks.
     of
@@ -131,11 +141,12 @@ class Registry(Generic[T]):
 
     def __init__(self, what: str, group: str, of: Any = None) -> None:
         self.what, self.group, self.of = what, group, of
+        _registries[group] = self
         self._objects: dict[str, T] = {}
         self._loaded = False
 
     def holding(self, of: type[U]) -> Registry[U]:
-        """The same registry, of whose objects this module is where their class is defined."""
+        """The same registry with the class of its objects: called in the module that defines the class."""
         self.of = of
         return cast("Registry[U]", self)
 
@@ -147,7 +158,7 @@ class Registry(Generic[T]):
         ValueError
             The name is taken.
         TypeError
-            It is no such thing.
+            It is not of the registry's class, or has no name.
         """
         why = strange(thing, self.of) if self.of is not None else ""
         if not why and not isinstance(getattr(thing, "name", None), str):
@@ -166,10 +177,10 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The one of this name; raises UnknownNameError with the nearest names."""
-        found = (self._objects if self._loaded else self._all()).get(name)
-        if found is None:
+        thing = (self._objects if self._loaded else self._all()).get(name)
+        if thing is None:
             raise UnknownNameError(self.what, name, self._all())
-        return found
+        return thing
 
     def remove(self, name: str) -> None:
         """Forget the one of this name."""
@@ -206,7 +217,7 @@ class Registry(Generic[T]):
 
     def _enter(self, entry: EntryPoint) -> None:
         thing = load(entry)
-        if isinstance(thing, ModuleType) or any(each is thing for each in self._objects.values()):
+        if isinstance(thing, ModuleType) or any(other is thing for other in self._objects.values()):
             return
         try:
             self.register(thing)
@@ -220,15 +231,15 @@ _brought: list[EntryPoint] = []
 
 
 def whose(error: BaseException) -> str:
-    """Where an error may come from that no room of this package means: a line of an installed package's module that was
-    under way, or else whatever packages brought; empty: they brought nothing.
+    """The likely source of an unexpected error: the line of an installed package's module in its traceback, else all
+    packages that registered objects; empty where there are none.
     """
     modules = {entry.module.partition(".")[0]: entry for entry in _brought}
-    found, trace = "", error.__traceback__
+    place, trace = "", error.__traceback__
     while trace is not None:
         entry = modules.get(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
         if entry is not None:
-            found = f"{_package(entry)}, {trace.tb_frame.f_globals['__name__']} line {trace.tb_lineno}"
+            place = f"{_package(entry)}, {trace.tb_frame.f_globals['__name__']} line {trace.tb_lineno}"
         trace = trace.tb_next
     packages = ", ".join(dict.fromkeys(map(_package, _brought)))
-    return f"in {found}" if found else packages and f"here or in what {shorten(packages)} brought"
+    return f"in {place}" if place else packages and f"here or in what {shorten(packages)} brought"

@@ -1,26 +1,57 @@
-"""What sections of files are made of: frozen, without keys that nobody reads."""
+"""Base class and annotations for sections of files: frozen, unknown keys refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import PydanticKnownError, PydanticSerializationError, core_schema
+from pydantic_core import PydanticCustomError, PydanticKnownError, PydanticSerializationError, core_schema
 
 from .errors import is_ctrl_c
 from .memo import once
 
+Facts = TypeVar("Facts")
+
+
+#: What a frozen dataclass brings beside its fields; a section has its own.
+_OF_DATACLASSES = ("__init__", "__repr__", "__eq__", "__setattr__", "__delattr__")
+
 
 class Strict(BaseModel):
-    """Frozen, and no key that nobody reads."""
+    """Frozen; an unknown key is an error.
+
+    One that derives from a frozen dataclass, named before it, has the dataclass's fields as keys behind its own: what a
+    file may state and what the package reads of it are declared once.
+
+    Examples
+    --------
+    >>> from typing import Annotated
+    >>> from pydantic import Field
+    >>> @dataclass(frozen=True)
+    ... class Adapters:
+    ...     rank: Annotated[int, Field(ge=1, description="columns")]
+    ...     experts: str = "each"
+    >>> class Keys(Adapters, Strict):
+    ...     pass
+    >>> keys = Keys.model_validate({"rank": 8})
+    >>> keys, as_stated(keys, Adapters)
+    (Keys(rank=8, experts='each'), Adapters(rank=8, experts='each'))
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(once,))
 
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        if is_dataclass(cls):
+            for name in _OF_DATACLASSES:
+                setattr(cls, name, getattr(BaseModel, name))
+            cls.__hash__ = _hash
+
     def model_dump(self, **how: Any) -> dict[str, Any]:
-        """As pydantic's; Ctrl-C while a part writes itself, which pydantic calls an error of serialization, stays
-        Ctrl-C."""
+        """As pydantic's. Ctrl-C while a part writes itself stays Ctrl-C; pydantic calls it an error of
+        serialization."""
         try:
             return super().model_dump(**how)
         except PydanticSerializationError as error:
@@ -29,9 +60,18 @@ class Strict(BaseModel):
             raise
 
 
+def _hash(section: BaseModel) -> int:
+    return hash(tuple(section.__dict__.values()))
+
+
+def as_stated(section: object, of: type[Facts]) -> Facts:
+    """What a section says, as the frozen dataclass that it derives from."""
+    return of(**{field.name: getattr(section, field.name) for field in fields(of)})  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class OneOrSeveral:
-    """Annotates a tuple for which one value may stand, as its JSON Schema says."""
+    """Annotates a tuple that may be written as one value, and says so in its JSON Schema."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         several = handler(source)
@@ -52,7 +92,7 @@ def one_or_several(value: object) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotates a name that must be one of ``names()``, asked when a file is read: registries may have grown."""
+    """Annotates a name that must be one of ``names()``, read when a file is read: registries may have grown."""
 
     names: Callable[[], Sequence[str]]
 
@@ -71,3 +111,8 @@ class OneOf:
             expected = " or ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
             raise PydanticKnownError("literal_error", {"expected": expected})
         return value
+
+
+def refuse(sentence: str) -> PydanticCustomError:
+    """An error whose text is already what the user reads."""
+    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})

@@ -159,7 +159,7 @@ def parse(
     >>> parse("2.1 GHz", "Hz"), parse("1.5 GiB", "bytes"), parse("5 µs", "s"), parse(0, "s")
     (2100000000.0, 1610612736.0, 5e-06, 0.0)
     """
-    # Of numbers, equal ones are not the same: True is no quantity.
+    # Text alone is cached: True and 1 are equal, but True is no quantity.
     read = _known if type(value) is str else _parsed
     return read(value, dimension, minimum, positive, tuple(examples))
 
@@ -167,10 +167,10 @@ def parse(
 def _parsed(
     value: Any, dimension: Dimension, minimum: float | None, positive: bool, examples: tuple[str, ...]
 ) -> float:
-    """What :func:`parse` gives."""
+    """The value of :func:`parse`, computed."""
     offer = _examples(examples or EXAMPLES[dimension])
     number, unit = _split(value, offer)
-    # Nothing is nothing in every unit.
+    # A zero needs no unit.
     exact = number * _factor(value, unit, dimension, offer) if number or unit else Fraction(0)
     if positive and exact <= 0:
         raise UnitError(f"'{shorten(value)}' must be more than zero, such as {offer}")
@@ -186,7 +186,7 @@ def _parsed(
     return int(exact)
 
 
-#: What texts say: a file's are read again by every question that names it.
+#: Cached by text: each question that names a file reads the file's texts again.
 _known = remembered(4096)(_parsed)
 
 
@@ -211,10 +211,10 @@ def _split(value: object, offer: str) -> tuple[Fraction, str]:
 
 
 def _factor(value: object, unit: str, dimension: str, offer: str) -> Fraction:
-    """What one ``unit`` is in SI, or the message that helps most."""
-    known = _UNITS[dimension]
-    if unit in known:
-        return known[unit]
+    """The factor of ``unit`` to SI, or the most helpful message."""
+    factors = _UNITS[dimension]
+    if unit in factors:
+        return factors[unit]
     text = shorten(value)
     if not unit:
         raise UnitError(f"'{text}' has no unit; write one such as {offer}")
@@ -227,8 +227,8 @@ def _factor(value: object, unit: str, dimension: str, offer: str) -> Fraction:
         problem = f"'{text}' is in {currency}; prices are in US dollars alone (USD or $): convert it"
         raise UnitError(f"{problem}, and write one such as {offer}")
     # Case decides between bits and bytes, so every spelling that differs only by case is offered.
-    near = [spelling for spelling in known if spelling.lower() == unit.lower()]
-    near = near or difflib.get_close_matches(unit, known, n=1, cutoff=0.6)
+    near = [spelling for spelling in factors if spelling.lower() == unit.lower()]
+    near = near or difflib.get_close_matches(unit, factors, n=1, cutoff=0.6)
     spellings = " or ".join(f"'{spelling}'" for spelling in near[:2])
     remedy = f"did you mean {spellings}?" if near else f"write {offer}"
     raise UnitError(f"unknown unit '{shorten(unit, 20)}' in '{text}' ({remedy})")
@@ -238,7 +238,7 @@ def _examples(examples: Iterable[str]) -> str:
     return " or ".join(f"'{example}'" for example in examples)
 
 
-#: In the context of a model's dump: quantities are text that reads back, not plain numbers.
+#: Key in the context of a model's dump: write quantities as text that reads back, not as plain numbers.
 WITH_UNITS = "units"
 
 
@@ -252,9 +252,8 @@ def si_unit(dimension: Dimension) -> str:
 
 
 class InSi(float):
-    """A quantity that was read already, as scenarios write themselves out in Python: read again as a number in SI.
-
-    In JSON it is a number like others, which without its unit is refused.
+    """A quantity in SI, as scenarios write themselves out in Python; a field reads it without a unit. In JSON it is a
+    plain number, which is refused without its unit.
 
     >>> parse_si(InSi(2.0), "bytes/s"), in_si({"rate": [1.5, 2]})
     ('2.0 B/s', {'rate': [1.5, 2]})
@@ -271,7 +270,7 @@ def in_si(data: Any) -> Any:
 
 
 def parse_si(value: object, dimension: Dimension) -> object:
-    """What was read already, with the unit that it has in SI; all else as it is."""
+    """The text of an :class:`InSi` with its SI unit; any other value as it is."""
     return f"{float(value)!r} {si_unit(dimension)}".rstrip() if isinstance(value, InSi) else value
 
 
@@ -393,7 +392,7 @@ def gib(size_bytes: float) -> str:
 
 
 def several(count: int, word: str) -> str:
-    """A number of things.
+    """A count with its noun, in the plural where it is not one.
 
     >>> several(1, "job"), several(2000, "job")
     ('1 job', '2,000 jobs')
@@ -427,7 +426,7 @@ def percent(share: float, decimals: int = 1, significant: int = 2) -> str:
 
 
 def share_beside(share: float, bound: float) -> str:
-    """A share with as many digits as show on which side of a bound it lies: what is below never reads as the bound.
+    """A share with as many digits as it takes to show on which side of a bound it lies: 98.996 % is not 99 %.
 
     >>> share_beside(0.9893, 0.99), share_beside(0.98996, 0.99), share_beside(0.993, 0.99), share_beside(1.0, 0.9)
     ('98.9 %', '98.996 %', '99 %', '100 %')
@@ -442,7 +441,7 @@ def share_beside(share: float, bound: float) -> str:
 
 
 def chance(probability: float) -> str:
-    """A probability that was counted in draws, which are never enough to be certain.
+    """A probability from a finite number of draws, which never shows as certain.
 
     >>> chance(0.734), chance(1.0), chance(0.0)
     ('73.4 %', 'over 99.9 %', 'under 0.1 %')
@@ -453,7 +452,7 @@ def chance(probability: float) -> str:
 
 
 def flops(flops_per_s: float, decimals: int | None = None) -> str:
-    """Four digits, enough to tell a peak from its neighbours, or so many decimals.
+    """FLOP/s with four digits, enough to tell a peak from its neighbours, or with a number of decimals.
 
     >>> flops(1.3074e15), flops(51.5e9), flops(272e12, decimals=1)
     ('1.307 PFLOP/s', '51.50 GFLOP/s', '272.0 TFLOP/s')
@@ -467,7 +466,7 @@ def flops(flops_per_s: float, decimals: int | None = None) -> str:
 
 
 def duration(time_s: float, micro: str = "u") -> str:
-    """Three significant digits with the unit that fits; ``micro`` is how its prefix is written.
+    """Three significant digits with the unit that fits; ``micro`` is the prefix of microseconds.
 
     >>> duration(0.00123), duration(5e-6), duration(5e-6, micro="µ"), duration(7200), duration(0.0)
     ('1.23 ms', '5.00 us', '5.00 µs', '2.00 h', '0 s')

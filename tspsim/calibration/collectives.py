@@ -18,14 +18,18 @@ from ..network.specs import CollectivesSpec, NodeSpec
 from .forms import Entry, FittedForm, Floats, TransferFit, entry_of, fabric_form, forms_of, name_of
 from .least_squares import used_rows
 from .measurements import MeasuredCollective, MeasuredTransfer
-from .residuals import transfer_errors, transfer_spread
+from .residuals import of_one_size, transfer_errors, transfer_spread
 
 #: From so many different rows used on they carry the numbers of a curve or an engine; fewer move factors alone.
 CARRYING_ROWS = 40
 #: Fewer rows than this say nothing.
 FEWEST_ROWS = 3
+#: Of steps, whose rows may be of one size, one says how much slower everything is.
+ONE_OF_STEPS = 1
 #: By fits to others, rows must be predicted with this share of the error for a richer form to be taken.
 WORTH = 0.97
+#: One size must be off by this much, in logarithms, to move anything.
+ONE_WORTH = 0.02
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,14 @@ def fit_node(
     asked, left_out = [], _without_curve(rows, ways)
     entries: tuple[Entry, ...] = (*start.curves, *start.custom_all_reduce, *start.experts)
     for entry in entries:
-        where, few = _enough(rows, ways, entry, used)
+        where, few = _enough(rows, ways, entry, used, FEWEST_ROWS if held_out else ONE_OF_STEPS)
         left_out += few
         if where:
             carrying = _different(rows, [i for i in where if used[i]]) >= CARRYING_ROWS
             asked.append((where, forms_of(entry, [rows[i] for i in where], [ways.cost[i] for i in where], carrying)))
-    found, fits, kept = _fitted(asked, rows, used, before, lambda new: _on_node(_with(start, new)), source)
+    found, fits, kept = _fitted(
+        asked, rows, used, before, lambda new: _on_node(_with(start, new)), source, held_out=held_out
+    )
     now = _with(start, found)
     versions = Counter(row.library for row in rows if row.library in now.versions)
     default = max(sorted(versions), key=lambda name: versions[name], default=now.default_library)
@@ -91,12 +97,15 @@ def fit_fabric(
     left_out = []
     if len(where) < len(rows):
         left_out.append(f"{fabric.name}: {len(rows) - len(where)} rows of a node that states no regimes between nodes")
-    if (to_fit := int(used[where].sum())) < FEWEST_ROWS:
-        left_out.append(f"{fabric.name}: {to_fit} of {len(where)} rows to fit, {FEWEST_ROWS} are needed")
+    fewest = FEWEST_ROWS if held_out else ONE_OF_STEPS
+    if (to_fit := int(used[where].sum())) < fewest:
+        left_out.append(f"{fabric.name}: {to_fit} of {len(where)} rows to fit, {fewest} are needed")
         return None, TransferFits((), tuple(left_out), ())
     entry = fabric.collectives or FabricFactors(source="factors of one")
     form = fabric_form(fabric.name, entry, [rows[i] for i in where], [before.choices[i] for i in where])
-    entries, fits, kept = _fitted([(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source)
+    entries, fits, kept = _fitted(
+        [(where, [form])], rows, used, before, lambda new: _on_fabric(new[id(entry)]), source, held_out=held_out
+    )
     return entries.get(id(entry)), TransferFits(fits, tuple(left_out), kept)
 
 
@@ -137,16 +146,30 @@ def _fitted(
     before: _Predicted,
     changed: Callable[[Mapping[int, Any]], Callable[[Cluster], Cluster]],
     source: str,
+    *,
+    held_out: bool,
 ) -> tuple[dict[int, Any], tuple[TransferFit, ...], tuple[str, ...]]:
     """The best of each entry's forms: new entries by the identity of the old, what was fitted, and what stays.
 
-    Errors and ranges are of the whole prediction, with all that moved in place.
+    Errors and ranges are of the whole prediction, with all that moved in place. Rows of one size, as a step may have
+    them, tell no start from a rate: they move everything by one factor, with a wide range.
     """
     entries: dict[int, Any] = {}
     chosen, kept = [], []
+    single: set[int] = set()
     measured = np.log([row.seconds for row in rows])
     for where, forms in asked:
         mine = np.flatnonzero(used[where]).tolist()
+        if not held_out and len({forms[0].rows[i].shape for i in mine}) == 1:
+            form = forms[0]
+            was = form.start(mine)
+            if abs(float(np.median(was))) < ONE_WORTH:
+                kept.append(f"{form.what}: its {len(where)} rows of one size are as they were")
+                continue
+            entries[id(form.entry)] = form.build(form.one_factor(mine))
+            single.add(id(form.entry))
+            chosen.append((where, form, was))
+            continue
         form, unseen = _best(forms, mine)
         if form is None:
             error = transfer_errors(measured[where] - np.log(before.seconds[where]))
@@ -162,8 +185,11 @@ def _fitted(
         libraries = tuple(sorted({row.library for row in form.rows})) if isinstance(form.entry, Curve) else ()
         errors = (transfer_errors(each[~seen]) for each in (was, now))
         fit = TransferFit(form.what, form.moved, libraries, int(seen.sum()), *errors)
-        now[seen] = unseen
+        if id(form.entry) not in single:
+            now[seen] = unseen
         spread = transfer_spread(now, after.share[where])
+        if id(form.entry) in single:
+            spread = of_one_size(spread)
         entries[id(form.entry)] = form.stated(entries[id(form.entry)], fit, spread, source)
         fits.append(fit)
     return entries, tuple(fits), tuple(kept)
@@ -184,15 +210,15 @@ def _best(forms: Sequence[FittedForm], where: Sequence[int]) -> tuple[FittedForm
 
 
 def _enough(
-    rows: Sequence[MeasuredTransfer], ways: _Predicted, entry: Entry, used: NDArray[np.bool_]
+    rows: Sequence[MeasuredTransfer], ways: _Predicted, entry: Entry, used: NDArray[np.bool_], fewest: int
 ) -> tuple[list[int], list[str]]:
     """Positions of the rows that rest on an entry, of libraries with enough of them, and what had too few."""
     mine = [i for i, cost in enumerate(ways.cost) if entry_of(cost) is entry]
     to_fit = Counter(rows[i].library for i in mine if used[i])
-    few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < FEWEST_ROWS})
+    few = sorted({rows[i].library for i in mine if to_fit[rows[i].library] < fewest})
     names = {name: f"{name_of(entry)}, {name}" if isinstance(entry, Curve) else name_of(entry) for name in few}
     count = Counter(rows[i].library for i in mine)
-    reasons = [f"{names[name]}: {to_fit[name]} of {count[name]} rows to fit, {FEWEST_ROWS} are needed" for name in few]
+    reasons = [f"{names[name]}: {to_fit[name]} of {count[name]} rows to fit, {fewest} are needed" for name in few]
     return [i for i in mine if rows[i].library not in few], reasons
 
 

@@ -40,6 +40,8 @@ REACH = 30.0
 #: What moves where rows are few.
 FACTORS = "factors"
 FOLDS = 5
+#: A factor on everything is found at once but where a limit holds something.
+_TURNS = 3
 _REGIMES = ("base", "hop", "efficiency")
 _SHOTS = ("one_shot", "two_shot", "fallback")
 #: Of an exchange: seconds, shares of a bandwidth, bytes/s, and a loss.
@@ -104,6 +106,18 @@ class FittedForm:
         pull = POOR_PRIOR if self.moved == FACTORS else PRIOR
         values, _ = minimise(self.known, frozenset(), lambda moved: -self.residual(moved, where), pull=pull)
         return {name: rounded(value) for name, value in values.items()}
+
+    def one_factor(self, where: Sequence[int]) -> Values:
+        """The numbers that make all of it so much slower or faster as some rows say, whose size is one."""
+        factor = 1.0
+        values: Values = {name: bounds.default for name, bounds in self.known.items()}
+        for _ in range(_TURNS):
+            factor *= float(np.exp(np.median(self.residual(values, where))))
+            values = {
+                name: rounded(min(max(bounds.default * (factor if "latency" in name else 1.0 / factor), bounds.low), bounds.high))
+                for name, bounds in self.known.items()
+            }  # fmt: skip
+        return values
 
     def start(self, where: Sequence[int]) -> Floats:
         """log(measured/predicted) of some rows as the file stands."""

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 #: rows can happen to lie on the model.
 QUANTILE_ROWS = 20
 SCATTER = 0.04
+#: Range of what one measured size, shape or step alone tells of others, each way.
+ONE_SIZE = 1.6
 #: No range of transfers is narrower than this factor each way.
 LEAST = 1.02
 
@@ -110,6 +112,12 @@ def wider_of(one: TransferSpread, other: TransferSpread) -> TransferSpread:
     """The wider of two ranges at each end; ``one`` says how many rows told it."""
     small, large = ((min(a[0], b[0]), max(a[1], b[1])) for a, b in ((one.small, other.small), (one.large, other.large)))
     return TransferSpread(small=small, large=large, rows=one.rows)
+
+
+def of_one_size(spread: TransferSpread) -> TransferSpread:
+    """The range of rows of one size, which tell nothing of others: at least :data:`ONE_SIZE` each way."""
+    wide = (rounded(1.0 / ONE_SIZE), ONE_SIZE)
+    return wider_of(spread, TransferSpread(small=wide, large=wide, rows=spread.rows))
 
 
 def _ends(residual: Floats, weight: Floats) -> tuple[float, float]:

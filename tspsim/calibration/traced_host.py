@@ -19,11 +19,13 @@ from ..parallel.serving_engine import Prior
 from ..parallel.stack import Stack
 from ..step.question import Question
 from ..traces import Trace
-from ..traces.lay import Laid, lay
+from ..traces.comparison import Laid
+from ..traces.lay import lay
 from ..traces.table import busy_s
+from .residuals import ONE_SIZE
 
 #: One step's number may be off by so much, that of several by at least so much: profilers take time too.
-ONE_STEP, SEVERAL = 1.6, 1.25
+ONE_STEP, SEVERAL = ONE_SIZE, 1.25
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from ..network.collectives.experts import ExpertPhase
 from ..parallel import build_mesh
 from ..program import COLLECTIVE_KINDS
 from ..program.mesh import Mesh
+from ..traces.comparison import Laid
 from ..traces.kinds import COLLECTIVES
-from ..traces.lay import Laid
 from ..traces.learned import kernels_found
 from ..traces.simulated import Operation
 from ..validation.collectives import cluster_of

@@ -28,12 +28,14 @@ from ..scenario import load
 from ..step.costs import Costs
 from ..step.question import Question, look_up
 from ..traces import Trace, read
-from ..traces.lay import Laid, lay
+from ..traces.comparison import Laid
+from ..traces.lay import lay
 from ..traces.learned import kernels_found
 from ..traces.simulated import Simulated, plan_named
 from ..traces.table import busy_s
 from ..validation.devices import device_name
 from .network_files import CalibratedTransfers, calibrate_transfers
+from .residuals import ONE_SIZE
 from .traced_host import CalibratedHosts, hosts_of
 from .traced_transfers import transfers_of
 
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: A family with one shape may be off by so much, one with several by at least so much.
-ONE_ROW, SEVERAL = 1.6, 1.15
+ONE_ROW, SEVERAL = ONE_SIZE, 1.15
 #: Beyond such a factor a kernel does something else than its operator.
 OUTLIER = 12.0
 #: Shapes from which a start is told apart from a factor.

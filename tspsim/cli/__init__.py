@@ -1,7 +1,7 @@
-"""The command line: read what was typed, call the rooms that know, print.
+"""The command line: parse the arguments, call the simulator, print the answer.
 
 :func:`main` owns the exit codes. 0: answered. 2: the input is wrong. 3: no plan fits or can run. 1: a bug.
-130: Ctrl-C. Whatever goes wrong is one line on stderr. A command is one module, listed in :mod:`.commands`.
+130: Ctrl-C. An error is one line on stderr. A command is one module, listed in :mod:`.commands`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .completion import asked_by_shell
 __all__ = ["main"]
 
 INTERRUPTED = 130
-#: What a shell reports for a writer whose reader has gone (128 + SIGPIPE).
+#: The exit code that a shell reports for a writer whose reader has closed the pipe (128 + SIGPIPE).
 BROKEN_PIPE = 141
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, this process's own where ``arguments`` are None; returns the exit code."""
+    """Run the command line, by default with this process's arguments; returns the exit code."""
     if arguments is None:
         collect_for_a_command()
     for stream in (sys.stdout, sys.stderr):
@@ -75,13 +75,13 @@ def _invoke(arguments: list[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one line; whatever came from a file cannot steer the terminal."""
+    """Print one line, without characters that could steer the terminal."""
     with contextlib.suppress(OSError):
         print(f"tspsim: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
     return code
 
 
 def _silence_stdout() -> None:
-    """Nobody reads: let the interpreter's last flush go nowhere instead of failing once more."""
+    """The reader has gone: redirect standard output, so that the interpreter's last flush does not fail once more."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``tspsim bound``: what physics allows."""
+"""``tspsim bound``: physical ceilings."""
 
 from __future__ import annotations
 

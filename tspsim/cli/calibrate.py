@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     "--trace", "traces", multiple=True, metavar="FILE", help="A profile of steps; repeatable, each with --scenario."
 )
 @click.option("--scenario", "scenarios", multiple=True, metavar="SCENARIO", help="What a --trace ran, in their order.")
-@click.option("--out", "out_file", metavar="FILE", help="Where the device's file goes, the others beside it.")
+@click.option("--out", "out_file", metavar="FILE", help="The device's file; the others go beside it.")
 def calibrate(
     gpu: str,
     data: str | None,
@@ -43,11 +43,10 @@ def calibrate(
 ) -> None:
     """Fit GPU's kernels, and its node's and fabrics' collectives, to measurements and write their files.
 
-    Measurements are the tables of --data, or logs of nccl-tests, or both; of collectives in GPU's usual node, or in the
-    one that --node names. Files go to topologies/devices, nodes and
-    fabrics of the current folder, where they are found before those that ship with tspsim; what exists there is only
-    replaced when --out names it. With --trace a step is laid over its --scenario, and the device's file says what
-    families of operators take in steps.
+    Measurements are the tables of --data, logs of nccl-tests, or both. Collectives are of GPU's usual node, or of
+    --node. Files go to topologies/devices, nodes and fabrics of the current folder, which is searched before the
+    catalog that ships with tspsim; an existing file is only replaced when --out names it. With --trace a measured step
+    is laid over its --scenario, and the device's file gets factors for each family of operators.
     """
     from pathlib import Path
 
@@ -64,20 +63,20 @@ def calibrate(
     logs = logs_of(log_files, ops, gpus, nodes, libraries, node)
     out = writable(out_file, inputs=files_of(data, *log_files)) if out_file is not None else None
     targets: dict[tuple[str, str], Path] = {}
-    found = fit(gpu, data, logs=logs, node=node, before=lambda entries: targets.update(places(entries, out)))
-    for entry in found.documents:  # before anything is printed: a reader who leaves early must not cost a file
-        atomic_write(targets[entry].absolute(), found.text(entry))
-    print_rich(*calibrated(found))
-    for entry in found.documents:
+    fitted = fit(gpu, data, logs=logs, node=node, before=lambda entries: targets.update(places(entries, out)))
+    for entry in fitted.documents:  # before anything is printed: a reader who leaves early must not cost a file
+        atomic_write(targets[entry].absolute(), fitted.text(entry))
+    print_rich(*calibrated(fitted))
+    for entry in fitted.documents:
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
-    if not found.documents:
+    if not fitted.documents:
         click.echo("nothing to write: every file stays as it was")
 
 
 def _from_traces(
     gpu: str, traces: tuple[str, ...], scenarios: tuple[str, ...], out_file: str | None, *, other: bool
 ) -> None:
-    """Fit to profiles, write the device's file, and say what each step took before and after."""
+    """Fit to profiles, write the device's file, and print the time of each step before and after."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -94,38 +93,38 @@ def _from_traces(
         problem = f"stands {len(scenarios)} times for {len(traces)} traces; give each trace its scenario"
         raise InputError(problem, file="--scenario")
     out = writable(out_file, inputs=files_of(*traces)) if out_file is not None else None
-    found = calibrate_traces(gpu, list(zip(traces, scenarios, strict=True)))
-    moved = list(found.moved)
-    targets = places([("devices", found.device), *moved], out)
-    target = targets["devices", found.device]
-    atomic_write(target.absolute(), found.text())
+    fitted = calibrate_traces(gpu, list(zip(traces, scenarios, strict=True)))
+    moved = list(fitted.moved)
+    targets = places([("devices", fitted.device), *moved], out)
+    target = targets["devices", fitted.device]
+    atomic_write(target.absolute(), fitted.text())
     for entry in moved:
-        atomic_write(targets[entry].absolute(), found.text(entry))
+        atomic_write(targets[entry].absolute(), fitted.text(entry))
     fits = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("operator", "start", "factor", "range", "shapes"):
         fits.add_column(name, justify="left" if name == "operator" else "right")
-    for fit in found.fits:
+    for fit in fitted.fits:
         cells = (duration(fit.start_us * 1e-6), f"{fit.factor:.3f}", f"{fit.low:.2f} to {fit.high:.2f}", str(fit.rows))
         fits.add_row(Text(f"{fit.operator}, bound by its {fit.bound}" if fit.bound else fit.operator), *cells)
     steps = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("kernels of", "measured", "before", "after", "by the others"):
         steps.add_column(name, justify="left" if name == "kernels of" else "right")
-    for check in found.checks:
+    for check in fitted.checks:
         others = duration(check.others_s) if check.others_s is not None else "–"
         cells = (duration(check.measured_s), duration(check.before_s), duration(check.after_s), others)
         steps.add_row(Text(check.name), *cells)
     print_rich(fits, steps)
-    if found.hosts.fits:
-        print_rich(*_of_hosts(found.hosts))
+    if fitted.hosts.fits:
+        print_rich(*_of_hosts(fitted.hosts))
     click.echo(f"device: {printable(str(short(target)))}")
-    for line in _of_transfers(found.transfers):
+    for line in _of_transfers(fitted.transfers):
         click.echo(printable(line))
     for entry in moved:
         click.echo(f"{entry[0].removesuffix('s')}: {printable(str(short(targets[entry])))}")
 
 
 def _of_hosts(hosts: CalibratedHosts) -> tuple[Table, Table]:
-    """What stacks' hosts take, and how long devices idle."""
+    """Host times of stacks, and idle times of devices."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -150,7 +149,7 @@ def _of_hosts(hosts: CalibratedHosts) -> tuple[Table, Table]:
 
 
 def _of_transfers(transfers: CalibratedTransfers | None) -> Iterator[str]:
-    """What the transfers of steps moved, and which of them tell nothing."""
+    """Transfers of steps: what their fits rest on, and which are left out."""
     for fit in transfers.fits if transfers is not None else ():
         yield f"transfers: {fit.what}, {fit.moved}, by {fit.rows_used} of them"
     for reason in transfers.left_out if transfers is not None else ():

@@ -1,4 +1,4 @@
-"""``tspsim catalog``: what can be named."""
+"""``tspsim catalog``: names of devices, models, scenarios and other entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Commands)
 def catalog() -> None:
-    """What can be named: devices, nodes, fabrics, transports, clusters, models, stacks and scenarios."""
+    """Names for scenarios: devices, nodes, fabrics, transports, clusters, models, stacks and scenarios."""
 
 
 @catalog.command("list")
@@ -37,26 +37,26 @@ def catalog() -> None:
     help="Write it as JSON; without FILE print it.",
 )
 def list_(kind: str | None, json_file: str | None) -> None:
-    """Every entry with a line about it."""
+    """Every entry with a line of description."""
     if kind is None and json_file in _kinds():  # list --json models
         kind, json_file = json_file, "-"
-    asked = _kinds() if kind is None else [_known(kind)]
+    kinds = _kinds() if kind is None else [_known(kind)]
     outputs = Outputs(json=json_file)
-    outputs.write({"json": lambda: json_text(_listed(asked))}, show=lambda: _print_table(asked))
+    outputs.write({"json": lambda: json_text(_listed(kinds))}, show=lambda: _print_table(kinds))
 
 
-def _listed(asked: Sequence[Kind]) -> list[dict[str, str]]:
+def _listed(kinds: Sequence[Kind]) -> list[dict[str, str]]:
     """Kind, name, file and description of every entry."""
     from ..base.catalog import describe_entry, locate, names
 
     return [
         {"kind": kind, "name": name, "file": str(locate(kind, name)), "description": describe_entry(kind, name)}
-        for kind in asked
+        for kind in kinds
         for name in names(kind)
     ]
 
 
-def _print_table(asked: Sequence[Kind]) -> None:
+def _print_table(kinds: Sequence[Kind]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -67,9 +67,9 @@ def _print_table(asked: Sequence[Kind]) -> None:
     table.add_column("kind", style="dim")
     table.add_column("name", no_wrap=True)
     table.add_column("what it is")
-    for each in asked:
-        for name in names(each):
-            table.add_row(Text(each), Text(printable(name)), Text(describe_entry(each, name)))
+    for kind in kinds:
+        for name in names(kind):
+            table.add_row(Text(kind), Text(printable(name)), Text(describe_entry(kind, name)))
         table.add_section()
     print_rich(table)
 
@@ -77,22 +77,22 @@ def _print_table(asked: Sequence[Kind]) -> None:
 @catalog.command()
 @click.argument("name", shell_complete=entries)
 def show(name: str) -> None:
-    """An entry's YAML and where it lies; KIND/NAME tells a cluster from a node of the same name."""
+    """An entry's YAML and its file; KIND/NAME where a cluster and a node share a name."""
     from ..base.catalog import locate, names, read_yaml
 
     kind, slash, rest = name.partition("/")
     if slash:
         path = locate(_known(kind), rest)
     else:
-        kinds = [each for each in _kinds() if name in names(each)]
+        kinds = [other for other in _kinds() if name in names(other)]
         if not kinds:
-            every = {entry for each in _kinds() for entry in names(each)}
+            every = {entry for other in _kinds() for entry in names(other)}
             raise UnknownNameError("catalog entry", name, every)
         if len(kinds) > 1:
-            forms = " or ".join(f"{each}/{name}" for each in kinds)
+            forms = " or ".join(f"{other}/{name}" for other in kinds)
             raise InputError(f"'{name}' is the name of {len(kinds)} entries; write {forms}")
         path = locate(kinds[0], name)
-    read_yaml(path)  # what is no catalog entry is refused before it reaches the terminal
+    read_yaml(path)  # a file that is no catalog entry is refused before it reaches the terminal
     text = path.read_text(encoding="utf-8-sig").rstrip()
     click.echo(f"# {path}\n" + "\n".join(printable(line) for line in text.splitlines()))
 

@@ -1,4 +1,4 @@
-"""``tspsim check``: whether a file is right, and what it asks, without simulating it."""
+"""``tspsim check``: whether a file is right, and its question in a few lines, without simulation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
 
     Nothing is simulated.
 
-    Of a scenario it says what is asked of how many GPUs, and which plans fit in memory.
+    Of a scenario it prints machine and workload, and which plans fit in memory.
     """
     from ..base import catalog
 
@@ -44,7 +44,7 @@ def check(file: str, overrides: tuple[str, ...]) -> None:
 
 
 def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
-    """Every question that the file asks: one, or one an offer."""
+    """Check all questions of the file: one, or one per offer."""
     from ..scenario import load
     from ..studies.purchase.offers import expand
 
@@ -53,9 +53,9 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
     memories: list[tuple[str, Memory]] = []
     with placed(scenario):
         for question in expand(scenario):
-            told, found = _asked(question)
-            lines += told
-            memories += found
+            sentences, plans = _asked(question)
+            lines += sentences
+            memories += plans
     lines += [f"note: {note}" for note in (*scenario.in_words(), *_of_its_model(scenario))]
     click.echo("\n".join(map(printable, lines)))
     if memories and not any(memory.fits for _, memory in memories):
@@ -63,7 +63,7 @@ def _check_scenario(source: str, overrides: tuple[str, ...]) -> None:
 
 
 def _of_its_model(scenario: Scenario) -> list[str]:
-    """What of the model's file is read otherwise than it says."""
+    """The note of the model's file, where a key is read in another way than it is written."""
     from ..model import load_model
 
     model = load_model(scenario.workload.model)
@@ -71,7 +71,7 @@ def _of_its_model(scenario: Scenario) -> list[str]:
 
 
 def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
-    """What is asked of which machine, and every plan with its memory."""
+    """Lines on machine and workload, and every plan with its memory."""
     from ..base.units import gib
     from ..loop.parts import LoopParts
     from ..parallel import peak_memory, scheme_of
@@ -87,8 +87,8 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
     cluster, workload = question.cluster, scenario.workload
     machine = f"{cluster.gpus:,} × {cluster.device_name} in {cluster.nodes:,} × {cluster.node.name}"
     up_to = "up to " if workload.lengths else ""
-    asked = f"{question.model.name}, {workload.pass_}, {up_to}{workload.sequence:,} tokens a sequence"
-    lines = [f"{scenario.name}: {machine}; {asked}"]
+    work = f"{question.model.name}, {workload.pass_}, {up_to}{workload.sequence:,} tokens a sequence"
+    lines = [f"{scenario.name}: {machine}; {work}"]
     memories: list[tuple[str, Memory]] = []
     if not stated:
         return [*lines, "  the best plan is searched for when it is run"], []
@@ -105,7 +105,7 @@ def _asked(scenario: Scenario) -> tuple[list[str], list[tuple[str, Memory]]]:
 
 
 def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
-    """Requests of which machine, and what every plan keeps and has room for."""
+    """Lines on machine and load, and the memory and cache room of every plan."""
     from ..base.units import compact, gib
     from ..serving.answer import deployment_of, longest_request
 
@@ -122,8 +122,8 @@ def _served(question: Question) -> tuple[list[str], list[tuple[str, Memory]]]:
         room = deployment.engine.kv_tokens
         holds = "any number of tokens" if room is None else compact(room, "tokens")
         used = f"{gib(deployment.memory.peak_bytes)} of {gib(deployment.memory.capacity_bytes)}"
-        told = f"{deployment.engine.scheduler}, {many(deployment.replicas, 'replica')}, caches of each hold {holds}"
-        lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}; {told}; {refusal or 'fits'}")
+        engine = f"{deployment.engine.scheduler}, {many(deployment.replicas, 'replica')}, caches of each hold {holds}"
+        lines.append(f"  {plan.name:<{width}}  {_degrees(plan)}: {used}; {engine}; {refusal or 'fits'}")
         memories.append((plan.name, deployment.memory))
     return lines, memories
 

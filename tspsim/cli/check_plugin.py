@@ -1,4 +1,4 @@
-"""``tspsim check-plugin``: whether an object of somebody's package keeps its contract."""
+"""``tspsim check-plugin``: whether a package's object keeps its contract."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 @click.command("check-plugin")
 @click.argument("name")
 @click.option(
-    "--with", "keys", multiple=True, metavar="KEY=VALUE", help="A key beside its name, in plan or traffic; repeatable."
+    "--with", "keys", multiple=True, metavar="KEY=VALUE", help="A further key of the plan or traffic; repeatable."
 )
-@click.option("--scenario", metavar="FILE", help="Hold it by this scenario's first plan, which names it.")
+@click.option("--scenario", metavar="FILE", help="Check in this scenario's first plan, which names the object.")
 @json_option
 def check_plugin(name: str, keys: tuple[str, ...], scenario: str | None, json_file: str | None) -> None:
-    """Hold the registered object NAME against its contract: a scheme, a context method, an expert dispatch, a
+    """Check the registered object NAME against its contract: a scheme, a context method, an expert dispatch, a
     collective algorithm, a scheduler, a router or any other kind of entry point.
 
-    Bytes in closed form are those of its program, ranks receive what they need, all work is done, no bound lies above
-    the answer, memory names its parts, folded ranks are what every rank is; requests are all answered. It exits with 2
-    where a law is broken. GROUP/NAME tells two of one name apart.
+    Bytes in closed form equal those of its program, ranks receive what they need, all work is done, no bound exceeds
+    the answer, memory names its parts, folded ranks equal every rank, all requests are answered. Exit code 2: a law is
+    broken. Write GROUP/NAME where two objects have one name.
     """
     from ..base import catalog
     from ..scenario.loading import assignment
@@ -40,28 +40,28 @@ def check_plugin(name: str, keys: tuple[str, ...], scenario: str | None, json_fi
             stated[path] = catalog.parse_yaml(value)
         except InputError as error:
             raise error.at(file=place) from None
-    asked = catalog.read_yaml(catalog.locate("scenarios", scenario)) if scenario is not None else None
+    source = catalog.read_yaml(catalog.locate("scenarios", scenario)) if scenario is not None else None
     outputs = Outputs(inputs=files_of(scenario), json=json_file)
-    found = check(name, stated, asked)
-    outputs.write({"json": lambda: json_text(found.to_json())}, show=lambda: _print(found))
-    if found.broken:
-        first = found.broken[0]
+    report = check(name, stated, source)
+    outputs.write({"json": lambda: json_text(report.to_json())}, show=lambda: _print(report))
+    if report.broken:
+        first = report.broken[0]
         raise InputError(
-            f"breaks {len(found.broken)} of {found.held} laws; {first.law} ({first.where}): {first.why}",
-            file=f"{found.group.removeprefix('tspsim.')}/{found.name}",
+            f"breaks {len(report.broken)} of {report.held} laws; {first.law} ({first.where}): {first.why}",
+            file=f"{report.group.removeprefix('tspsim.')}/{report.name}",
         )
 
 
-def _print(found: Checked) -> None:
-    """A line a law, with the questions that it was held by; then what was broken or left out, and why."""
+def _print(report: Checked) -> None:
+    """A line per law, with the questions that it was checked in; then the broken and skipped checks, with reasons."""
     laws: dict[tuple[str, str], list[str]] = {}
-    for each in found.findings:
-        laws.setdefault((each.law, each.outcome), []).append(each.where)
-    click.echo(printable(f"{found.group.removeprefix('tspsim.')}/{found.name}: {found.held} laws held against it"))
+    for finding in report.findings:
+        laws.setdefault((finding.law, finding.outcome), []).append(finding.where)
+    click.echo(printable(f"{report.group.removeprefix('tspsim.')}/{report.name}: {report.held} laws held against it"))
     width = max(len(outcome) for _, outcome in laws)
     for (law, outcome), where in laws.items():
         click.echo(printable(f"  {outcome:<{width}}  {law} ({len(where)} times)" if len(where) > 1 else
                              f"  {outcome:<{width}}  {law}, {where[0]}"))  # fmt: skip
-    for each in found.findings:
-        if each.why:
-            click.echo(printable(f"{each.outcome}: {each.law}, {each.where}: {each.why}"))
+    for finding in report.findings:
+        if finding.why:
+            click.echo(printable(f"{finding.outcome}: {finding.law}, {finding.where}: {finding.why}"))

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ..studies.purchase import Decision
     from ..studies.purchase.row import OfferRow
 
-#: What a budget is.
-BUDGET_HELP = "Work for each machine's `plans: best`, counted in seconds of a processor; none: as it takes."
+#: Help of --budget.
+BUDGET_HELP = "Work for each machine's `plans: best`, in seconds of a processor; none: no end."
 
 
 @click.command()
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, shell_complete=scenario_names)
 @set_option
 @click.option(
-    "--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page; FILE.zip: with all it leads to."
+    "--html", "html_file", metavar="FILE", help="Write the comparison as an HTML page; FILE.zip: with its linked pages."
 )
 @json_option
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the table as CSV; - prints it.")
@@ -48,9 +48,9 @@ def compare(
 ) -> None:
     """Several scenarios side by side: rates, ratios to the first plan, memory and cost.
 
-    A scenario with offers becomes one scenario an offer; its page and JSON also have scaling, the project, and doubts.
-    --set changes a key of every scenario. A fleet of jobs with needs is answered by how many nodes of each offer reach
-    them.
+    A scenario with offers becomes one scenario per offer; its page and JSON also have scaling, the project, and
+    uncertainty. --set changes a key of every scenario. For a fleet of jobs with needs, the answer is how many nodes of
+    each offer meet them.
     """
     from ..api import compare as side_by_side
     from ..fleet import is_fleet
@@ -61,10 +61,10 @@ def compare(
         files = {"html": html_file, "json": json_file, "csv": csv_file, "pdf": pdf_file}
         _fleet_sizes(scenarios, overrides, files, jobs, budget)
         return
-    asked = [load(name, overrides) for name in scenarios]
-    outputs = Outputs(inputs=files_of(*asked), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
+    questions = [load(name, overrides) for name in scenarios]
+    outputs = Outputs(inputs=files_of(*questions), html=html_file, json=json_file, csv=csv_file, pdf=pdf_file)
     with progress_bar() as progress:
-        compared = side_by_side(*asked, jobs=jobs, budget=budget, progress=progress)
+        compared = side_by_side(*questions, jobs=jobs, budget=budget, progress=progress)
         projects = [question.project for question in compared.questions if question.project is not None]
         served = any(project.users or project.requests for project in projects)
         _ = compared.decision if html_file or json_file or served else compared.verdict  # while the bar stands
@@ -79,7 +79,7 @@ def compare(
             *_first(compared),
             comparison.table(compared.results, _offers(compared)),
             *_project(compared),
-            *_told(compared),
+            *_closing(compared),
             "",
         ),
     )
@@ -90,7 +90,7 @@ def compare(
 def _fleet_sizes(
     scenarios: Sequence[str], overrides: tuple[str, ...], files: Mapping[str, str | None], jobs: int | None, budget: str
 ) -> None:
-    """How many nodes a fleet takes, of each offer."""
+    """Nodes that a fleet needs, for each offer."""
     from ..base.errors import InfeasibleError, InputError
     from ..base.files import atomic_write
     from ..fleet import load
@@ -124,7 +124,7 @@ def _fleet_sizes(
 
 
 def _written(compared: Comparison, path: Path) -> str:
-    """Write the page; what lies beside it."""
+    """Write the page; returns a sentence on the pages beside it."""
     compared.to_html(path)
     pages = path.with_name(f"{path.stem}-reports")
     if compared.decision is None or path.suffix == ".zip" or not pages.is_dir():
@@ -133,18 +133,18 @@ def _written(compared: Comparison, path: Path) -> str:
 
 
 def _first(compared: Comparison) -> list[str]:
-    """What has to be said before all numbers."""
+    """The sentence before all numbers."""
     doubt = compared.verdict.doubt if compared.verdict is not None else compared.opening
     return [doubt, ""] if doubt else []
 
 
 def _offers(compared: Comparison) -> Sequence[OfferRow]:
-    """Terms of every offer."""
+    """Rows of the offers, with their terms."""
     return compared.verdict.rows if compared.verdict is not None else ()
 
 
 def _project(compared: Comparison) -> Iterator[RenderableType]:
-    """Days and dollars of the work that a project states."""
+    """Days and dollars of the project's tokens."""
     from ..base.units import compact
     from ..report.comparison_terms import enough_in_words, hints, money_table
 
@@ -158,9 +158,8 @@ def _project(compared: Comparison) -> Iterator[RenderableType]:
         yield from hints(decision)
 
 
-def _told(compared: Comparison) -> Iterator[str]:
-    """What was searched, the verdict with its doubt, what each offer needs for the users and requests, and what of the
-    hardware nobody has measured."""
+def _closing(compared: Comparison) -> Iterator[str]:
+    """Sentences on searches, the verdict with its uncertainty, the service of each offer, and unmeasured hardware."""
     from ..report.differences import in_words
     from ..step.statements import is_announced
     from ..studies.purchase.verdict import ceiling, mixed_bases
@@ -174,7 +173,7 @@ def _told(compared: Comparison) -> Iterator[str]:
     searched = zip(compared.questions, compared.searched, strict=False)
     blocks = [
         list(filter(None, [in_words(compared.differences)])),
-        [each.in_words(question.name) for question, each in searched if each is not None],
+        [search.in_words(question.name) for question, search in searched if search is not None],
         list(filter(None, [compared.names])),
         decision.in_words() if decision is not None and not decision.doubt else [],
         list(_services(decision)),

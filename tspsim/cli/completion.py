@@ -1,4 +1,4 @@
-"""``tspsim completion``: what a shell needs to complete commands, options and names."""
+"""``tspsim completion``: completion of commands, options and names in a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def completion(shell: str) -> None:
 
 
 def asked_by_shell(cli: click.Command) -> int | None:
-    """Answer a shell that asks what could come next; None where it is a person who asks."""
+    """Answer a shell's request for completions; None where it is a user's command."""
     instruction = os.environ.get(VARIABLE)
     if not instruction:
         return None

@@ -1,4 +1,4 @@
-"""``tspsim docs``: the documentation, searched where the package is installed; nothing is asked of a network."""
+"""``tspsim docs``: search the documentation that is installed with the package; no network is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..base.errors import InputError, nearest, printable
 
 #: Sections that a search shows, and characters of each.
 MOST_SECTIONS, MOST_CHARACTERS = 6, 700
-#: How much more a word in a heading says than one in the text.
+#: Weight of a word in a heading, against one in the text.
 OF_A_HEADING = 8
 
 _HEADING = re.compile(r"(?m)^(#{1,4}) +(.+?)\s*$")
@@ -23,7 +23,7 @@ _MOVED = re.compile(r'<a id="[\w-]+"></a>')
 
 @dataclass(frozen=True)
 class PageSectionText:
-    """A section of a page, or what stands before its first heading."""
+    """A section of a page, or the text before its first heading."""
 
     page: str
     heading: str
@@ -31,7 +31,7 @@ class PageSectionText:
 
     @property
     def anchor(self) -> str:
-        """As links in the pages write it: lower case, blanks as dashes, other signs left out.
+        """The anchor of links to it: lower case, blanks as dashes, other signs left out.
 
         >>> PageSectionText("a.md", "Dead links, slow GPUs", "").anchor
         'dead-links-slow-gpus'
@@ -43,7 +43,7 @@ class PageSectionText:
         return f"{self.page}#{self.anchor}" if self.heading else self.page
 
     def weight(self, words: list[str]) -> float:
-        """How much it says of some words; nothing where it lacks one."""
+        """How much the section says of the words; zero where it lacks one."""
         heading, text = self.heading.lower(), self.text.lower()
         page = Path(self.page).stem
         counts = [
@@ -52,10 +52,10 @@ class PageSectionText:
         return 0.0 if 0 in counts else sum(counts) / (len(self.text) + 400.0)
 
     def about(self, words: list[str]) -> str:
-        """Its paragraph that has most of the words."""
-        paragraphs = [each.strip() for each in re.split(r"\n\s*\n", self.text) if each.strip()] or [""]
-        best = max(paragraphs, key=lambda each: sum(word in each.lower() for word in words))
-        if best.startswith("|"):  # of a table the rows that have them
+        """Its paragraph with most of the words."""
+        paragraphs = [part.strip() for part in re.split(r"\n\s*\n", self.text) if part.strip()] or [""]
+        best = max(paragraphs, key=lambda part: sum(word in part.lower() for word in words))
+        if best.startswith("|"):  # of a table, the rows with the words
             rows = best.splitlines()
             best = "\n".join([rows[0], *(row for row in rows[2:] if any(word in row.lower() for word in words))])
         return best if len(best) <= MOST_CHARACTERS else best[:MOST_CHARACTERS].rsplit(" ", 1)[0] + " …"
@@ -74,21 +74,23 @@ def pages() -> dict[str, str]:
 
 
 def parts(page: str, text: str) -> list[PageSectionText]:
-    """A page cut at its headings; a line of code that begins with # is none."""
-    hidden = _FENCE.sub(lambda found: re.sub(r"(?m)^#", "\0", found[0]), text)
-    found = list(_HEADING.finditer(hidden))
-    ends = [each.start() for each in found[1:]] + [len(hidden)]
-    cut = [PageSectionText(page, "", hidden[: found[0].start()] if found else hidden)]
-    cut += [PageSectionText(page, each[2], hidden[each.end() : end]) for each, end in zip(found, ends, strict=True)]
-    whole = [PageSectionText(each.page, each.heading, each.text.replace("\0", "#").strip()) for each in cut]
-    return [each for each in whole if each.heading or each.text]
+    """A page cut at its headings; a line of code that begins with # is no heading."""
+    hidden = _FENCE.sub(lambda fence: re.sub(r"(?m)^#", "\0", fence[0]), text)
+    headings = list(_HEADING.finditer(hidden))
+    ends = [heading.start() for heading in headings[1:]] + [len(hidden)]
+    cut = [PageSectionText(page, "", hidden[: headings[0].start()] if headings else hidden)]
+    cut += [
+        PageSectionText(page, match[2], hidden[match.end() : end]) for match, end in zip(headings, ends, strict=True)
+    ]
+    whole = [PageSectionText(part.page, part.heading, part.text.replace("\0", "#").strip()) for part in cut]
+    return [part for part in whole if part.heading or part.text]
 
 
 def search(words: list[str]) -> list[PageSectionText]:
-    """Sections that have every word, those that say most of them first."""
-    asked = [word.lower() for word in words]
-    found = [(part.weight(asked), part) for name, text in pages().items() for part in parts(name, text)]
-    return [part for weight, part in sorted(found, key=lambda pair: -pair[0]) if weight > 0.0]
+    """Sections that have every word, in order of weight."""
+    lower = [word.lower() for word in words]
+    weighted = [(part.weight(lower), part) for name, text in pages().items() for part in parts(name, text)]
+    return [part for weight, part in sorted(weighted, key=lambda pair: -pair[0]) if weight > 0.0]
 
 
 def section(place: str) -> str:
@@ -107,7 +109,7 @@ def section(place: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Markdown as a terminal shows it: links by their words, and no marks of sections that moved."""
+    """Markdown as a terminal shows it: links as their words, without anchors of moved sections."""
     return _MOVED.sub("", _LINK.sub(r"\1", text))
 
 
@@ -133,19 +135,23 @@ def docs(words: tuple[str, ...]) -> None:
     if len(words) == 1 and (words[0].endswith(".md") or ".md#" in words[0]):
         _echo(section(words[0]))
         return
-    found = search(list(words))
-    if not found:
-        known = {word.lower() for text in pages().values() for word in re.findall(r"[\w-]{4,}", text)}
-        near = [each for word in words if word.lower() not in known and (each := nearest(word, known)) is not None]
-        told = f" (did you mean '{near[0]}'?)" if near else ""
-        raise InputError(f"nothing in the documentation{told}", file=" ".join(words))
-    asked = [word.lower() for word in words]
-    for part in found[:MOST_SECTIONS]:
+    sections = search(list(words))
+    if not sections:
+        vocabulary = {word.lower() for text in pages().values() for word in re.findall(r"[\w-]{4,}", text)}
+        near = [
+            match
+            for word in words
+            if word.lower() not in vocabulary and (match := nearest(word, vocabulary)) is not None
+        ]
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise InputError(f"nothing in the documentation{hint}", file=" ".join(words))
+    lower = [word.lower() for word in words]
+    for part in sections[:MOST_SECTIONS]:
         click.echo(click.style(f"{part.place}", bold=True) + (f"  {plain(part.heading)}" if part.heading else ""))
-        _echo(part.about(asked), "  ")
+        _echo(part.about(lower), "  ")
         click.echo("")
-    more = len(found) - MOST_SECTIONS
-    click.echo(f"{f'{more:,} sections more; ' if more > 0 else ''}tspsim docs {found[0].place} prints the first")
+    more = len(sections) - MOST_SECTIONS
+    click.echo(f"{f'{more:,} sections more; ' if more > 0 else ''}tspsim docs {sections[0].place} prints the first")
 
 
 def _echo(text: str, indent: str = "") -> None:

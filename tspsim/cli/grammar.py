@@ -1,4 +1,4 @@
-"""What commands share: groups that help, and options that mean the same everywhere."""
+"""Parts that commands share: groups with help, and options with one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from ..base.errors import InputError, UnknownNameError, shorten
 
-#: What people call a command elsewhere.
+#: Names of commands in other programs.
 SYNONYMS = {
     "simulate": "run",
     "predict": "run",
@@ -28,7 +28,7 @@ SYNONYMS = {
 
 
 class Commands(click.Group):
-    """A group that shows its help when nothing is asked, and the nearest command for one it doesn't know."""
+    """A group that prints its help when called alone, and suggests the nearest command for an unknown one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:

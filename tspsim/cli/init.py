@@ -1,4 +1,4 @@
-"""``tspsim init``: a first file of one's own, to run as it is and to change."""
+"""``tspsim init``: a first file of one's own, which runs as it is."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .templates import TEMPLATES, text_of
 
 @click.command()
 @click.argument("template", default="first", metavar="[TEMPLATE]", shell_complete=templates)
-@click.option("--out", "out_file", metavar="FILE", help="Write it there, not under its own name in this folder.")
+@click.option("--out", "out_file", metavar="FILE", help="The file to write; - prints it. By default its own name.")
 @click.option("--list", "listed", is_flag=True, help="Show the templates.")
 def init(template: str, out_file: str | None, listed: bool) -> None:
     """Write a first file that runs as it is: TEMPLATE is first, training, experts, serving,
     purchase, device, announced or node.
 
-    What exists is never replaced.
+    An existing file is never replaced.
     """
     if listed:
         for name, (what, _) in TEMPLATES.items():
@@ -30,9 +30,12 @@ def init(template: str, out_file: str | None, listed: bool) -> None:
     files = TEMPLATES[template][1]
     if out_file is not None and len(files) > 1:
         raise InputError(f"template '{template}' has {len(files)} files with places of their own", file="--out")
+    if out_file == "-":
+        click.echo("".join(map(text_of, files)), nl=False)
+        return
     targets = {part: Path(out_file or place) for part, place in files.items()}
     for path in targets.values():
-        _check_free(path, made=out_file is None)
+        _check_free(path, make_folder=out_file is None)
     from ..base.files import atomic_write
 
     for part, path in targets.items():
@@ -41,13 +44,13 @@ def init(template: str, out_file: str | None, listed: bool) -> None:
     click.echo(f"next: {_next(template, next(iter(targets.values())))}")
 
 
-def _check_free(path: Path, made: bool) -> None:
-    """Refuse a file that exists, or whose folder is missing where it is not ``made``."""
+def _check_free(path: Path, make_folder: bool) -> None:
+    """Refuse a file that exists, or whose folder is missing unless ``make_folder``."""
     from .outputs import writable
 
     if path.is_symlink() or path.exists():
         raise InputError("exists already; name another file with --out, or move it away", file=str(path))
-    if not made:
+    if not make_folder:
         writable(str(path))
 
 

@@ -1,4 +1,4 @@
-"""Options that name logs of nccl-tests, of every command that reads such."""
+"""Options that name logs of nccl-tests, for every command that reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPTIONS = (
         metavar="FILE",
         help="A log of nccl-tests or rccl-tests as printed; repeatable, with the next four once for all or once each.",
     ),
-    click.option("--op", "ops", multiple=True, metavar="NAME", help="What a log timed: all_reduce, all_gather, …."),
+    click.option("--op", "ops", multiple=True, metavar="NAME", help="Collective of a log: all_reduce, all_gather, …."),
     click.option("--gpus", multiple=True, type=click.IntRange(1), help="Its GPUs, if it does not list its ranks."),
     click.option("--nodes", multiple=True, type=click.IntRange(1), help="Its machines, if it does not list its ranks."),
     click.option("--library", "libraries", multiple=True, metavar="NAME", help="Its library, such as 'NCCL 2.29.2'."),
@@ -46,7 +46,7 @@ def logs_of(
     libraries: Sequence[str],
     node: str | None,
 ) -> list[NcclLog]:
-    """One a file; every option stands once for all of them or once for each, in their order; raises InputError."""
+    """One log per file; an option stands once for all logs or once for each, in their order; raises InputError."""
     from pathlib import Path
 
     from ..calibration import NcclLog

@@ -1,4 +1,4 @@
-"""Where answers go: files that are checked before the work starts and appear whole, the terminal, a bar."""
+"""Where answers go: files, checked before the work starts and written whole; the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = "-"
 WIDTH_OF_FILES = 160
 LONGEST_SENTENCE = 10_000
-#: Of a report's name: file systems take 255 bytes of a name, endings included.
+#: Bytes of a report's name: file systems take 255 bytes, endings included.
 LONGEST_NAME_BYTES = 100
 #: Characters of a page in which its ``meta`` elements stand.
 HEAD_OF_A_PAGE = 4096
@@ -37,19 +37,19 @@ _TITLES = {
     "write": "scenario",
     "trace": "trace (open it in ui.perfetto.dev)",
 }
-#: What may be printed instead of written.
+#: Outputs that may be printed instead of written.
 _PRINTABLE_OUTPUTS = ("json", "csv")
 
 
 def report_file(name: str, source: str = "") -> Path:
-    """``reports/NAME.html`` in the current folder, the name made fit for a file.
+    """``reports/NAME.html`` in the current folder, with NAME as a valid file name.
 
-    Where the report of another file stands there already, this one's is ``reports/NAME-FILE.html``.
+    Where that is the report of another file, the result is ``reports/NAME-FILE.html``.
 
     Parameters
     ----------
     source
-        Name of the file that asks, without its folders; empty where none does.
+        Name of the file with the question, without its folders; empty where there is none.
 
     >>> report_file("../what if?").as_posix(), report_file("где купить?").as_posix()
     ('reports/what-if.html', 'reports/где-купить.html')
@@ -69,26 +69,26 @@ def _slug(name: str) -> str:
 
 
 def _written_for(page: Path) -> str:
-    """The file whose question a report answers, as it says itself; empty where there is none, or it does not say."""
+    """The file with the question of a report, from its ``meta`` element; empty where there is none."""
     try:
         with page.open(encoding="utf-8", errors="replace") as file:
-            found = re.search(r'<meta name="tspsim-question" content="([^"]*)">', file.read(HEAD_OF_A_PAGE))
+            match = re.search(r'<meta name="tspsim-question" content="([^"]*)">', file.read(HEAD_OF_A_PAGE))
     except OSError:
         return ""
-    return html.unescape(found[1]) if found else ""
+    return html.unescape(match[1]) if match else ""
 
 
 class Outputs:
-    """The files one command was asked for, checked when it starts and written when it is done.
+    """The files that one command writes, checked when it starts and written when it is done.
 
     Parameters
     ----------
     files
-        Option → file, ``-`` for standard output (JSON and CSV), or None where nothing was asked for.
+        Option → file, ``-`` for standard output (JSON and CSV), or None where the option is not given.
     default_report
-        Where the report goes when no file was asked for; its folder is made.
+        The report when no option names a file; its folder is made.
     source
-        Name of the file that asks, which the default report keeps (:func:`report_file`).
+        Name of the file with the question, which the default report keeps (:func:`report_file`).
     inputs
         Files that the command reads (:func:`files_of`), which no output may replace.
 
@@ -132,15 +132,15 @@ class Outputs:
     def write(
         self, writers: Mapping[str, Callable[[Path], object] | Callable[[], str]], show: Callable[[], None]
     ) -> None:
-        """Write what was asked for, then show the answer and where the files are.
+        """Write the files, then show the answer and where the files are.
 
-        Files come first: whoever reads the terminal may leave early (``| head``), and the files must not be lost by it.
+        Files come first: a reader of the terminal may leave early (``| head``), which must not cost a file.
 
         Parameters
         ----------
         writers
-            Option → a function that makes the text (JSON, CSV), or that writes the file it is given; text that the
-            latter returns is told behind the file's name.
+            Option → a function that returns the text (JSON, CSV), or that writes the file it is given; a text that the
+            latter returns is printed after the file's name.
         show
             Prints the answer; not called where standard output belongs to one of the outputs.
 
@@ -180,7 +180,7 @@ class Outputs:
 
 @contextlib.contextmanager
 def _asked_by(source: str) -> Iterator[None]:
-    """Pages that are written meanwhile tell whose question they answer; nothing where no file asks."""
+    """Pages written in this context name the file with their question; no effect where there is none."""
     if not source:
         yield
         return
@@ -194,13 +194,13 @@ def _asked_by(source: str) -> Iterator[None]:
 
 
 def short(path: Path) -> Path:
-    """The path from the current folder on, where it lies there."""
+    """A path below the current folder as a relative one; any other as it is."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def check_pdf(file: str) -> None:
-    """Refuse a memo that could not be printed, before the work; raises InputError."""
+    """Refuse a memo that cannot be printed, before the work starts; raises InputError."""
     from ..report.printing import browser
 
     if not file.lower().endswith(".pdf"):
@@ -209,18 +209,18 @@ def check_pdf(file: str) -> None:
 
 
 def files_of(*read: Scenario | Path | str | None) -> tuple[Path, ...]:
-    """Files that a command reads: of scenarios their own and those they name, of folders all that lie in them."""
+    """Files that a command reads: of scenarios their own and those they name, of folders all below them."""
     from ..scenario import Scenario
 
-    found: dict[Path, None] = {}
-    for each in read:
-        if isinstance(each, Scenario):
-            found |= dict.fromkeys(each.files())
-        elif each is not None and Path(each).is_dir():
-            found |= dict.fromkeys(path for path in Path(each).rglob("*") if path.is_file())
-        elif each is not None:
-            found[Path(each)] = None
-    return tuple(found)
+    files: dict[Path, None] = {}
+    for source in read:
+        if isinstance(source, Scenario):
+            files |= dict.fromkeys(source.files())
+        elif source is not None and Path(source).is_dir():
+            files |= dict.fromkeys(path for path in Path(source).rglob("*") if path.is_file())
+        elif source is not None:
+            files[Path(source)] = None
+    return tuple(files)
 
 
 def _same(path: Path, other: Path) -> bool:
@@ -232,8 +232,8 @@ def _same(path: Path, other: Path) -> bool:
 
 
 def writable(file: str, *, make_folder: bool = False, inputs: Iterable[Path] = ()) -> Path:
-    """The file's path with links followed; raises InputError where no file could be made or replaced, or one of
-    ``inputs`` would be."""
+    """The file's path with links followed; raises InputError where it cannot be made or replaced, or is one of
+    ``inputs``."""
     shown = shorten(file, 200)
 
     def refuse(reason: str) -> InputError:
@@ -258,7 +258,7 @@ def writable(file: str, *, make_folder: bool = False, inputs: Iterable[Path] = (
     if mode is not None and not stat.S_ISREG(mode):
         # Replacing a device or a pipe by a file would harm more than the answer is worth.
         raise refuse("it is not a regular file; name one, or - for standard output")
-    if mode is not None and any(_same(path, each) for each in inputs):
+    if mode is not None and any(_same(path, other) for other in inputs):
         raise refuse("it is an input of this command; name another file")
     if not os.access(folder, os.W_OK | os.X_OK) or (mode is not None and not os.access(path, os.W_OK)):
         raise refuse("permission denied; name a file in a folder you own")
@@ -266,12 +266,12 @@ def writable(file: str, *, make_folder: bool = False, inputs: Iterable[Path] = (
 
 
 def json_text(document: object) -> str:
-    """A document as the JSON files hold it: one key a line, no NaN."""
+    """A document as in the JSON files: one key per line, no NaN."""
     return json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def print_rich(*parts: RenderableType) -> None:
-    """Print with rich, but in one write of our own: a reader that has gone is met here, not in rich."""
+    """Print with rich, but in one write of our own, so that a broken pipe is met here and not in rich."""
     from rich.console import Console
     from rich.table import Table
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("scenario", shell_complete=scenarios)
 @click.option("--objective", metavar="NAME", help="tokens_per_s, tokens_per_dollar, …; of traffic goodput_per_dollar.")
-@click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, metavar="K", help="Best plans told.")
+@click.option("--top", type=click.IntRange(1, 50), default=3, show_default=True, metavar="K", help="Number of plans.")
 @click.option(
     "--limit",
     "limits",
@@ -64,11 +64,9 @@ def plan(
 ) -> None:
     """The best parallel plans for SCENARIO's cluster and workload, from all that are legal.
 
-    Its own plans are compared at the same batch. What a plan cannot undercut is known before it is simulated, so few
-    are; --budget none goes on until nothing better can be left. Ctrl-C gives the best so far.
-
-    --emit alone prints the launch of the one plan that SCENARIO states, and searches where it states none or several.
-
+    Plans of SCENARIO itself are compared at the same batch. Each plan has a lower bound on its time before it is
+    simulated, so that few need simulation; --budget none goes on until no better plan can remain. Ctrl-C gives the best
+    so far. --emit alone prints the launch of SCENARIO's one plan, and searches where it states none or several.
     Without --html, --json, --pdf, --write or --emit the page goes to reports/NAME-plans.html in the current folder.
     """
     from ..studies.planner import Planner, load_planned, planner_of, read_budget, read_map
@@ -86,13 +84,13 @@ def plan(
         from ..studies.mapping import mapped
 
         outputs = Outputs(inputs=files_of(question), json=json_file, write=written)
-        found = mapped(question, place)
+        placement = mapped(question, place)
         outputs.write(
             {
-                "json": lambda: json_text(found.to_json()),
-                "write": lambda path: atomic_write(path, scenario_text(found.asked)),
+                "json": lambda: json_text(placement.to_json()),
+                "write": lambda path: atomic_write(path, scenario_text(placement.asked)),
             },
-            show=lambda: print_rich(*found.in_words()),
+            show=lambda: print_rich(*placement.in_words()),
         )
         return
     page_of = report_file(f"{question.name}-plans", question.asked_in) if engine is None else None
@@ -116,37 +114,35 @@ def plan(
             maps=points is not None,
         )
         answer = planner.run(points) if isinstance(planner, Planner) else planner.run()
-    page, summary, asked, memo = shown(answer)
+    page, summary, best, memo = shown(answer)
     outputs.write(
         {
             "html": page,
             "json": lambda: json_text(answer.to_json()),
             "pdf": memo,
-            "write": lambda path: atomic_write(path, scenario_text(asked())),
+            "write": lambda path: atomic_write(path, scenario_text(best())),
         },
-        show=lambda: _show(engine, summary, asked),
+        show=lambda: _show(engine, summary, best),
     )
     if answer.interrupted:
         raise KeyboardInterrupt
 
 
-#: Options that ask for a search; beside them --emit prints the best that was found.
+#: Options of searches; beside one of them --emit prints the best plan of the search.
 _OF_SEARCHES = ("objective", "top", "limits", "html_file", "json_file", "pdf_file", "jobs", "budget", "written")
 
 
 def _searches(context: click.Context) -> bool:
-    """Whether something was typed that only a search has."""
+    """Whether an option is given that only a search has."""
     default = (click.core.ParameterSource.DEFAULT, click.core.ParameterSource.DEFAULT_MAP)
     return any(context.get_parameter_source(name) not in default for name in _OF_SEARCHES)
 
 
-def _show(
-    engine: str | None, summary: Callable[[int], Sequence[RenderableType]], asked: Callable[[], Scenario]
-) -> None:
-    """The answer, or the launch of what it found."""
+def _show(engine: str | None, summary: Callable[[int], Sequence[RenderableType]], best: Callable[[], Scenario]) -> None:
+    """Print the answer, or the launch of its best plan."""
     from .plans import emitted
 
     if engine is not None:
-        click.echo(emitted(engine, asked()), nl=False)
+        click.echo(emitted(engine, best()), nl=False)
     else:
         print_rich(*summary(terminal_width()))

@@ -1,4 +1,4 @@
-"""How the answer of each planner is shown: page, lines for the terminal, the scenario of its best plan, its memo."""
+"""How a planner's answer is shown: page, lines for the terminal, the scenario of its best plan, its memo."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from ..studies.planner import OffersPlanned, Planned, ServingPlanned, TrafficPlanned
 
 Writes = Callable[[Path], None]
-#: Writes a page; lines for a terminal of a width; makes the scenario with the best plan alone; prints the memo.
+#: Writes the page; lines for a terminal of a width; the scenario with the best plan alone; prints the memo.
 Shown = tuple[Writes, Callable[[int], "Sequence[RenderableType]"], Callable[[], "Scenario"], Writes]
 
 
 def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> Shown:
-    """The four of an answer."""
+    """The four functions that show an answer."""
     from ..base.files import atomic_write
     from ..report import offers_plan, plan, plan_page, searched, serving_plan, traffic_plan
     from ..report.memo import planned
@@ -35,13 +35,13 @@ def shown(answer: Planned | ServingPlanned | TrafficPlanned | OffersPlanned) -> 
         whole = answer
         page, lines = partial(plan_page.write_page, whole), partial(plan.summary, whole)
         return page, lines, lambda: whole.asked, lambda path: write_pdf(sheet(planned.of_steps(whole)), path)
-    told = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)
+    view = traffic_plan.view_of(answer) if isinstance(answer, TrafficPlanned) else serving_plan.view_of(answer)
     best = answer.best[0]
     return (
-        lambda path: atomic_write(path, searched.page(told)),
-        lambda _width: searched.summary(told),
+        lambda path: atomic_write(path, searched.page(view)),
+        lambda _width: searched.summary(view),
         lambda: best.asked,
-        lambda path: write_pdf(sheet(planned.of_searched(told)), path),
+        lambda path: write_pdf(sheet(planned.of_searched(view)), path),
     )
 
 
@@ -60,21 +60,23 @@ def check_emitted(name: str, scenario: Scenario) -> None:
 
 
 def has_its_plan(question: Scenario) -> bool:
-    """Whether a scenario, or each of its offers, states one plan and asks for no other."""
+    """Whether a scenario, or each of its offers, states exactly one plan and asks for no search."""
     from ..studies.purchase.offers import expand
 
-    return all(len(each.plans) == 1 and each.searched is None for each in expand(question))
+    return all(len(offer.plans) == 1 and offer.searched is None for offer in expand(question))
 
 
-def emitted(name: str, asked: Scenario) -> str:
-    """The plan of a scenario as a launch, or one an offer."""
+def emitted(name: str, scenario: Scenario) -> str:
+    """The plan of a scenario as a launch; with offers one launch each."""
     from ..serving.answer import deployment_of
     from ..step.question import look_up
     from ..studies.launch import TRAINERS, launch, train
     from ..studies.purchase.offers import expand
 
     if name in TRAINERS:
-        questions = map(look_up, expand(asked))
+        questions = map(look_up, expand(scenario))
         return "\n".join(train(name, question, question.plans[0]) for question in questions)
-    questions = map(look_up, expand(asked))
-    return "\n".join(launch(name, each.scenario, deployment_of(each, each.plans[0])) for each in questions)
+    questions = map(look_up, expand(scenario))
+    return "\n".join(
+        launch(name, question.scenario, deployment_of(question, question.plans[0])) for question in questions
+    )

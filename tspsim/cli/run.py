@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 @json_option
 @pdf_option
 @click.option("--trace", "trace_file", metavar="FILE", help="Write the timelines as a trace for Perfetto.")
-@click.option("--every-rank", is_flag=True, help="Simulate every rank instead of one of each kind.")
-@click.option("--every-step", is_flag=True, help="With traffic: take every step by itself, not runs of equal ones.")
+@click.option("--every-rank", is_flag=True, help="Simulate every rank instead of one per class of equal ranks.")
+@click.option("--every-step", is_flag=True, help="With traffic: simulate every step, not runs of equal steps at once.")
 @click.option("--every-kernel", is_flag=True, help="With traffic: compare drawn steps with their whole programs.")
-@click.option("--every-job-step", is_flag=True, help="With jobs: launch real steps of those that share links.")
+@click.option("--every-job-step", is_flag=True, help="With jobs: simulate real steps of jobs that share links.")
 def run(
     scenario: str,
     overrides: tuple[str, ...],
@@ -49,7 +49,7 @@ def run(
     """Answer one question: every plan of SCENARIO, and a report.
 
     Without --html, --json, --pdf or --trace the report goes to reports/NAME.html in the current folder. Ctrl-C keeps
-    the points of a curve that were finished.
+    the finished points of a curve.
     """
     from .. import report
     from ..fleet import is_fleet
@@ -98,7 +98,7 @@ def run(
 def _run_fleet(
     scenario: str, overrides: tuple[str, ...], beside: list[str], files: Mapping[str, str | None], every_job_step: bool
 ) -> None:
-    """A question with jobs."""
+    """Answer a question with jobs."""
     from .. import report
     from ..api import answered
     from ..fleet import FleetAnswer, load
@@ -123,18 +123,18 @@ def _run_fleet(
 
 
 def _check_meant(question: Scenario, of_steps: Mapping[str, bool], of_requests: Mapping[str, bool]) -> None:
-    """Refuse an option that would change nothing here; raises InputError."""
-    options, told = of_requests, "requests; the scenario has no `traffic`"
+    """Refuse an option that has no effect here; raises InputError."""
+    options, meaning = of_requests, "requests; the scenario has no `traffic`"
     if question.traffic is not None:
-        options, told = of_steps, "a single step; of a run of requests the report has engines over time"
+        options, meaning = of_steps, "a single step; of a run of requests the report has engines over time"
     for option, given in options.items():
         if given:
-            raise InputError(f"is of {told}", key=option)
+            raise InputError(f"is of {meaning}", key=option)
 
 
 def _print_answer(result: Result, searched: str) -> None:
-    """What was searched and how sure that is, what was asked of which machine, the table, what limits the best plan,
-    what a reader should know, what was assumed."""
+    """Print the search and its certainty, workload and machine, the table, the limit of the best plan, notes, and
+    assumptions."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -157,7 +157,7 @@ def _print_answer(result: Result, searched: str) -> None:
 
 
 def _notes_of(result: Result) -> list[str]:
-    """Notes in the order in which they are first said, each once, with the plans that it is about."""
+    """Notes in the order of their first plan, each once, with the plans that it is about."""
     about: dict[str, dict[str, None]] = {}
     for plan in result.plans:
         for note in plan.notes:
@@ -170,7 +170,7 @@ def _notes_of(result: Result) -> list[str]:
 
 
 def _of_the_best(result: Result, view: View, serves: bool) -> Iterator[RenderableType]:
-    """What the best plan does, and what limits it."""
+    """The best plan's result, and its limit."""
     from rich.text import Text
 
     from ..report import requests, served

@@ -1,4 +1,4 @@
-"""``tspsim size``: how many machines a recorded trace takes within its bounds."""
+"""``tspsim size``: how many machines serve a recorded trace within bounds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("trace")
 @click.option("--slo", required=True, metavar="BOUNDS", help="Bounds on waits: ttft=2s,tpot=40ms,share=0.95.")
 @click.option("--model", required=True, metavar="NAME", help="Model that is served, from the catalog or a file.")
-@click.option("--on", "offers", multiple=True, required=True, metavar="DEVICE", help="Machine to offer; repeatable.")
+@click.option("--on", "offers", multiple=True, required=True, metavar="DEVICE", help="Device of an offer; repeatable.")
 @click.option("--stack", default="vllm", show_default=True, metavar="NAME", help="Engine that serves.")
 @click.option("--rate", metavar="RATE", help="Mean requests/s to size for; left out, the trace's own.")
 @set_option
@@ -46,7 +46,7 @@ def size(
 
     TRACE is CSV or JSON lines (arrival_s or timestamp_s, prompt_tokens, output_tokens and, where prompts share blocks,
     hash_ids), or the name of a catalog trace. The best plan is searched for on one machine of each offer; then the
-    whole trace, bursts and all, is served by as many as its bounds need.
+    whole trace, bursts included, is served by as many machines as the bounds need.
     """
     from ..studies.planner import read_budget
     from ..studies.sizing import bounds_of, question_of, rate_of, sized
@@ -65,21 +65,21 @@ def size(
         {"html": lambda path: _page(answer, path), "json": lambda: json_text(answer.to_json())},
         show=lambda: _show(answer, trace, target),
     )
-    if all(each.error for each in answer.sized):
+    if all(size.error for size in answer.sized):
         from ..base.errors import InfeasibleError
 
-        raise InfeasibleError("; ".join(f"{each.offer}: {each.error}" for each in answer.sized))
+        raise InfeasibleError("; ".join(f"{size.offer}: {size.error}" for size in answer.sized))
 
 
 def _show(answer: Sizing, trace: str, target: Path | None) -> None:
     """The offers, cheapest first."""
-    print_rich(f"{trace}: {answer.asked_in_words}", "", *(each.in_words() for each in answer.sized))
+    print_rich(f"{trace}: {answer.asked_in_words}", "", *(size.in_words() for size in answer.sized))
     if target is not None:
         click.echo(f"launches and scenarios: {target}/")
 
 
 def _folder(name: str | None) -> Path | None:
-    """Where launches go; raises InputError where that is a file, or beside a folder that is not there."""
+    """The folder for launches; raises InputError where it is a file, or its parent is missing."""
     if name is None:
         return None
     path = Path(name)
@@ -101,17 +101,17 @@ def _launches(answer: Sizing, target: Path) -> None:
     from ..studies.planner.written import scenario_text
 
     target.mkdir(exist_ok=True)
-    for each in answer.sized:
-        if each.deployment is None:
+    for size in answer.sized:
+        if size.deployment is None:
             continue
-        stem = report_file(each.offer).stem
-        atomic_write(target / f"{stem}.yaml", scenario_text(_written(each, answer.rate)))
-        if each.launch:
-            atomic_write(target / f"{stem}.sh", each.launch)
+        stem = report_file(size.offer).stem
+        atomic_write(target / f"{stem}.yaml", scenario_text(_written(size, answer.rate)))
+        if size.launch:
+            atomic_write(target / f"{stem}.sh", size.launch)
 
 
-def _written(each: Sized, rate: float) -> Scenario:
-    """The scenario of one machine's part: the plan under the trace at as much of the rate as it has of the machines."""
-    assert each.scenario is not None and each.scenario.traffic is not None and each.deployment is not None
-    share = rate / each.deployment.machines
-    return each.scenario.model_copy(update={"traffic": each.scenario.traffic.at_rate(float(f"{share:.4g}"))})
+def _written(size: Sized, rate: float) -> Scenario:
+    """The scenario of one machine: the plan under the trace, at its share of the rate."""
+    assert size.scenario is not None and size.scenario.traffic is not None and size.deployment is not None
+    share = rate / size.deployment.machines
+    return size.scenario.model_copy(update={"traffic": size.scenario.traffic.at_rate(float(f"{share:.4g}"))})

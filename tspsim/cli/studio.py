@@ -10,26 +10,26 @@ import click
 from ..base.errors import InputError, printable
 from .completion import scenarios
 
-#: Where a token may stand; as an option other users of the machine would read it in the list of processes.
+#: Environment variable with a token; as an option, other users would read it in the list of processes.
 TOKEN = "TSPSIM_STUDIO_TOKEN"
 
 
 @click.command()
 @click.argument("start", required=False, metavar="[SCENARIO | FOLDER]", shell_complete=scenarios)
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Listen there; 0: any that is free.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listen there; elsewhere than here with a token.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on; 0: any free one.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; others need a token.")
 @click.option("--no-open", is_flag=True, help="Print the address and open no browser.")
 def studio(start: str | None, port: int | None, host: str, no_open: bool) -> None:
-    """Put a question together in a browser, answered as it changes; Ctrl-C ends it.
+    """Edit a question in a browser; the answer follows every change. Ctrl-C ends it.
 
     It listens on this machine alone, reads and writes below one folder (the current one, or FOLDER), and begins with
-    SCENARIO if one is named. Needs the extra `studio`. A token in TSPSIM_STUDIO_TOKEN is asked of every page; with
-    another --host one is made.
+    SCENARIO if one is named. Needs the extra `studio`. With a token in TSPSIM_STUDIO_TOKEN every page asks for it; with
+    another --host one is generated.
     """
     from ..studio.server import opened, show
 
-    folder, asked = _folder(start)
-    opened_studio = opened(folder, asked, host=host, port=port, token=os.environ.get(TOKEN, ""))
+    folder, scenario = _folder(start)
+    opened_studio = opened(folder, scenario, host=host, port=port, token=os.environ.get(TOKEN, ""))
     click.echo(f"studio: {opened_studio.url} (folder {printable(str(folder))}; Ctrl-C ends it)")
     if not no_open:
         show(opened_studio)
@@ -37,7 +37,7 @@ def studio(start: str | None, port: int | None, host: str, no_open: bool) -> Non
 
 
 def _folder(start: str | None) -> tuple[Path, str | None]:
-    """The folder to work in, and the scenario to begin with; raises InputError where that is none."""
+    """The folder to work in, and the first scenario; raises InputError where there is no such file."""
     from ..base import catalog
 
     here = Path.cwd()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..studies.sweeping import Sweeping
     from ..studies.table import Table
 
-#: A table written to a file is shown too if it is this short.
+#: A table with at most as many rows is printed too when it is written to a file.
 _ROWS_SHOWN = 40
 
 
@@ -32,8 +32,8 @@ _ROWS_SHOWN = 40
 @click.option("--out", "out_file", metavar="FILE", help="Write the table here (.parquet or .csv), the store beside it.")
 @jobs_option
 @click.option("--scheduler", metavar="ADDRESS", help="Scheduler of a Dask cluster that runs already: tcp://HOST:PORT.")
-@click.option("--resume", is_flag=True, help="Go on with the store beside --out; what it holds is not asked again.")
-@click.option("--html", "html_file", metavar="FILE", help="Write what moves what as an HTML page.")
+@click.option("--resume", is_flag=True, help="Continue the store beside --out; its points are not simulated again.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the effect of each path as an HTML page.")
 def sweep(
     scenario: str,
     over: tuple[str, ...],
@@ -45,7 +45,7 @@ def sweep(
     resume: bool,
     html_file: str | None,
 ) -> None:
-    """Ask SCENARIO at many points; answers are kept as they come, in FILE.sqlite beside --out.
+    """Answer SCENARIO at many points; answers are kept as they come, in FILE.sqlite beside --out.
 
     VALUES are separated by commas, or ranges: 1..8 (steps of one), 1..4+0.5 (equal steps), 32Ki..1Mi*2 (equal
     factors). The path plans chooses plans by name: --over plans=TSP8,TP8.
@@ -87,7 +87,7 @@ def sweep(
 def _kind(
     scenario: str, over: tuple[str, ...], zipped: bool, overrides: tuple[str, ...]
 ) -> tuple[Sweeping[Any], tuple[Path, ...], Callable[[Table], Iterable[RenderableType]], Callable[..., None]]:
-    """The sweep of a scenario or of a fleet, the files that it reads, how its table is shown and its page written."""
+    """The sweep of a scenario or a fleet, its input files, the rows of its table, and the writer of its page."""
     from ..fleet import is_fleet
 
     if is_fleet(scenario):

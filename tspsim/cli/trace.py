@@ -1,4 +1,4 @@
-"""``tspsim trace``: what profilers and logs measured, beside what is simulated."""
+"""``tspsim trace``: measured traces and logs, beside the simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .outputs import Outputs, files_of, json_text, print_rich, short, writable
 
 if TYPE_CHECKING:
     from ..traces import Trace
-    from ..traces.lay import Laid
+    from ..traces.comparison import Laid
 
 
 _captures = click.option(
@@ -23,7 +23,7 @@ _captures = click.option(
     "captures",
     multiple=True,
     metavar="FILE",
-    help="A profile of a graph's capture, which tells shapes of replayed kernels; repeatable.",
+    help="A profile of a graph's capture, with the shapes of replayed kernels; repeatable.",
 )
 
 
@@ -34,10 +34,10 @@ def trace() -> None:
 
 @trace.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--out", "out_file", metavar="FILE", help="Write the table of what ran as Parquet, a row a kernel.")
+@click.option("--out", "out_file", metavar="FILE", help="Write the kernels as a Parquet table, one per row.")
 @_captures
 def read(files: tuple[str, ...], out_file: str | None, captures: tuple[str, ...]) -> None:
-    """Say what is in traces and logs of one run, a file a rank.
+    """Describe traces and logs of one run, one file per rank.
 
     FILE is a trace of PyTorch's profiler (JSON or gzip), of rocprofv3 (JSON), Nsight Systems (SQLite) or Chakra, a log
     of Megatron, torchtitan, NeMo, vLLM or SGLang, or the result of a serving benchmark.
@@ -45,10 +45,10 @@ def read(files: tuple[str, ...], out_file: str | None, captures: tuple[str, ...]
     from ..traces import read as read_files
 
     target = writable(out_file, inputs=files_of(*files, *captures)) if out_file is not None else None
-    found = read_files(files, captures)
+    profile = read_files(files, captures)
     if target is not None:
-        found.write(target)
-    print_rich(*(printable(line) for line in _described(found)))
+        profile.write(target)
+    print_rich(*(printable(line) for line in _described(profile)))
     if target is not None:
         click.echo(f"table: {printable(str(short(target)))}")
 
@@ -61,9 +61,9 @@ def read(files: tuple[str, ...], out_file: str | None, captures: tuple[str, ...]
 @click.option("--step", type=click.IntRange(0), metavar="N", help="A step, from 0; the median one when left out.")
 @_captures
 @set_option
-@click.option("--html", "html_file", metavar="FILE", help="Write the page: both lanes, tables, gaps, other plans.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the page: both timelines, tables, gaps, other plans.")
 @json_option
-@click.option("--trace", "trace_file", metavar="FILE", help="Write both lanes as one trace for Perfetto.")
+@click.option("--trace", "trace_file", metavar="FILE", help="Write both timelines as one trace for Perfetto.")
 def lay(
     file: str,
     scenario: str,
@@ -76,7 +76,7 @@ def lay(
     json_file: str | None,
     trace_file: str | None,
 ) -> None:
-    """Lay a measured step over the simulated one: which operators differ, and whose fault it is.
+    """Lay a measured step over the simulated one: which operators differ, and why.
 
     FILE is a trace with kernels. Kernels are matched with SCENARIO's operators by order and kind, never by time; a
     trace of another plan, batch or model is refused before any number.
@@ -88,12 +88,12 @@ def lay(
     from ..traces.lay import lay as lay_over
     from ..traces.learned import what_follows
 
-    asked = load(scenario, overrides)
-    outputs = Outputs(inputs=files_of(asked, file, *captures), html=html_file, json=json_file, trace=trace_file)
-    found = read_files([file], captures)
-    with placed(asked):
-        question = look_up(asked)
-        laid = lay_over(found, question, plan, rank, step)
+    loaded = load(scenario, overrides)
+    outputs = Outputs(inputs=files_of(loaded, file, *captures), html=html_file, json=json_file, trace=trace_file)
+    profile = read_files([file], captures)
+    with placed(loaded):
+        question = look_up(loaded)
+        laid = lay_over(profile, question, plan, rank, step)
         follows = what_follows(laid, question) if html_file is not None and len(question.plans) > 1 else None
     outputs.write(
         {
@@ -109,9 +109,9 @@ def lay(
 @click.argument("file", metavar="FILE")
 @click.option("--out", "out_file", metavar="FILE", help="Write it here; printed when left out.")
 def scenario(file: str, out_file: str | None) -> None:
-    """Write a first scenario from a trace: device, model, degrees and batch, as far as it tells them.
+    """Write a first scenario from a trace: device, model, degrees and batch, as far as the trace has them.
 
-    What the trace does not tell stands as a comment. An existing file is not replaced.
+    What the trace lacks stands as a comment. An existing file is not replaced.
     """
     from ..base.errors import InputError
     from ..base.files import atomic_write
@@ -158,7 +158,7 @@ def _print_laid(laid: Laid) -> None:
     print_rich(*(printable(line) for line in lines), table)
 
 
-def _described(found: Trace) -> Iterator[str]:
+def _described(profile: Trace) -> Iterator[str]:
     """The trace in lines."""
     import numpy as np
 
@@ -167,66 +167,66 @@ def _described(found: Trace) -> Iterator[str]:
     from ..traces.kinds import MEASURE, STEP
     from ..traces.table import busy_s
 
-    by_kind = found.time_by("kind")
+    by_kind = profile.time_by("kind")
     measured = set(by_kind) <= {STEP, MEASURE}
-    yield f"format: {found.format}" + (f" ({found.facts['written_by']})" if "written_by" in found.facts else "")
+    yield f"format: {profile.format}" + (f" ({profile.facts['written_by']})" if "written_by" in profile.facts else "")
     if measured:
-        yield from _steps_of_a_log(found)
+        yield from _steps_of_a_log(profile)
     else:
-        name = shorten(found.machine.name, 60) or "not named"
-        units = f", {found.machine.compute_units} compute units" if found.machine.compute_units else ""
-        memory = f", {found.machine.memory_bytes / 1e9:.0f} GB" if found.machine.memory_bytes else ""
-        yield f"device: {found.device or 'none of the catalog'} ({name}{units}{memory})"
-        of = f" of {found.world_size:,}" if found.world_size else ""
-        yield f"ranks: {_numbers(found.ranks)}{of}"
-        steps = np.unique(found.columns["step"])
+        name = shorten(profile.machine.name, 60) or "not named"
+        units = f", {profile.machine.compute_units} compute units" if profile.machine.compute_units else ""
+        memory = f", {profile.machine.memory_bytes / 1e9:.0f} GB" if profile.machine.memory_bytes else ""
+        yield f"device: {profile.device or 'none of the catalog'} ({name}{units}{memory})"
+        of = f" of {profile.world_size:,}" if profile.world_size else ""
+        yield f"ranks: {_numbers(profile.ranks)}{of}"
+        steps = np.unique(profile.columns["step"])
         steps = steps[steps >= 0]
-        how = f", by {found.facts['steps_by']}" if found.facts.get("steps_by") else ""
+        how = f", by {profile.facts['steps_by']}" if profile.facts.get("steps_by") else ""
         yield f"steps: {len(steps)}{how}"
-        layers = int(found.columns["layer"].max()) + 1
+        layers = int(profile.columns["layer"].max()) + 1
         yield f"layers: {layers or 'no repetition'}"
         total = sum(by_kind.values())
-        yield f"kernels: {len(found):,}, {duration(total)} together"
+        yield f"kernels: {len(profile):,}, {duration(total)} together"
         for kind, seconds in by_kind.items():
             yield f"  {kind:<16} {duration(seconds):>9}  {percent(seconds / total):>6}"
-        for rank in found.ranks[:1]:
-            own = found.of(found.columns["rank"] == rank)
+        for rank in profile.ranks[:1]:
+            own = profile.of(profile.columns["rank"] == rank)
             for stream, seconds in own.time_by("stream").items():
                 rows = own.word("stream") == stream
                 busy = busy_s(own.columns["start_s"][rows], own.end_s[rows])
                 said = f"{int(rows.sum()):,} kernels, busy for {duration(busy)} ({duration(seconds)} added up)"
                 yield f"stream {stream or '?'} of rank {rank}: {said}"
-        for group in found.groups[:8]:
+        for group in profile.groups[:8]:
             ranks = f": ranks {_numbers(group.ranks)}" if group.ranks else ""
             yield f"group {shorten(group.name, 40)} of {group.size}{ranks}"
-        if len(found.groups) > 8:
-            yield f"and {len(found.groups) - 8} groups more"
-        yield from in_words(found)
-        if "captured" in found.facts:
-            told, replayed = found.facts["captured"]
-            yield f"captures: operators and shapes of {told:,} of {replayed:,} replayed kernels"
-    for word in found.missing:
+        if len(profile.groups) > 8:
+            yield f"and {len(profile.groups) - 8} groups more"
+        yield from in_words(profile)
+        if "captured" in profile.facts:
+            covered, replayed = profile.facts["captured"]
+            yield f"captures: operators and shapes of {covered:,} of {replayed:,} replayed kernels"
+    for word in profile.missing:
         yield f"missing: {word}"
 
 
-def _steps_of_a_log(found: Trace) -> Iterator[str]:
+def _steps_of_a_log(profile: Trace) -> Iterator[str]:
     import numpy as np
 
     from ..base.units import duration
     from ..traces.kinds import STEP
 
-    rows = found.word("kind") == STEP
+    rows = profile.word("kind") == STEP
     if rows.any():
-        seconds = found.columns["duration_s"][rows]
-        for phase in dict.fromkeys(found.word("phase")[rows].tolist()):
-            own = seconds[found.word("phase")[rows] == phase]
+        seconds = profile.columns["duration_s"][rows]
+        for phase in dict.fromkeys(profile.word("phase")[rows].tolist()):
+            own = seconds[profile.word("phase")[rows] == phase]
             yield (
                 f"steps: {len(own):,} of {phase or 'work'}, median {duration(float(np.median(own)))}, "
                 f"from {duration(float(own.min()))} to {duration(float(own.max()))}"
             )
         return
     for name, value, unit in zip(
-        found.word("name"), found.columns["value"].tolist(), found.word("shapes"), strict=True
+        profile.word("name"), profile.columns["value"].tolist(), profile.word("shapes"), strict=True
     ):
         yield f"  {shorten(name, 50):<40} {value:,.6g} {shorten(unit, 20)}".rstrip()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="DIR", help="Folder of measured tables; the rows that ship with tspsim if left out.")
 @log_options
 @click.option("--gpu", metavar="NAME", shell_complete=devices, help="Its GPU; that of --node if left out.")
-@click.option("--rows", "rows_folder", metavar="DIR", help="Write every row with its prediction, a file a table.")
+@click.option("--rows", "rows_folder", metavar="DIR", help="Write every row with its prediction, a file per table.")
 @json_option
 @click.option("--html", "html_file", metavar="FILE", help="Write predicted-over-measured plots and the worst rows.")
 @jobs_option
@@ -43,8 +43,8 @@ def validate(
     html_file: str | None,
     jobs: int | None,
 ) -> None:
-    """Predictions against measured tables, and logs of nccl-tests: errors by table and GPU; rows that are skipped, and
-    why."""
+    """Predictions against measured tables, and logs of nccl-tests: errors by table and GPU; skipped rows with their
+    reasons."""
     from functools import partial
     from pathlib import Path
 
@@ -61,12 +61,12 @@ def validate(
         raise InputError("is a file; name a folder for the rows", file=rows_folder)
     tables = _tables(logs_of(log_files, ops, gpus, nodes, libraries, node), gpu, node)
     with progress_bar() as progress:
-        found = validation.validate(data, tables=tables, progress=progress, mapper=partial(in_order, jobs))
+        scores = validation.validate(data, tables=tables, progress=progress, mapper=partial(in_order, jobs))
     if rows_folder is not None:
-        found.write_rows(Path(rows_folder))
+        scores.write_rows(Path(rows_folder))
     outputs.write(
-        {"json": lambda: json_text(found.to_json()), "html": lambda path: write_page(found, path)},
-        show=lambda: print_rich(*summary(found)),
+        {"json": lambda: json_text(scores.to_json()), "html": lambda path: write_page(scores, path)},
+        show=lambda: print_rich(*summary(scores)),
     )
 
 

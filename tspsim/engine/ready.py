@@ -18,6 +18,7 @@ from ..operators import Operator
 from ..program import Collective, Compute, Copy, Instruction, Launch, Program, Repeat, SendReceive
 from ..program.instructions import Content, Issued, content
 from ..program.mesh import Mesh
+from ..program.order import waits_in_turn
 from .assignment import Cost, Template, Templates
 from .ranks import ReadyInstruction
 from .timeline import ON_HOST, Label, Labels
@@ -166,11 +167,7 @@ class IssuedItems:
                 begin = position
                 for append, waits, duration_s, keys, is_compute in body:
                     if waits and not alone:
-                        if len(waits) == 1:
-                            index = begin + waits[0]
-                            waits = (index,) if index >= first else ()
-                        else:
-                            waits = tuple([begin + index for index in waits if begin + index >= first])
+                        waits = waits_in_turn(waits, begin, first)
                     meets: tuple[tuple[int, int], ...] = ()
                     if keys:
                         for key in keys:

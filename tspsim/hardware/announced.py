@@ -9,48 +9,50 @@ the ranges of another generation.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Optional
+
+from pydantic import create_model
 
 from tspsim.base import catalog
 from tspsim.base.strict import Strict
-from tspsim.base.units import BytesPerSecond, FlopsPerSecond, Hertz, PositiveBytes, PositiveCount, Watts
 
-from .specification import ASSUMED_AS, DeviceSpec, GpuHourPrices, MeasuredAt, OverlapSlowdown, Sourced, Sustained
+from .specification import ASSUMED_AS, DeviceSpec, MeasuredAt, Sourced
 
 #: The device of each vendor's latest generation that was measured as a whole: products, attention forward and backward.
 LATEST_MEASURED: dict[str, str] = {"amd": "mi355x", "nvidia": "b200"}
-#: Facts that ``like`` lends where the file has none.
-_LENT = ("compute_units", "clock", "l2", "tdp")
+#: Facts that ``like`` lends as they are where the file has none, and sections of which it lends every number.
+_LENT, _LENT_SECTIONS = ("compute_units", "clock", "l2", "tdp"), ("sustained", "overlap")
+#: Keys that the file may leave out though a measured device's may not.
+_LEFT_OUT = ("family", "visible_memory", *_LENT, *_LENT_SECTIONS)
+#: All that it may have beside ``announced``, each as :class:`DeviceSpec` declares it.
+_KEYS = (
+    *("sold", "name", "vendor", "description", "family", "like", "node", "peak", "hbm_bandwidth", "memory"),
+    *("visible_memory", *_LENT, "all_in_power", "prices", *_LENT_SECTIONS),
+)
 
 
-class AnnouncedDevice(Strict):
+def _stated() -> type[Strict]:
+    """The keys of :class:`DeviceSpec` that such a file may have, and which of them it may leave out."""
+    own = DeviceSpec.model_fields
+    optional: dict[str, Any] = {name: (Optional[own[name].annotation], None) for name in _LEFT_OUT}  # noqa: UP045
+    same: dict[str, Any] = {name: (own[name].annotation, own[name]) for name in _KEYS if name not in _LEFT_OUT}
+    keys = {name: (optional | same)[name] for name in _KEYS}
+    return create_model("_AnnouncedKeys", __base__=Strict, announced=(Literal[True], ...), **keys)
+
+
+if TYPE_CHECKING:
+    _AnnouncedKeys = DeviceSpec
+else:
+    _AnnouncedKeys = _stated()
+
+
+class AnnouncedDevice(_AnnouncedKeys):
     """A device as a data sheet tells it.
 
     ``like`` is the catalog name of the measured device that everything left out is taken from. ``sold`` says that one
     can have it, or could: others may have measured it, but nothing of that is fitted here. There is no place for
     ``kernels``, ``achieved`` and ``measured_at``: a device that was measured is not announced any more.
     """
-
-    announced: Literal[True]
-    sold: bool = False
-    name: str
-    vendor: Literal["amd", "nvidia"]
-    description: str
-    family: str | None = None
-    like: str | None = None
-    node: str | dict[str, Any] | None = None
-    peak: dict[str, Sourced[FlopsPerSecond]]
-    hbm_bandwidth: Sourced[BytesPerSecond]
-    memory: Sourced[PositiveBytes]
-    visible_memory: Sourced[PositiveBytes] | None = None
-    compute_units: Sourced[PositiveCount] | None = None
-    clock: Sourced[Hertz] | None = None
-    l2: Sourced[PositiveBytes] | None = None
-    tdp: Sourced[Watts] | None = None
-    all_in_power: Sourced[Watts] | None = None
-    prices: GpuHourPrices | None = None
-    sustained: Sustained | None = None
-    overlap: OverlapSlowdown | None = None
 
     def completed(self, like: DeviceSpec) -> dict[str, Any]:
         """The fields of the device's specification, what is left out as ``like`` has it, each with its source."""
@@ -59,7 +61,7 @@ class AnnouncedDevice(Strict):
         visible = self.memory.value * like.visible_memory.value / like.memory.value
         source = f"{ASSUMED_AS}{like.name}: the same share of what the vendor prints"
         lent["visible_memory"] = like.visible_memory.model_copy(update={"value": visible, "source": source})
-        for part in ("sustained", "overlap"):
+        for part in _LENT_SECTIONS:
             own = getattr(like, part)
             lent[part] = own.model_copy(
                 update={name: _assumed(like, value) for name in type(own).model_fields if (value := getattr(own, name))}

@@ -102,7 +102,7 @@ def _product_alone(device: Device, product: Gemm) -> Estimate:
     row_bytes = product.k * element_bytes(product.weight_dtype or product.dtype)
     if not conflict.spares(row_bytes):
         return alone
-    return Estimate(*(each / conflict.value for each in alone))
+    return Estimate(*(time_s / conflict.value for time_s in alone))
 
 
 def _segments(device: Device, kernel: Kernel, attention: Attention | LatentPrefill, **widths: object) -> Estimate:

@@ -4,33 +4,31 @@ is made of."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, StrictBool
+
+from ..base.strict import OneOf
+from ..base.units import Count, PositiveCount
+
+Scores = Annotated[str, OneOf(lambda: ("sigmoid", "softmax"))]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434, §2.1).
 
     K and V of a token are one latent of ``kv_rank`` and a rotary key of ``rope_dim`` that all heads share; every head
     has its own matrices to make keys of ``nope_dim`` and values of ``value_dim`` from it.
-
-    Parameters
-    ----------
-    q_rank
-        Width of the queries' latent; 0 where queries are projected from the residual stream directly.
-    kv_rank
-        Width of the latent that keys and values are made from.
-    nope_dim, rope_dim
-        Widths of a head's query (and key) without and with rotary position.
-    value_dim
-        Width of a head's value.
     """
 
-    q_rank: int
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    value_dim: int
+    q_rank: Annotated[
+        Count, Field(description="width of the queries' latent; 0: queries come from the residual stream")
+    ]
+    kv_rank: Annotated[PositiveCount, Field(description="width of the latent of keys and values")]
+    nope_dim: Annotated[PositiveCount, Field(description="width of a head's query without position")]
+    rope_dim: Annotated[PositiveCount, Field(description="width of a head's query with rotary position")]
+    value_dim: Annotated[PositiveCount, Field(description="width of a head's value")]
 
     @property
     def query_dim(self) -> int:
@@ -76,21 +74,20 @@ class Indexing:
         return max(0, layer - self.shared_from + 1) % self.every == 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinearAttention:
     """Attention by a delta rule, whose state of a sequence has a fixed size, in most layers of a model."""
 
-    #: Heads of queries and keys and of values, and their widths; the state has v_heads · k_dim · v_dim elements.
-    k_heads: int
-    k_dim: int
-    v_heads: int
-    v_dim: int
-    #: Tokens that the causal convolution over q, k and v reaches over.
-    convolution: int = 4
-    #: Every how many-th layer has full attention instead.
-    full_every: int = 4
-    #: The last layer has in any case.
-    last_full: bool = False
+    k_heads: Annotated[PositiveCount, Field(description="heads of queries and keys of the linear layers")]
+    k_dim: Annotated[PositiveCount, Field(description="width of one")]
+    v_heads: Annotated[PositiveCount, Field(description="heads of values of the linear layers")]
+    #: The state has v_heads · k_dim · v_dim elements.
+    v_dim: Annotated[PositiveCount, Field(description="width of one")]
+    convolution: Annotated[
+        PositiveCount, Field(description="tokens that the convolution over q, k and v reaches over")
+    ] = 4
+    full_every: Annotated[PositiveCount, Field(description="every how many-th layer has full attention")] = 4
+    last_full: Annotated[StrictBool, Field(description="the last layer has full attention in any case")] = False
 
     @property
     def key_width(self) -> int:
@@ -134,48 +131,31 @@ class CompressedAttention:
     indexed: int = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Experts:
     """The MLP of a mixture-of-experts layer.
 
-    Parameters
-    ----------
-    count, topk
-        Routed experts, and how many of them a token visits.
-    width
-        Columns of one expert.
-    shared_width
-        Columns of all shared experts together; every token visits them.
-    first_dense
-        Layers at the start that have a dense MLP instead.
-    every
-        Of the others, every how many-th has experts: 2 means that layers 1, 3, 5, … (from 0) have.
-    router_bias
-        The router has a bias, or a correction an expert.
-    scores
-        What the bias is added to: ``sigmoid`` of the scores, among which it only chooses (DeepSeek-V3, §2.1.2), or the
-        scores themselves, before their ``softmax``.
-    groups, kept_groups
-        Groups of neighbouring experts, and how many of them a token's experts are chosen from (DeepSeek-V3, §2.1.2).
-    shared_gate
-        One column more of the router, whose sigmoid multiplies what the shared experts give.
-    expert_bias
-        Products of routed experts have biases, which some software adds by kernels of its own; their weights are too
-        few to count.
+    Of layers behind ``first_dense``, every 2nd with experts are layers 1, 3, 5, … (from 0). The bias of a router is
+    added to ``sigmoid`` of the scores, among which it only chooses (DeepSeek-V3, §2.1.2), or to the scores themselves,
+    before their ``softmax``. Some software adds biases of experts by kernels of its own; their weights are too few to
+    count.
     """
 
-    count: int
-    topk: int
-    width: int
-    shared_width: int = 0
-    first_dense: int = 0
-    every: int = 1
-    router_bias: bool = False
-    groups: int = 1
-    kept_groups: int = 1
-    shared_gate: bool = False
-    scores: str = "sigmoid"
-    expert_bias: bool = False
+    count: Annotated[PositiveCount, Field(alias="experts", description="routed experts")]
+    topk: Annotated[PositiveCount, Field(description="routed experts that a token visits")]
+    width: Annotated[PositiveCount, Field(description="columns of one expert")]
+    shared_width: Annotated[Count, Field(description="columns of all shared experts together; 0: none")] = 0
+    first_dense: Annotated[Count, Field(description="layers at the start without experts")] = 0
+    every: Annotated[PositiveCount, Field(description="of the others, every how many-th has experts")] = 1
+    router_bias: Annotated[StrictBool, Field(description="the router has a bias or a correction an expert")] = False
+    scores: Annotated[
+        Scores,
+        Field(description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"),
+    ] = "sigmoid"
+    shared_gate: Annotated[StrictBool, Field(description="a gate multiplies what the shared experts give")] = False
+    expert_bias: Annotated[StrictBool, Field(description="products of routed experts have biases")] = False
+    groups: Annotated[PositiveCount, Field(description="groups of neighbouring experts")] = 1
+    kept_groups: Annotated[PositiveCount, Field(description="groups that a token's experts are chosen from")] = 1
 
     @property
     def corrected(self) -> bool:

@@ -6,12 +6,10 @@ Attention and MLP are sections of their own, each of a ``kind``: that of attenti
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     StrictBool,
@@ -22,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tspsim.base.strict import OneOf
+from tspsim.base.strict import OneOf, Strict, as_stated
 from tspsim.base.units import Count, PositiveCount
 from tspsim.operators import DTYPES
 
@@ -47,11 +45,7 @@ WeightType = Annotated[str, OneOf(DTYPES.names)]
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MlpSpec(_Section):
+class MlpSpec(Strict):
     """A dense MLP."""
 
     kind: Literal["dense"] = "dense"
@@ -59,42 +53,27 @@ class MlpSpec(_Section):
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down")
 
 
-class MoeSpec(_Section):
+class _Moe(Strict):
+    kind: Literal["moe"]
+
+
+class MoeSpec(Experts, _Moe):
     """A mixture of experts, in all layers or in some with a dense MLP in the others."""
 
-    kind: Literal["moe"]
-    experts: PositiveCount = Field(description="routed experts")
-    topk: PositiveCount = Field(description="routed experts that a token visits")
-    width: PositiveCount = Field(description="columns of one expert")
-    shared_width: Count = Field(0, description="columns of all shared experts together; 0: none")
     dense_width: Count = Field(0, description="columns of the MLP in layers without experts")
-    first_dense: Count = Field(0, description="layers at the start without experts")
-    every: PositiveCount = Field(1, description="of the others, every how many-th has experts")
-    router_bias: StrictBool = Field(False, description="the router has a bias or a correction an expert")
-    scores: Literal["sigmoid", "softmax"] = Field(
-        "sigmoid", description="with router_bias: it is added to sigmoids of scores, and only chooses; or to scores"
-    )
-    shared_gate: StrictBool = Field(False, description="a gate multiplies what the shared experts give")
-    expert_bias: StrictBool = Field(False, description="products of routed experts have biases")
-    groups: PositiveCount = Field(1, description="groups of neighbouring experts")
-    kept_groups: PositiveCount = Field(1, description="groups that a token's experts are chosen from")
     gated: StrictBool = Field(True, description="gate, up and down instead of up and down, in every MLP")
 
     @model_validator(mode="after")
     def _possible(self) -> MoeSpec:
-        if self.topk > self.experts:
-            context = {"topk": self.topk, "experts": self.experts}
+        if self.topk > self.count:
+            context = {"topk": self.topk, "experts": self.count}
             raise PydanticCustomError("topk", "topk {topk} is more than the {experts} experts", context)
-        if self.experts % self.groups or self.kept_groups > self.groups:
-            context = {"groups": self.groups, "kept": self.kept_groups, "experts": self.experts}
+        if self.count % self.groups or self.kept_groups > self.groups:
+            context = {"groups": self.groups, "kept": self.kept_groups, "experts": self.count}
             raise PydanticCustomError("groups", "{groups} groups, {kept} kept, of {experts} experts", context)
         if (self.first_dense or self.every > 1) and not self.dense_width:
             raise PydanticCustomError("dense_width", "layers without experts need dense_width", {})
         return self
-
-    def parts(self) -> Experts:
-        names = {field.name for field in fields(Experts)} - {"count"}
-        return Experts(count=self.experts, **{name: getattr(self, name) for name in names})
 
 
 def _kind(default: str) -> Discriminator:
@@ -114,7 +93,7 @@ def _registered_since(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
     return ATTENTION_KINDS.get(kind).section.model_validate(value)
 
 
-class EmbeddingSpec(_Section):
+class EmbeddingSpec(Strict):
     """Vocabulary and positions; leave the section out for a benchmark model that is only its blocks."""
 
     vocab: Count = Field(0, description="rows of the embedding")
@@ -122,7 +101,7 @@ class EmbeddingSpec(_Section):
     learned_positions: StrictBool = Field(False, description="a table of max_context position embeddings")
 
 
-class CheckpointSpec(_Section):
+class CheckpointSpec(Strict):
     """Types that the published checkpoint keeps classes of weights and the cache in."""
 
     attention: WeightType = Field("bf16", description="projections of attention, norms")
@@ -139,7 +118,7 @@ class CheckpointSpec(_Section):
         return Formats(weights=narrow, cache=self.cache, state=self.state)
 
 
-class ModelSpec(_Section):
+class ModelSpec(Strict):
     """A decoder-only transformer."""
 
     name: Text
@@ -184,7 +163,7 @@ class ModelSpec(_Section):
             max_context=self.max_context,
             source=self.source,
             note=self.note,
-            experts=mlp.parts() if isinstance(mlp, MoeSpec) else None,
+            experts=as_stated(mlp, Experts) if isinstance(mlp, MoeSpec) else None,
             multi_token=self.multi_token,
             residual_lanes=self.residual_lanes,
             checkpoint=self.checkpoint.formats(),

@@ -40,6 +40,15 @@ class Gemm(Operator):
             self.m, self.n, self.k, dtype, self.batch, self.name, self.quantised, self.role, self.computes, weight_dtype
         )
 
+    def over(self, m: int) -> Gemm:
+        """The same of so many rows."""
+        if type(self) is not Gemm:
+            return replace(self, m=m)
+        return Gemm(
+            m, self.n, self.k, self.dtype, self.batch, self.name, self.quantised, self.role, self.computes,
+            self.weight_dtype,
+        )  # fmt: skip
+
     @property
     def flops(self) -> float:
         """2·m·n·k a product."""

@@ -8,7 +8,7 @@ A *scheme* spreads a replica over its ranks: it writes the pieces of a pass, and
 from __future__ import annotations
 
 # isort: off
-# Answers name the keys of a search, and features are asked, in the order in which these modules declare them.
+# Registries have their objects, and features are asked, in the order of these imports.
 from . import plan_keys
 from .state import weight_peers, weight_offload, checkpoint  # noqa: F401
 from . import unequal_checks, checks, context, expert_shards  # noqa: F401
@@ -26,7 +26,7 @@ from .adapters import Adapters
 from .balance import BALANCES, Balance
 from .choice import Choice
 from .choices import options_of
-from .context import ContextMethod, method_of, usual_method
+from .context import ContextMethod, method_of
 from .context.method import CONTEXT_METHODS
 from .decode.exchange import DECODE_EXCHANGES
 from .decode.index_exchange import INDEX_EXCHANGES
@@ -110,6 +110,5 @@ __all__ = [
     "scheme_of",
     "switches_of",
     "tensor",
-    "usual_method",
     "write_program",
 ]

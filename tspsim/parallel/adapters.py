@@ -12,8 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic import Field
+
+from ..base.strict import OneOf
+from ..base.units import PositiveCount
 from ..model import Architecture, Block
 from ..model.layer import LayerShard
 from ..model.routed import RoutedShard
@@ -26,6 +30,8 @@ TARGETS = {
     "gate_up": (Role.GATE_UP, Role.EXPERTS_GATE_UP),
     "down": (Role.DOWN, Role.EXPERTS_DOWN),
 }
+Target = Annotated[str, OneOf(lambda: tuple(TARGETS))]
+OfExperts = Annotated[str, OneOf(lambda: ("each", "shared", "none"))]
 ELEMENT_BYTES = 2.0
 
 
@@ -48,9 +54,13 @@ class Adapters:
     one pair for all that stand on a rank (Megatron-Bridge's ``share_expert_adapters``), or ``none``.
     """
 
-    rank: int
-    targets: tuple[str, ...]
-    experts: str = "each"
+    rank: Annotated[PositiveCount, Field(le=65536, description="columns of an adapter's first matrix")]
+    targets: Annotated[tuple[Target, ...], Field(min_length=1, description="products that have an adapter")] = tuple(
+        TARGETS
+    )
+    experts: Annotated[
+        OfExperts, Field(description="of routed experts: a pair each, one pair for those of a rank, or none")
+    ] = "each"
 
     def beside(self, role: Role) -> bool:
         """Whether adapters stand beside products of this role."""

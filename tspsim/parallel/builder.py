@@ -367,9 +367,12 @@ class ProgramBuilder:
             earlier = self._left[-turns].get(what) if turns <= len(self._left) else None
             if earlier is not None:
                 crossing[consumer] = (*crossing.get(consumer, ()), earlier)
+        put = self._items.append
         for index, instruction in enumerate(written.body):
-            waits = (*[start + other for other in instruction.after], *crossing.get(index, ()))
-            self._items.append(instruction.at(layer if instruction.layer >= 0 else -1, waits))
+            waits = tuple([start + other for other in instruction.after]) if instruction.after else ()
+            if index in crossing:
+                waits += crossing[index]
+            put(instruction.at(layer if instruction.layer >= 0 else -1, waits))
         self._left.append(written.left(start))
         self._length += len(written.body)
         self._layer, self.part = -1, ""
@@ -400,8 +403,9 @@ class ProgramBuilder:
         if host_s == 0.0 and (isinstance(instruction, Compute) or stack.kernel_s == 0.0):
             index = self._put(instruction)
         else:
-            issued = self._put(Launch(f"issue {instruction.name}", host_s, instruction.part, instruction.layer))
-            index = self._put(waiting_for(instruction, (*instruction.after, issued)))
+            part, layer = instruction.part, instruction.layer
+            issued = self._put(Launch(f"issue {instruction.name}", host_s, part, layer))
+            index = self._put(instruction.at(layer, (*instruction.after, issued)))
         if isinstance(instruction, SendReceive) and instruction.to is None:
             # Frameworks wait for what a stage before sends before they issue what uses it: a host gets a task ahead of
             # the device, and no further.

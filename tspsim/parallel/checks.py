@@ -11,7 +11,6 @@ from .pipeline import Pipeline
 from .plan import Plan
 from .recomputed import FULL, RECOMPUTE_METHODS
 from .scheme import SCHEMES, scheme_of
-from .sought import SOUGHT, Sought, trains
 from .state.checkpoint import CHECKPOINTS
 
 
@@ -322,5 +321,3 @@ def _activations(job: Job) -> None:
 
 
 # --- what a search tries of the type that activations wait in ------------------------------------------------------
-
-SOUGHT.register(Sought("activation_store", of=trains, values=lambda model, work: ["in eight bits where products are"]))

@@ -279,6 +279,9 @@ class EngineSpec(StackSection):
         None, description="tokens of a pass where attention replicas reach experts by low-latency messages"
     )
     slots: Stated[PositiveCount] | None = Field(None, description="sequences that may run at once, where stated")
+    norms_all: Stated[StrictBool] | None = Field(
+        None, description="the last norm is of all tokens of a pass, and not of those alone that put one out"
+    )
     scheduler: SchedulerSpec | None = Field(None, description="of requests, and options of it")
 
     def engine(self, name: str) -> ServingEngine:

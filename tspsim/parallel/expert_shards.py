@@ -21,8 +21,7 @@ from ..model import Experts
 from .builder import ProgramBuilder
 from .job import Job
 from .ledger import Buffer, Lifetime
-from .plan import SLICES, Plan
-from .sought import SOUGHT, Sought, with_experts
+from .plan import SLICES
 
 #: The stream that weights come on.
 STREAM = "gathered experts"
@@ -104,25 +103,3 @@ def buffers(job: Job) -> Iterator[Buffer]:
         others = weights(job) * (1.0 - 1.0 / ranks) * job.weight_bytes
         summed = weights(job) * job.work.optimizer.gradients if job.training else 0.0
         yield Buffer("gathered_experts", others + summed, Lifetime.LAYER)
-
-
-def ways(job: Job) -> Iterator[int]:
-    """All experts gathered, or slices of them on as many ranks as divide those that keep one. Once for all ways to
-    dispatch where tokens stay."""
-    plan, experts = job.plan, job.model.experts
-    if experts is None or plan.ep == 1 or job.step.serves or plan.expert_balance.stated:
-        return
-    if plan.dispatch.name == Plan.expert_dispatch and plan.expert_pieces == 1:
-        yield 0
-    if sliced(job):
-        yield from (ranks for ranks in range(1, plan.expert_owners + 1) if plan.expert_owners % ranks == 0)
-
-
-SOUGHT.register(
-    Sought(
-        "expert_shards",
-        of=lambda model, work: with_experts(model, work) and not work.step.serves,
-        ways=ways,
-        kernels=True,
-    )
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..base.errors import InputError
@@ -13,7 +13,7 @@ from ..model import Architecture, Block
 from ..model.formats import WeightClass
 from ..model.layer import LayerShard
 from ..model.serving import ServingLayer
-from ..operators import element_bytes
+from ..operators import Operator, element_bytes
 from ..steps import Batch, Speculation, Step, Task
 from .activation_store import ACTIVATION_STORES, WIDE, ActivationStore
 from .balance import Balanced, balanced
@@ -269,7 +269,12 @@ class Job:
         """Of that pass, as layers take them; none of a step that does not serve."""
         if not self.step.serves:
             return ()
-        return tuple((queries, context, sequences) for queries, context, sequences in self.batch.rows)
+        return tuple([(queries, context, sequences) for queries, context, sequences in self.batch.rows])
+
+    @once
+    def attention_operators(self) -> dict[Hashable, tuple[Operator, ...]]:
+        """Those that a writer has made already, by who asks for them."""
+        return {}
 
     @property
     def drafts(self) -> Speculation | None:
@@ -431,7 +436,7 @@ class Job:
         """In which type kept activations wait: as the plan says, or the stack."""
         return ACTIVATION_STORES.get(self.plan.activation_store or self.work.stack.activation_store or WIDE.name)
 
-    @property
+    @once
     def expert_loads(self) -> Balanced:
         """What each rank of an expert group gets to do, by the plan's policy."""
         experts, plan = self.model.experts, self.plan

@@ -14,7 +14,6 @@ from ..program.mesh import Mesh
 from .lengths import sequence_groups
 from .plan import EXPERT_POOL, WEIGHT_LEVELS, WEIGHT_SHARD, Plan
 from .registries import mesh_axes
-from .sought import SOUGHT, Sought
 
 
 def build_mesh(plan: Plan, gpus: int, gpus_per_node: int) -> Mesh:
@@ -215,12 +214,3 @@ def between(axis: str) -> str:
 def outside_of(axis: str) -> str:
     """The part of an axis that counts the groups."""
     return f"{axis} over groups"
-
-
-SOUGHT.register(
-    Sought(
-        "placement",
-        of=lambda model, work: not work.step.serves,
-        left=lambda model, work: {"order": "searched apart, for one plan: --place"},
-    )
-)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .sought import SOUGHT, Sought, shares_tokens
-
 Segments = tuple[tuple[int, int], ...]
 #: First token and number of tokens; what a cache holds stands before 0.
 Chunk = tuple[int, int]
@@ -114,13 +112,3 @@ def block_segments(
         return ((length, before + chunk),) * sequences, False
     early = ((chunk, before),) if before else ()
     return (*early, (chunk, before + length)) * sequences, False
-
-
-SOUGHT.register(
-    Sought(
-        "partition",
-        why_not="zigzag shares causal attention evenly",
-        of=lambda model, work: work.step.shards_tokens,
-        used=shares_tokens,
-    )
-)

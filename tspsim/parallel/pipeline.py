@@ -280,9 +280,11 @@ def in_turns(order: PipelineOrder, turns: int) -> PipelineOrder:
         return order
 
     def tasks(stages: int, stage: int, micro_batches: int, chunks: int) -> list[Task]:
-        each = micro_batches // turns
-        once = order.tasks(stages, stage, each, chunks)
-        return [task._replace(micro_batch=task.micro_batch + turn * each) for turn in range(turns) for task in once]
+        of_a_turn = micro_batches // turns
+        once = order.tasks(stages, stage, of_a_turn, chunks)
+        return [
+            task._replace(micro_batch=task.micro_batch + turn * of_a_turn) for turn in range(turns) for task in once
+        ]
 
     def check(pipeline: Pipeline) -> Refusal:
         if pipeline.stages == 1:

@@ -12,11 +12,11 @@ from ..base.memo import once
 from ..base.quick import replace, stated_fields
 from ..model import Architecture
 from ..network import Routing
-from .balance import BUSIEST, Balance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch, ExpertOverlap
 from .pipeline import PipelineOrder, order_of
-from .recomputed import Partly
+from .recomputed import KEPT, Partly
 from .registries import SCHEME_FACTS, scheme_name
+from .switches import BESIDE, OpenSwitches, Switches
 
 #: The axis of ranks that gather an expert's slices.
 SLICES = "expert slices"
@@ -34,89 +34,25 @@ WEIGHT_SHARD, WEIGHT_LEVELS = "weight_shard", "weight levels"
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How one model is spread over the GPUs, and which switches of the schedule are set.
+class Plan(OpenSwitches, Switches):
+    """How one model is spread over the GPUs, and which switches of the schedule are set
+    (:mod:`tspsim.parallel.switches`).
 
     Attributes
     ----------
     degrees
         Size of every mesh axis; their product is the number of GPUs. ``ep`` besides them is the size of the
         groups that experts are spread over: it multiplies nothing, its ranks are those of :attr:`expert_axes`.
-    partition
-        ``zigzag`` (rank i of n holds token chunks i and 2n−1−i) or ``contiguous``.
-    exchange
-        How sequence shards see each other's K and V: a registered context method.
-    sequence_regions
-        Megatron's sequence regions: reduce-scatter and all-gather around the norms instead of an all-reduce.
-    overlap
-        Exchanges run beside compute. None is the scheme's own default: on for TSP and for the ring exchange, whose
-        reason to exist it is; off for TP's reductions and for gathers. ``fused``: TP's products and sums, and exchanges
-        with experts, meet in slices of one kernel.
-    overlap_chunks
-        Pieces a tensor-parallel reduction or a context gather is cut into when it is overlapped.
-    recomputation
-        ``none``, ``selective`` (attention only), ``cheap`` (norms, activations, heads from latents) or ``full`` (a
-        layer's input is all that is kept); see :mod:`tspsim.parallel.recompute`.
-    micro_batch
-        Sequences of one micro-batch; None: one while training, all of them in a forward pass.
     vpp
         Chunks of layers a pipeline stage holds (virtual stages).
-    schedule
-        Order of micro-batches on a stage, a name in :data:`tspsim.parallel.pipeline.ORDERS`: ``1f1b`` (interleaved
-        with vpp > 1), ``zb-h1`` or ``dualpipe``.
-    zero
-        What data-parallel replicas divide among them: 0 nothing, 1 optimizer state, 2 and gradients, 3 and weights
-        (Rajbhandari et al. 2020); 3 is FSDP.
-    secondary_shard
-        With ZeRO 3: neighbours that keep a second copy of the weights among them, which backwards gather (hpZ).
-    weight_wire, gradient_wire
-        With ZeRO 3: types of :func:`tspsim.operators.dtypes.wires` that weights are gathered in ahead of a forward, and
-        that gradients are summed in (ZeRO++'s qwZ and qgZ); None: their own.
-    checkpoint, checkpoint_rate, checkpoint_every
-        How checkpoints are written (a name in ``checkpoint.CHECKPOINTS``; None: none is), bytes/s
-        that the file system takes of all ranks (None: it keeps up), and one in how many steps.
-    shard_group
-        Ranks that divide it among themselves, the groups holding the same (hybrid sharding); None: all of them.
-    expert_dispatch
-        How tokens travel to their experts: a name in :data:`tspsim.parallel.dispatch.DISPATCHES`.
-    expert_overlap
-        What hides that: a name in :data:`tspsim.parallel.dispatch.OVERLAPS`.
-    expert_pieces
-        Pieces that dispatch, experts and combine are cut into, so that they run beside each other (Tutel's degree).
-    expert_shards
-        Where experts and tokens meet (:mod:`tspsim.parallel.expert_shards`, Tutel's r): 0 gathers all experts, more are
-        ranks that an expert's columns are multiplied on. None: a whole expert on its rank.
-    stage_layers
-        Layers of every chunk, first to last; empty: as even as can be.
-    accumulation
-        Turns of gradient accumulation in each of which a pipeline fills and empties.
-    recomputed
-        Which layers that is said of, where not of all; of the others nothing is made again.
-    activation_store
-        In which type kept activations wait: a name in :data:`tspsim.parallel.activation_store.ACTIVATION_STORES`; None:
-        the stack's.
-    offload_layers
-        Layers of every chunk, spread over it, whose kept activations wait in the host's memory.
-    offload_weights
-        Layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead of use
-        (:mod:`tspsim.parallel.state.weight_offload`).
-    expert_balance
-        What every rank of an expert group gets of its load: a policy of :data:`tspsim.parallel.balance.BALANCES`.
-    weight_transport
-        How the MLP's weights come to the ranks of the folded axis: a registered transport.
-    mlp_pieces
-        Pieces in which ``gather`` brings them.
-    head_groups
-        Groups of heads that TSP attends one after the other; None: one a rank, the published bucket.
-    context_transport
-        Links that the ring exchange of sequence shards uses: ``ring``, one of a GPU's on a mesh, or ``multi_ring``.
-    overlap_by
-        What overlapped gathers of K and V are cut by: ``heads``, or ``blocks`` of tokens.
+    recomputation, recomputed
+        What a backward makes again (:mod:`tspsim.parallel.recompute`), and of which layers where not of all; of the
+        others nothing is made again.
     algorithms
         Collective kind → algorithm name, where the plan insists on one.
     open
-        Names of switches above that are not stated: :mod:`tspsim.step.tuning` chooses them for the cluster. Until then
-        they stand at the published schedule.
+        Names of switches that are not stated: :mod:`tspsim.step.tuning` chooses them for the cluster. Until then they
+        stand at the published schedule.
     chosen
         Names of those that were chosen so.
     expert_owners
@@ -135,39 +71,9 @@ class Plan:
 
     name: str
     degrees: Mapping[str, int]
-    partition: str = "zigzag"
-    exchange: str = "all_gather"
-    sequence_regions: bool = False
-    overlap: bool | str | None = None
-    overlap_chunks: int = 4
-    recomputation: str = "none"
-    micro_batch: int | None = None
     vpp: int = 1
-    schedule: str = "1f1b"
-    zero: int = 0
-    shard_group: int | None = None
-    secondary_shard: int | None = None
-    weight_wire: str | None = None
-    gradient_wire: str | None = None
-    checkpoint: str | None = None
-    checkpoint_rate: float | None = None
-    checkpoint_every: int = 1
-    expert_dispatch: str = "ranks"
-    expert_overlap: str = "none"
-    expert_pieces: int = 1
-    expert_shards: int | None = None
-    stage_layers: tuple[int, ...] = ()
-    accumulation: int = 1
+    recomputation: str = field(default=KEPT, kw_only=True)
     recomputed: Partly | None = None
-    activation_store: str | None = None
-    offload_layers: int = 0
-    offload_weights: int = 0
-    expert_balance: Balance = BUSIEST
-    weight_transport: str = "ring"
-    mlp_pieces: int = 4
-    head_groups: int | None = None
-    context_transport: str = "ring"
-    overlap_by: str = "heads"
     algorithms: Mapping[str, str] = field(default_factory=dict)
     node_axes: tuple[str, ...] = ()
     rail_axes: tuple[str, ...] = ()
@@ -187,32 +93,32 @@ class Plan:
         """Ranks along a mesh axis; one where it is not named."""
         return self.degrees.get(axis, 1)
 
-    @property
+    @once
     def tp(self) -> int:
         """Tensor-parallel ranks."""
         return self.degree("tp")
 
-    @property
+    @once
     def sp(self) -> int:
         """Sequence shards."""
         return self.degree("sp")
 
-    @property
+    @once
     def tsp(self) -> int:
         """Ranks of folded tensor and sequence parallelism."""
         return self.degree("tsp")
 
-    @property
+    @once
     def pp(self) -> int:
         """Pipeline stages."""
         return self.degree("pp")
 
-    @property
+    @once
     def dp(self) -> int:
         """Replicas."""
         return self.degree("dp")
 
-    @property
+    @once
     def ep(self) -> int:
         """Ranks that experts are spread over."""
         return self.degree("ep")
@@ -312,7 +218,7 @@ class Plan:
         """What hides the exchanges with experts."""
         return OVERLAPS.get(self.expert_overlap)
 
-    @property
+    @once
     def groups(self) -> Mapping[str, Mapping[str, int]]:
         """Axes of groups that its scheme brings, and how many neighbours of each mesh axis are in one."""
         groups = dict(SCHEME_FACTS.get(self.scheme).groups(self))
@@ -354,4 +260,9 @@ class Plan:
 
 _FIELDS = tuple(one.name for one in fields(Plan))
 #: Fields that are keys of a scenario's plan, and are told with its answer.
-SWITCHES = _FIELDS[_FIELDS.index("partition") : _FIELDS.index("stage_layers")]
+SWITCHES = tuple(
+    name
+    for one in fields(Switches)
+    for name in (("vpp", one.name) if one.name == "schedule" else (one.name,))
+    if name not in BESIDE
+)

@@ -1,18 +1,16 @@
-"""What a search over plans tries of keys whose objects a plan itself holds: who balances experts, how their tokens
-travel, the order of a pipeline, and what is made again."""
+"""Rules that keys of every plan name for a search (:mod:`tspsim.parallel.switches`): values worth a look, values in
+words, and whether a job asks for the key at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 
+from ..base.quick import replace
 from ..model import Architecture
 from .balance import BALANCES, Balance, ExpertBalance
 from .dispatch import DISPATCHES, OVERLAPS, ExpertDispatch
-from .job import Job
 from .pipeline import NO_EXPERTS, ORDERS
-from .recomputed import ATTENTION, CHEAP, FULL, KEPT
-from .sought import SOUGHT, Sought, of_lengths, serves, sought_objects, spreads_experts, trains, with_experts
+from .sought import SearchedJob, shares_tokens, spreads_experts
 from .work import Work
 
 # --- balance of experts -----------------------------------------------------------------------------------------
@@ -33,7 +31,7 @@ def policies(work: Work) -> list[ExpertBalance]:
     ]
 
 
-def ways_to_balance(job: Job) -> Iterator[Balance]:
+def ways_to_balance(job: SearchedJob) -> Iterator[Balance]:
     """Every policy with its options at their defaults, where loads of several ranks differ and experts are whole: those
     under which the busiest rank gets less."""
     plan = job.plan
@@ -47,23 +45,10 @@ def ways_to_balance(job: Job) -> Iterator[Balance]:
                 yield Balance(policy.name)
 
 
-SOUGHT.register(
-    sought_objects(
-        "expert_balance",
-        policies,
-        while_serving=False,
-        of=uneven,
-        ways=ways_to_balance,
-        kernels=True,
-        used=lambda job: job.plan.ep > 1,
-    )
-)
+# --- how their tokens travel, and where they meet ---------------------------------------------------------------
 
 
-# --- how their tokens travel ------------------------------------------------------------------------------------
-
-
-def ways_to_dispatch(job: Job) -> Iterator[str]:
+def ways_to_dispatch(job: SearchedJob) -> Iterator[str]:
     """Every way that trains, where tokens travel; a serving step's are spread with its experts."""
     plan = job.plan
     if plan.ep > 1 and plan.expert_shards != 0 and not job.step.serves:
@@ -71,7 +56,7 @@ def ways_to_dispatch(job: Job) -> Iterator[str]:
         yield from (other.name for other in others if other.trains and other.searched)
 
 
-def ways_to_hide(job: Job) -> Iterator[str]:
+def ways_to_hide(job: SearchedJob) -> Iterator[str]:
     """Shared experts where there are any; of training another micro-batch, of a serving step its other half."""
     plan, experts = job.plan, job.model.experts
     if experts is None or plan.ep == 1 or plan.expert_shards == 0:
@@ -84,64 +69,92 @@ def ways_to_hide(job: Job) -> Iterator[str]:
             yield overlap.name
 
 
-def _dispatches(work: Work) -> list[ExpertDispatch]:
+def dispatches(work: Work) -> list[ExpertDispatch]:
+    """Those that a step can follow."""
     return [dispatch for dispatch in DISPATCHES.values() if dispatch.trains or work.step.serves]
 
 
-def hides(job: Job) -> bool:
+def overlaps(model: Architecture, work: Work) -> list[str]:
+    """The same of what hides exchanges with experts."""
+    return [
+        overlap.name
+        for overlap in OVERLAPS.values()
+        if not (overlap.halves and not work.step.serves) and not (overlap.micro_batches and not work.step.trains)
+    ]
+
+
+def hides(job: SearchedJob) -> bool:
     """Exchanges are hidden, or a schedule that would hide them runs all the same."""
     turns = job.plan.hiding.micro_batches or job.plan.hiding.halves
     return spreads_experts(job) or (turns and (job.model.experts is not None or job.plan.pp > 1))
 
 
-SOUGHT.register(
-    sought_objects(
-        "expert_dispatch", _dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts
-    )
-)
-SOUGHT.register(
-    Sought(
-        "expert_overlap",
-        while_serving=False,
-        used=hides,
-        of=with_experts,
-        values=lambda model, work: [
-            overlap.name
-            for overlap in OVERLAPS.values()
-            if not (overlap.halves and not work.step.serves) and not (overlap.micro_batches and not work.step.trains)
-        ],
-        ways=ways_to_hide,
-    )
-)
+#: Pieces that are tried: finer ones multiply slower, and pay each exchange's latency once more.
+PIECES = (2, 4)
 
 
-# --- pipelines, and what is made again --------------------------------------------------------------------------
+def ways_to_cut(job: SearchedJob) -> Sequence[int]:
+    """Pieces of dispatch, experts and combine, where tokens travel and nothing else hides their way."""
+    plan = job.plan
+    alone = not (plan.hiding.micro_batches or plan.hiding.halves)
+    return PIECES if plan.ep > 1 and plan.expert_shards != 0 and alone and not job.replicates_tokens else ()
 
-SOUGHT.register(Sought("micro_batch", of=lambda model, work: not of_lengths(model, work) and not serves(model, work)))
-SOUGHT.register(
-    Sought(
-        "schedule",
-        of=trains,
-        used=lambda job: job.plan.pp > 1,
-        values=lambda model, work: [
-            order.name
-            for order in ORDERS.values()
-            if order.searched and (model.experts is not None or not order.for_experts)
-        ],
-        left=lambda model, work: {
-            order.name: order.why_not or NO_EXPERTS
-            for order in ORDERS.values()
-            if order.why_not or (order.for_experts and model.experts is None)
-        },
-    )
-)
-SOUGHT.register(Sought("vpp", of=lambda model, work: not serves(model, work)))
-SOUGHT.register(Sought("accumulation", why_not="a pipeline that empties more often is never faster"))
-SOUGHT.register(Sought("stage_layers", why_not="layers are spread as evenly as can be"))
-SOUGHT.register(
-    Sought(
-        "recomputation",
-        of=trains,
-        values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full"),
-    )
-)
+
+def ways_to_shard(job: SearchedJob) -> Iterator[int]:
+    """All experts gathered, or slices of them on as many ranks as divide those that keep one. Once for all ways to
+    dispatch where tokens stay."""
+    plan, experts = job.plan, job.model.experts
+    if experts is None or plan.ep == 1 or job.step.serves or plan.expert_balance.stated:
+        return
+    if plan.dispatch.name == type(plan).expert_dispatch and plan.expert_pieces == 1:
+        yield 0
+    if plan.expert_owners > 1:
+        yield from (ranks for ranks in range(1, plan.expert_owners + 1) if plan.expert_owners % ranks == 0)
+
+
+# --- sequences over ranks ---------------------------------------------------------------------------------------
+
+
+def shared(job: SearchedJob) -> bool:
+    """Whether several ranks share a sequence: all of them, or with ``sp: auto`` those that need it."""
+    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.dealt.packs for pack in packs))
+
+
+def folds(job: SearchedJob) -> bool:
+    """Whether tensor and sequence parallelism are folded."""
+    return bool(job.plan.tsp > 1)
+
+
+def gathers_in_pieces(job: SearchedJob) -> bool:
+    """Whether gathers of K and V are in pieces."""
+    own = job.plan.overlap is True and job.plan.exchange == "all_gather"
+    return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
+
+
+def in_chunks(job: SearchedJob) -> bool:
+    """Whether reductions, or gathers of K and V, are cut."""
+    plan = job.plan
+    if job.scheme.folds:
+        return bool(plan.token_shards > 1 and plan.overlap is not False and plan.overlap_by == "blocks")
+    return bool(plan.overlap is True and plan.tp * plan.sp > 1)
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------
+
+
+def orders(model: Architecture, work: Work) -> list[str]:
+    """Orders of micro-batches that are tried."""
+    return [
+        order.name
+        for order in ORDERS.values()
+        if order.searched and (model.experts is not None or not order.for_experts)
+    ]
+
+
+def orders_left(model: Architecture, work: Work) -> Mapping[str, str]:
+    """Those that are not, and why."""
+    return {
+        order.name: order.why_not or NO_EXPERTS
+        for order in ORDERS.values()
+        if order.why_not or (order.for_experts and model.experts is None)
+    }

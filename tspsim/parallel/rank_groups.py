@@ -57,6 +57,8 @@ def expert_axis(job: Job) -> str:
 
 def ranks_along(job: Job, axis: str) -> int:
     """Ranks of a group along an axis, or along several joined by ``+``."""
+    if axis in job.plan.degrees and axis not in job.plan.groups:
+        return job.plan.degree(axis)
     group = job.plan.shard_group or job.plan.secondary_shard
     sizes = {"edp": expert_copies(job), "shard": group or job.copies}
     sizes["replicate"] = job.copies // sizes["shard"]

@@ -21,7 +21,7 @@ from .option import Option
 from .pipeline import Refusal
 from .plan import Plan
 from .reasons import ANOTHER_MODEL
-from .sought import SOUGHT, Sought
+from .sought import Sought
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,11 @@ FEATURES.register(
         "blocks that hang on the residual stream in another way",
         options=(
             Option(
-                "residual", RESIDUALS, None, "how blocks hang on the residual stream; all but standard are other models"
+                "residual",
+                RESIDUALS,
+                None,
+                "how blocks hang on the residual stream; all but standard are other models",
+                Sought(why_not=ANOTHER_MODEL),
             ),
         ),
         scheme="tensor",
@@ -135,4 +139,3 @@ FEATURES.register(
         notes=notes,
     )
 )
-SOUGHT.register(Sought("residual", why_not=ANOTHER_MODEL))

@@ -6,11 +6,18 @@ All of them wait for the busiest one when results come back; what is done about 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, StrictInt
 
 from ..base.errors import InputError
+from ..base.strict import OneOf
+from ..base.units import PositiveCount
+
+LoadKind = Annotated[str, OneOf(lambda: ("balanced", "zipf", "dirichlet", "hot", "measured"))]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -24,28 +31,48 @@ class ExpertRouting:
         share is proportional to i^(−skew), experts in an order drawn with ``seed``. ``dirichlet``: shares drawn with
         ``seed`` from a symmetric Dirichlet distribution of concentration 1/skew an expert. ``hot``: the first
         ``hot_experts`` get ``hot_share`` in equal parts, the others the rest. ``measured``: ``shares``.
-    skew
-        0 is balanced; see ``load``.
-    shares
-        One number an expert, in any unit.
     capacity_factor
-        An expert takes at most this many times the mean; what is over is dropped. None drops nothing.
-    local_rate
-        Of all choices those that fall on the token's own rank where tokens are placed by prediction; None: unknown.
+        What is over is dropped. None drops nothing.
     affinity, transitions
         Which expert follows which from layer to layer (:mod:`tspsim.parallel.affinity`).
     """
 
-    load: str = "balanced"
-    skew: float = 0.0
-    seed: int = 0
-    shares: tuple[float, ...] = ()
-    capacity_factor: float | None = None
-    hot_experts: int | None = None
-    hot_share: float | None = None
-    local_rate: float | None = None
-    affinity: float = 0.0
-    transitions: tuple[tuple[float, ...], ...] = ()
+    load: Annotated[
+        LoadKind,
+        Field(description="how assignments fall on experts: evenly, skewed, on a few hot ones, or as measured"),
+    ] = "balanced"
+    skew: Annotated[float, Field(ge=0, le=10, description="Zipf exponent, or 1 / concentration; 0 is even")] = 0.0
+    seed: Annotated[StrictInt, Field(ge=0, description="of what is drawn")] = 0
+    shares: Annotated[
+        tuple[Annotated[float, Field(ge=0)], ...],
+        Field(max_length=4096, description="measured: tokens an expert, in any unit"),
+    ] = ()
+    hot_experts: Annotated[
+        Annotated[PositiveCount, Field(le=4096)] | None,
+        Field(description="hot: the first so many experts, all on the first ranks, get the share below"),
+    ] = None
+    hot_share: Annotated[
+        Share | None, Field(description="hot: of all assignments; the others are spread over the other experts")
+    ] = None
+    capacity_factor: Annotated[
+        Annotated[float, Field(gt=0, le=100)] | None,
+        Field(description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"),
+    ] = None
+    local_rate: Annotated[
+        Share | None,
+        Field(description="of all choices those on the token's own rank, where predictions place tokens and experts"),
+    ] = None
+    affinity: Annotated[
+        Share,
+        Field(description="of tokens those that go on to the partner of their expert in the next layer; others to any"),
+    ] = 0.0
+    transitions: Annotated[
+        tuple[tuple[Annotated[float, Field(ge=0)], ...], ...],
+        Field(
+            max_length=1024,
+            description="measured, instead of affinity: a row an expert of tokens by their next expert, in any unit",
+        ),
+    ] = ()
 
     def expert_shares(self, experts: int) -> NDArray[np.float64]:
         """Share of the assignments that each expert keeps: shape (experts,); raises as :meth:`assigned_shares`."""

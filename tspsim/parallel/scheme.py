@@ -115,7 +115,9 @@ class Scheme:
     folds
         Tokens and weights are divided over the same ranks, and weights come to the tokens.
     assumption, unexplained
-        Sentences for reports: what it assumes, and what of it the model does not explain.
+        Sentences for reports: what it assumes of every plan, and what of it the model does not explain.
+    assumptions
+        Plan → what it assumes of this plan, where that depends on the plan's keys.
     """
 
     name: str
@@ -152,6 +154,7 @@ class Scheme:
     folds: bool = False
     assumption: str = ""
     unexplained: str = ""
+    assumptions: Callable[[Plan], Iterable[str]] = lambda plan: ()
 
     def __post_init__(self) -> None:
         """Raises ValueError for axes that cannot be keys of a plan beside those that every plan has."""

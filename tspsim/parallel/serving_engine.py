@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ..base.memo import remembered
 from ..model.attention import NO_CONTEXT, decoded
+from ..model.attention.base import tokens_of
 from ..model.parts import Experts
 from ..operators import AbsorbProduct, Gemm, Operator, Role
 from .paces import Pace
@@ -351,6 +352,8 @@ class ServingEngine:
         made for few; 0: as many as ever.
     slots
         Sequences that may run at once, where a script states it.
+    norms_all
+        The last norm is of all tokens of a pass; otherwise of those that put one out.
     scheduler
         Of requests, where the engine serves some.
     """
@@ -388,6 +391,7 @@ class ServingEngine:
     limits: tuple[EngineLimits, ...] = ()
     few_tokens: int = 0
     slots: int | None = None
+    norms_all: bool = False
     scheduler: Scheduler = Scheduler()
 
     def __hash__(self) -> int:
@@ -406,8 +410,8 @@ class ServingEngine:
         see nothing (vLLM's ``pad_attn`` is of full graphs alone).
         """
         kept = tuple(rows)
-        tokens = sum(count * sequences for count, _, sequences in kept)
-        captured = self.captured(kept, decoding)
+        tokens = tokens_of(kept)
+        captured = self._captured(kept, tokens, decoding)
         if captured is Captured.NOTHING:
             return kept
         queries, context = (kept[0][0], 1) if captured is Captured.WHOLE else (1, NO_CONTEXT)
@@ -419,12 +423,14 @@ class ServingEngine:
         size. Graphs are captured for sequences with ``decoding`` queries (None: with as many as these), so that a short
         rest of a prompt is no decode to them."""
         kept = tuple(rows)
+        return self._captured(kept, tokens_of(kept), decoding)
+
+    def _captured(self, kept: tuple[tuple[int, int, int], ...], tokens: int, decoding: int | None) -> Captured:
         queries = {row[0] for row in kept}
-        if kept and len(queries) == 1 and decoded(kept) == kept and decoding in (None, *queries):
+        if len(queries) == 1 and decoded(kept) == kept and decoding in (None, *queries):
             (per_sequence,) = queries
-            if self._next(per_sequence * sum(sequences for _, _, sequences in kept), per_sequence) is not None:
+            if self._next(tokens, per_sequence) is not None:
                 return Captured.WHOLE
-        tokens = sum(count * sequences for count, _, sequences in kept)
         if self.graphs.pieces and kept and self._next(tokens, 1) is not None:
             return Captured.PIECES
         return Captured.NOTHING

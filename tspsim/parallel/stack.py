@@ -155,11 +155,13 @@ class Stack:
         """Host time of some kernels of a model with such ``experts``; where graphs hold the pieces between attentions,
         of the attention and the next piece."""
         if captured is Captured.PIECES:
-            return 2.0 * self.kernel_s * sum(operator.role is Role.ATTENTION for operator in operators)
+            return 2.0 * self.kernel_s * sum([operator.role is Role.ATTENTION for operator in operators])
         launches = self.engine.launches
         return sum(
-            self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
-            for operator in operators
+            [
+                self.kernel_s * launches(operator, experts) + self.expert_s * operator.local_experts
+                for operator in operators
+            ]
         )
 
     def exchange_s(self, ranks: int, captured: Captured = Captured.NOTHING) -> float:

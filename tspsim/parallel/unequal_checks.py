@@ -9,7 +9,6 @@ from .job import Job
 from .lengths import DEALS, OF_LENGTHS, OFFLOAD_FROM, WORK, sequence_groups, told
 from .pipeline import Refusal
 from .scheme import SCHEMES
-from .sought import SOUGHT, Sought, of_lengths
 
 
 def check(job: Job) -> Refusal:
@@ -69,14 +68,3 @@ def ways_to_deal(job: Job) -> Iterator[str]:
     """Even shares of anything, where several replicas get them; of like lengths where stages wait for each other."""
     if job.unequal and job.plan.dp > 1:
         yield from (deal.name for deal in DEALS.values() if deal != WORK and (not deal.like or job.plan.pp > 1))
-
-
-SOUGHT.register(Sought("dynamic_sp", called="sp", of=of_lengths, values=lambda model, work: ["auto too"]))
-SOUGHT.register(Sought("rank_tokens", of=of_lengths, values=lambda model, work: ["one, two and four times the least"]))
-SOUGHT.register(
-    Sought("deal", of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True)
-)
-SOUGHT.register(Sought("padded", why_not="is more work", of=of_lengths))
-SOUGHT.register(
-    Sought(OFFLOAD_FROM, of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"])
-)

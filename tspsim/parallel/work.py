@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+from pydantic import Field
 
 from ..base.memo import once
 from ..base.quick import stated_fields
@@ -15,6 +18,9 @@ from .lengths import ALIKE, Unequal
 from .routing import BALANCED, ExpertRouting
 from .stack import IDEAL, Stack
 
+#: Of a parameter.
+Bytes = Annotated[float, Field(ge=0, le=1000)]
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -22,11 +28,11 @@ class Optimizer:
     ``temporaries`` an unfused step makes, and ``buffers`` that replicas never divide."""
 
     name: str
-    weights: float
-    gradients: float
-    state: float
-    temporaries: float
-    buffers: float = 0.0
+    weights: Annotated[Bytes, Field(description="bytes a parameter of the weights that layers multiply with")]
+    gradients: Annotated[Bytes, Field(description="bytes a parameter of gradients")]
+    state: Annotated[Bytes, Field(description="bytes a parameter of master weights and moments")]
+    temporaries: Annotated[Bytes, Field(description="bytes a parameter that an unfused step makes")] = 0.0
+    buffers: Annotated[Bytes, Field(description="bytes a parameter that replicas never divide")] = 0.0
 
     @property
     def bytes_per_parameter(self) -> float:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.quick import replace
-from .instructions import Content, Instruction, Program, Repeat, content, length_of
+from .instructions import Collective, Content, Instruction, Program, Repeat, content, length_of
+from .order import waits_for_all
 
 Item = Instruction | Repeat
 
@@ -131,6 +132,26 @@ def iteration_of(program: Program, cut: RepetitionCut) -> tuple[int, list[str]]:
         return first, [instruction.stream for instruction in item.body]
     iteration = Program("", tuple(items[place : place + cut.items]))
     return first, [issued.instruction.stream for issued in iteration.unrolled()]
+
+
+def parted_behind_layers(program: Program) -> tuple[Program, Program | None]:
+    """A program up to the first collective behind all layers before which everything else has to end, and from it on;
+    None where there is no such collective.
+
+    Ranks that are alike until then may not be in it: a tree of all ranks, which sums the norm of gradients, has a place
+    of its own for each.
+    """
+    issued = list(program.unrolled())
+    order = [(instruction.stream, after) for instruction, _, after in issued]
+    singles = next((turn for turn, item in enumerate(reversed(program.items)) if isinstance(item, Repeat)), 0)
+    for place in range(len(issued) - singles, len(issued)):
+        if isinstance(issued[place].instruction, Collective) and waits_for_all(order, place):
+            behind = [
+                instruction.at(layer, tuple([index - place for index in after if index >= place]))
+                for instruction, layer, after in issued[place:]
+            ]
+            return Program(program.role, program.items[: -len(behind)]), Program(program.role, tuple(behind))
+    return program, None
 
 
 def waiting(program: Program, waits: Callable[[Instruction], bool], first: Callable[[Instruction], bool]) -> Program:

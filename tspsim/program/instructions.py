@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from ..base.quick import quick
 from ..operators import Operator
+from .order import waits_in_turn
 
 #: Kinds of collectives that nccl-tests measures.
 COLLECTIVE_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all")
@@ -244,8 +245,8 @@ class Program:
             for turn in range(item.times):
                 for instruction in item.body:
                     waits = instruction.after
-                    if position or any(index < 0 for index in waits):
-                        waits = tuple([position + index for index in waits if position + index >= first])
+                    if waits:
+                        waits = waits_in_turn(waits, position, first)
                     layer = instruction.layer + turn * item.layer_step if instruction.layer >= 0 else -1
                     yield Issued(instruction, layer, waits)
                 position += len(item.body)

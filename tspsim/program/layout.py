@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ..operators import Operator
 from .instructions import Collective, Compute, Instruction, Launch, Program, Repeat, SendReceive
+from .order import StreamOrder
 
 Floats = NDArray[np.float64]
 Timed = Operator | Collective | SendReceive
@@ -69,11 +70,13 @@ def flattened(stages: Sequence[Program]) -> tuple[Hashable, list[Timed]]:
                 body = item.body
             else:
                 body = (item,)
-            for each in body:
-                takes = timed(each)
+            for step in body:
+                if isinstance(step, Launch):
+                    form.append((step.name, step.stream, step.after, 0, step.host_s))
+                    continue
+                takes = step.operators if isinstance(step, Compute) else timed(step)
                 every += takes
-                host_s = each.host_s if isinstance(each, Launch) else None
-                form.append((each.name, each.stream, each.after, len(takes), host_s))
+                form.append((step.name, step.stream, step.after, len(takes), None))
     return tuple(form), every
 
 
@@ -85,12 +88,14 @@ def chained(stages: Sequence[Program]) -> bool:
 def _is_chain(program: Program, receives: bool, sends: bool) -> bool:
     """Of one stage; instructions of no time end with what they follow."""
     hosts: set[str] = set()
-    newest: dict[str, int] = {}
+    streams: set[str] = set()
+    order = StreamOrder()
     #: Instructions that end with the last that takes time.
     last: set[int] = set()
     arrived = -1
     for index, (instruction, _, after) in enumerate(program.unrolled()):
         stream = instruction.stream
+        before = order.issue(stream, after)
         if isinstance(instruction, Launch):
             if after not in ((), (arrived,)):
                 return False
@@ -104,13 +109,13 @@ def _is_chain(program: Program, receives: bool, sends: bool) -> bool:
             arrived = index if comes else arrived
         elif not isinstance(instruction, Compute | Collective):
             return False
-        if last and not (newest.get(stream) in last or last.intersection(after)):
+        if last and last.isdisjoint(before):
             return False
         if not last or timed(instruction):
             last.clear()
         last.add(index)
-        newest[stream] = index
-    return len(hosts) <= 1 and hosts.isdisjoint(newest)
+        streams.add(stream)
+    return len(hosts) <= 1 and hosts.isdisjoint(streams)
 
 
 @dataclass(frozen=True)

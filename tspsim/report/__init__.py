@@ -1,8 +1,7 @@
-"""What people look at: the offline HTML report, the table on the terminal, the trace for Perfetto.
+"""Output for people: the offline HTML report, the table on the terminal, the trace for Perfetto.
 
-Everything here reads a :class:`tspsim.step.result.Result` and changes nothing in it. The functions load what they
-need (Jinja2, numpy, rich, the plotly bundle) when they are called, so that importing this package costs
-nothing.
+Everything here reads a :class:`tspsim.step.result.Result` and changes nothing in it. The functions import Jinja2,
+numpy, rich and the plotly bundle when they are called, so that the import of this package costs nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ def render(result: Result, plotly_js: str = "inline") -> str:
     Parameters
     ----------
     result
-        What :func:`tspsim.simulate` answered.
+        An answer of :func:`tspsim.simulate`.
     plotly_js
-        ``"inline"`` puts the plotly bundle (4.8 MB) into the page; anything else is the relative URL of a
-        bundle that several pages of a gallery share.
+        ``"inline"`` puts the plotly bundle (4.8 MB) into the page; any other value is the relative URL of a bundle
+        that several pages of a gallery share.
     """
     from .pages import render
 
@@ -79,7 +78,7 @@ def write_memo(result: Result, path: Path) -> None:
 
 
 def table(result: Result, width: int = 160) -> Table:
-    """The plans as a table for a terminal of ``width`` columns; under 120 it is brief and fits in 80."""
+    """The plans as a table for a terminal of ``width`` columns; below 120 columns a brief one that fits in 80."""
     from .terminal import table
 
     return table(result, width)

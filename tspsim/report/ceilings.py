@@ -1,4 +1,4 @@
-"""Physical ceilings, and what to think of a claim, on the terminal."""
+"""Physical ceilings, and the verdict on a claim, on the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tspsim.step.bound import Bounds
 
-#: Of a serving step, whose blocks alone nobody asks about.
+#: Heading for serving steps, which show no row of a single block.
 _SERVED = "step at least"
 _COLUMNS = ("by FLOPs", "by HBM", "by links", "ceiling", "memory, GiB")
 
@@ -39,11 +39,11 @@ def ceilings(bounds: Bounds, claim_tokens_per_s: float | None = None) -> list[Re
         rows = ((plan.name, plan.model, memory), ("  one block, forward", plan.block, ""))
         for title, floor, last in rows[:1] if served else rows:
             times = (floor.compute_s, floor.hbm_s, floor.links_s, floor.longest_s)
-            rates = [millions(plan.tokens_per_step / each) if each else "–" for each in times]
+            rates = [millions(plan.tokens_per_step / limit_s) if limit_s else "–" for limit_s in times]
             step = [seconds(floor.longest_s)] if served else []
             add_row(table, (title, *rates, *step, last), "" if plan.memory.fits else "yellow")
     best, block = bounds.best, bounds.best_block
-    whole, alone = (flops(each).removesuffix("/s") for each in (bounds.flops_per_token, bounds.block_flops_per_token))
+    whole, alone = (flops(work).removesuffix("/s") for work in (bounds.flops_per_token, bounds.block_flops_per_token))
     sentence = (
         f"A GPU does at most {flops(bounds.peak_flops_per_s)} (dense {bounds.precision}); a token takes "
         f"{whole}, in one block {alone}. No schedule passes {millions(best.tokens_per_s)} tokens/s "

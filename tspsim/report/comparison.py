@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One plan of scenario ``number``, and its rate over that of the first plan that ran (None: refused)."""
+    """One plan of scenario ``number``; ``ratio`` is its rate over the first plan's that ran (None: refused)."""
 
     number: int
     scenario: str
@@ -56,23 +56,23 @@ def rows(results: Iterable[Result]) -> list[ComparisonRow]:
 
 
 def dollars(row: ComparisonRow, offer: OfferRow | None) -> dict[str, float]:
-    """Dollars per million tokens by price basis: on the offer's terms, else as the result has them."""
+    """USD per million tokens by price basis: on the offer's terms, else on the result's."""
     if offer is None or not row.plan.tokens_per_s_per_gpu:
         return dollars_per_million_tokens(row.plan)
-    each = row.plan.tokens_per_s_per_gpu * 3600.0
-    return {basis: 1e6 * usd / each for basis, usd in offer.rates.usd_per_gpu_hour.items()}
+    tokens_per_hour = row.plan.tokens_per_s_per_gpu * 3600.0
+    return {basis: 1e6 * usd / tokens_per_hour for basis, usd in offer.rates.usd_per_gpu_hour.items()}
 
 
 def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
-    """Side by side on the terminal, dollars on the terms of each of the ``offers``; a refused plan says why."""
+    """The comparison on the terminal, with dollars on the terms of ``offers``; a refused plan has its reason."""
     if requests.serves(results):
         return requests.table(results)
     shown = empty_table(("scenario",))
     shown.add_column("GPUs")
     shown.add_column("plan", no_wrap=True)
     every = rows(results)
-    told = {key: words for key, words in SEEN.items() if any(key in row.plan.inference for row in every)}
-    for heading in ("tokens/s", "ratio", "step", *(told.values() or ["MFU"]), "memory, GiB", "$/M tokens"):
+    waits = {key: words for key, words in SEEN.items() if any(key in row.plan.inference for row in every)}
+    for heading in ("tokens/s", "ratio", "step", *(waits.values() or ["MFU"]), "memory, GiB", "$/M tokens"):
         shown.add_column(heading, justify="right")
     best = max((row.ratio for row in every if row.ratio is not None), default=None)
     refused = []
@@ -84,27 +84,27 @@ def table(results: Sequence[Result], offers: Sequence[OfferRow] = ()) -> Table:
         previous = row.number
         usd = in_dollars(dollars(row, offers[row.number] if offers else None).values())
         style = "yellow" if row.ratio is None else "bold" if row.ratio == best else ""
-        add_row(shown, (*start, row.plan.name, *_cells(row, told, usd)), style)
+        add_row(shown, (*start, row.plan.name, *_cells(row, waits, usd)), style)
         if not row.plan.ran:
             refused.append(f"{row.scenario}, {row.plan.name}: refused, {row.plan.error}")
     add_refused(shown, refused)
     return shown
 
 
-#: What users of a serving step see, as columns are called.
+#: Latencies of a serving step for its users, with the headings of their columns.
 SEEN = {"time_to_first_token_s": "first token", "time_per_output_token_s": "output token"}
 
 
-def _cells(row: ComparisonRow, told: Mapping[str, str], usd: str) -> list[str]:
+def _cells(row: ComparisonRow, waits: Mapping[str, str], usd: str) -> list[str]:
     plan = row.plan
     memory = f"{plan.memory.peak_bytes / GIB:.1f}"
     if row.ratio is None:
-        return ["refused", "", "", *([""] * (len(told) or 1)), memory, ""]
+        return ["refused", "", "", *([""] * (len(waits) or 1)), memory, ""]
     return [
         compact(plan.tokens_per_s),
         f"{row.ratio:.3f}",
         seconds(plan.step_time_s),
-        *([served.timed(plan, key) for key in told] or [percent(plan.mfu)]),
+        *([served.timed(plan, key) for key in waits] or [percent(plan.mfu)]),
         memory,
         usd or "–",
     ]
@@ -129,9 +129,9 @@ _CSV = (
     "usd_per_million_tokens_high",
     "error",
 )
-#: Behind them where a plan serves.
+#: Further columns where plans serve a step.
 _CSV_SERVED = ("time_to_first_token_s", "time_per_output_token_s", "tokens_per_s_per_user", "sessions")
-#: Behind them where requests are served: of the point that is told of a curve.
+#: Further columns where requests are served, at the reported point of a curve.
 _CSV_REQUESTS = (
     "ttft_s_mean",
     "ttft_s_p99",
@@ -173,17 +173,17 @@ def csv(results: Sequence[Result]) -> str:
 
 
 def _cell(value: object) -> object:
-    """Text from YAML that a spreadsheet would take for a formula is quoted as text."""
+    """A value; text that a spreadsheet would take for a formula is quoted."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t")) else value
 
 
 def _one_line(text: object) -> str:
-    """Text from YAML on one line that cannot steer a terminal."""
+    """Text on one line, without characters that could steer a terminal."""
     return printable(" ".join(str(text).split()))
 
 
 def slug(name: str) -> str:
-    """A name made fit for a file and an address.
+    """A name as a valid part of a file name and an address.
 
     >>> slug("../what if?")
     'what-if'

@@ -23,12 +23,12 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8
 
 
 def colour_of(names: Sequence[str]) -> Mapping[str, str]:
-    """A colour a name, the same in every figure of the page."""
+    """A colour per name, the same in every figure of the page."""
     return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(dict.fromkeys(names))}
 
 
 def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str, str], price: str) -> dict[str, Any]:
-    """Cost against speed, one mark a plan, and the plans that no other beats in both.
+    """Cost against speed: one mark per plan, and the Pareto front.
 
     Parameters
     ----------
@@ -44,18 +44,18 @@ def pareto(points: Sequence[tuple[str, str, float, float]], colours: Mapping[str
         ]
         groups.append(Marks(label(offer, 24), colours[offer], [p[2] for p in own], [p[3] for p in own], texts))
     front = sorted(front_of([(usd, rate) for _, _, usd, rate in points], lambda point: (-point[0], point[1])))
-    line = FrontLine("nobody is cheaper and faster", front, "hv")
+    line = FrontLine("no plan is cheaper and faster", front, "hv")
     x_axis = value_axis(f"$/M tokens, {price}", rangemode="normal")
     return front_figure(groups, line, x_axis, "tokens/s/GPU")
 
 
-#: A curve of efficiency: name, colour, GPUs, shares of the ideal, words under a pointer, and marks' symbols.
+#: A curve of efficiency: name, colour, GPUs, shares of the ideal, hover texts, and symbols of the marks.
 Curve = tuple[str, str, Sequence[float], Sequence[float], Sequence[str], Sequence[str] | None]
 
 
 def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
-    """Efficiency over GPUs, the axis from what the worst curve loses to a little above the ideal, which is a line; the
-    loss at the last point stands beside it. Names and words are escaped already."""
+    """Efficiency over GPUs, from the worst curve's value to a little above the ideal, which is a line; the loss at the
+    last point stands beside it. Names and texts are escaped already."""
     traces: list[dict[str, Any]] = []
     sides = _apart([shares[-1] for _, _, _, shares, _, _ in curves])
     for side, (name, colour, gpus, shares, texts, symbols) in zip(sides, curves, strict=True):
@@ -103,7 +103,7 @@ def efficiency_figure(curves: Sequence[Curve]) -> dict[str, Any]:
 
 
 def _apart(ends: Sequence[float]) -> list[str]:
-    """Where the word at the end of each curve stands: two that would lie on each other, one above and one below."""
+    """Position of the text at the end of each curve: of two that would overlap, one above and one below."""
     sides = ["middle right"] * len(ends)
     ranked = sorted(range(len(ends)), key=lambda index: -ends[index])
     near = 0.05 * max(1.0 - min(ends, default=1.0), 0.01)
@@ -114,7 +114,7 @@ def _apart(ends: Sequence[float]) -> list[str]:
 
 
 def _powers(sizes: Sequence[float]) -> dict[str, Any]:
-    """Ticks at machines that are there: all, or where they are many every other power of two."""
+    """Ticks at the sizes of machines; where they are many, at every other power of two."""
     if len(sizes) <= 8:
         return {"tickmode": "array", "tickvals": list(sizes), "ticktext": [f"{size:,.0f}" for size in sizes]}
     ticks = [2**power for power in range(1, 21, 2) if sizes[0] <= 2**power <= sizes[-1]]
@@ -122,7 +122,7 @@ def _powers(sizes: Sequence[float]) -> dict[str, Any]:
 
 
 def scaling(rows: Sequence[OfferRow], colours: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Weak and strong efficiency against the ideal of one, over GPUs; open marks have groups across nodes."""
+    """Weak and strong efficiency against the ideal of 100 %, over GPUs; open marks have groups across nodes."""
     choices = []
     for kind, words in (("weak", "weak: more nodes, more replicas"), ("strong", "strong: more nodes, the same work")):
         curves: list[Curve] = []
@@ -145,7 +145,7 @@ def scaling(rows: Sequence[OfferRow], colours: Mapping[str, str]) -> list[dict[s
 
 
 def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
-    """What each doubt alone does to the ratio of the winner to a rival."""
+    """The effect of each uncertain factor alone on the ratio of the winner to a rival."""
     swings = verdict.tornado[:most]
     names = [swing.factor for swing in swings]
     traces = []
@@ -169,7 +169,7 @@ def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
             rangemode="normal",
             range=[min(everything) - room, max(everything) + room],
         ),
-        "yaxis": category_axis(names, "what errs"),
+        "yaxis": category_axis(names, "uncertain factor"),
         "legend": {**LEGEND, "traceorder": "normal"},
         "showlegend": True,
         "shapes": [
@@ -188,5 +188,5 @@ def tornado(verdict: Verdict, most: int = 10) -> dict[str, Any]:
 
 
 def tornados(decision: Decision) -> list[dict[str, Any]]:
-    """One a rival, the nearest first."""
+    """One tornado per rival, the nearest first."""
     return [tornado(verdict) for verdict in decision.verdicts if verdict.tornado]

@@ -1,4 +1,4 @@
-"""The comparison as one offline page: ranking with filters, cost against speed, scaling, doubts, the project, terms."""
+"""The comparison as one offline page: ranking with filters, cost against speed, scaling, doubt, project, terms."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HEADLINE = """
 {% if description %}<p class="description">{{ description }}</p>{% endif %}
 <p class="headline">{{ headline|prose }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
-{% if searched %}<details><summary>What was searched for the best plans</summary>
+{% if searched %}<details><summary>Searches for the best plans</summary>
 <ul>{% for sentence in searched %}<li>{{ sentence|prose }}</li>{% endfor %}</ul></details>{% endif %}
 {% if tiles %}<dl class="tiles">{% for what, value, more in tiles %}
   <div><dt>{{ what }}</dt><dd>{{ value }}</dd><dd class="small">{{ more }}</dd></div>{% endfor %}
@@ -89,14 +89,14 @@ PROJECT = (
     """
 {% for sentence in sentences %}<p>{{ sentence }}</p>{% endfor %}
 {% if table %}"""
-    + TABLE.format("The whole job on every offer")
+    + TABLE.format("The whole project on every offer")
     + """
 <p class="note">{{ note }}</p>{% endif %}
 {% if needs %}<h3>Large enough for {{ need }}</h3>
 {% set table, columns = needs, need_columns %}"""
-    + TABLE.format("The machine of every offer that is large enough")
+    + TABLE.format("The smallest machine of every offer that is large enough")
     + """
-<p class="note">Guessed by proportion, then simulated at that size until it holds. {{ predicted|prose }}</p>
+<p class="note">Estimated by proportion, then simulated at that size until it holds. {{ predicted|prose }}</p>
 {% for hint in hints %}<p class="note">{{ hint|prose }}</p>{% endfor %}{% endif %}
 """
 )
@@ -127,22 +127,22 @@ def page(
     Parameters
     ----------
     results
-        What is compared, in order.
+        The results to compare, in order.
     decision
-        What :func:`tspsim.studies.purchase.decide` made of them.
+        Their comparison by :func:`tspsim.studies.purchase.decide`.
     links
         Number of a result → address of its own report.
     plotly_js
         ``inline``, or the address of the plotly bundle.
     title, description
-        Instead of the scenarios' names.
+        In place of the scenarios' names.
     names
-        What names of searched plans are made of, in a sentence.
+        A sentence on the name parts of searched plans.
     """
     differing = in_words(differences(results))
     if results and requests.serves(results):
-        told = " ".join(filter(None, (description, differing)))
-        return page_of_requests(results, decision, links, plotly_js, title, told)
+        heading = " ".join(filter(None, (description, differing)))
+        return page_of_requests(results, decision, links, plotly_js, title, heading)
     every = rows(results)
     offers = dict(enumerate(decision.rows)) if decision else {}
     scenarios = list(dict.fromkeys(row.scenario for row in every))
@@ -159,9 +159,9 @@ def page(
         drawn["pareto"] = {
             "choices": [{"label": basis, **figures.pareto(those, colours, basis)} for basis, those in points.items()]
         }
-        caption = "Cheap is left, fast is up; on the dotted line nobody is cheaper and as fast."
+        caption = "Cheap is left, fast is up; on the dotted line no plan is cheaper and as fast."
         if len(points) > 1 and any(STATED in offer.rates.usd_per_gpu_hour for offer in offers.values()):
-            caption += " A price that an offer states stands on every basis."
+            caption += " A stated price of an offer appears under every basis."
         sections.append(("cost-and-speed", "Cost and speed", PARETO, {"caption": caption}))
     if decision is not None:
         curves = figures.scaling(decision.rows, colours)
@@ -174,13 +174,13 @@ def page(
             drawn["tornado"] = {"choices": figures.tornados(decision)}
             sections.append(("doubt", "Uncertainty", UNCERTAINTY, uncertainty(decision)))
     sections.append(("assumptions", "Assumptions side by side", SIDES, sides(results, offers)))
-    told = title or ", ".join(names[:8])
+    heading = title or ", ".join(names[:8])
     if decision is not None:
-        sections.append(section(memo_of(decision, results, told, description)))
+        sections.append(section(memo_of(decision, results, heading, description)))
     return render_sections(
         sections,
         drawn,
-        title=told,
+        title=heading,
         plotly_js=plotly_js,
         styles=("page.css", "comparison.css", "memo.css"),
         scripts=("comparison.js", "memo.js"),
@@ -188,7 +188,7 @@ def page(
 
 
 def headline(every: Sequence[ComparisonRow], decision: Decision | None, title: str, description: str) -> dict[str, Any]:
-    """The answer in a sentence, and what it hangs on."""
+    """The answer in a sentence, and the sentences behind it."""
     ran = [row for row in every if row.plan.ran]
     values: dict[str, Any] = {"title": title, "description": description, "spread": "", "sentences": [], "tiles": []}
     values["searched"] = [row.searched.in_words(row.name) for row in decision.rows if row.searched] if decision else []
@@ -247,31 +247,31 @@ def headline(every: Sequence[ComparisonRow], decision: Decision | None, title: s
             for best in decision.ranked(key)[:1]
             if (measured := best.measure(key))
         ]
-    if decision is not None and decision.doubt:  # nobody is named as a winner beside it
+    if decision is not None and decision.doubt:  # there is no winner then
         rate = f"{compact(fastest.plan.tokens_per_s)} tokens/s"
-        found = f"The fastest found so far is {fastest.plan.name} of {fastest.scenario}: {rate}, {values['spread']}"
-        values |= {"headline": decision.doubt, "spread": "", "tiles": [], "sentences": [f"{found.rstrip(', ')}."]}
+        so_far = f"The fastest plan so far is {fastest.plan.name} of {fastest.scenario}: {rate}, {values['spread']}"
+        values |= {"headline": decision.doubt, "spread": "", "tiles": [], "sentences": [f"{so_far.rstrip(', ')}."]}
     return values
 
 
 def ranked_by(decision: Decision | None) -> str:
-    """The measure of the headline, as the ranking's key."""
+    """The measure of the headline, as a key of the ranking."""
     judged = decision is not None and decision.winner is not None
     return OBJECTIVES[decision.measure].rank if judged and decision is not None else "rate"
 
 
 def seen_by_users(plan: PlanResult) -> list[str]:
-    """What those wait for whom a step serves."""
-    told = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
-    said = [f"{words} {timed(plan, key)}" for key, words in told.items() if key in plan.inference]
+    """The latencies of a serving step for its users, in a sentence."""
+    waits = {"time_to_first_token_s": "first token after", "time_per_output_token_s": "a token every"}
+    said = [f"{words} {timed(plan, key)}" for key, words in waits.items() if key in plan.inference]
     return [f"Its users see: {', '.join(said)}."] if said else []
 
 
 def ranking(
     every: Sequence[ComparisonRow], offers: Mapping[int, OfferRow], links: Mapping[int, str], by: str = "rate"
 ) -> dict[str, Any]:
-    """Rows with the values that the page sorts and filters by, at first by the measure ``by``: of several scenarios the
-    best plan of each."""
+    """Rows with the values that the page sorts and filters by, first by the measure ``by``; of several scenarios
+    the best plan of each is shown first."""
     best = {
         number: max((row.plan.tokens_per_s for row in every if row.number == number), default=0.0)
         for number in {row.number for row in every}
@@ -295,7 +295,7 @@ def ranking(
                 "best": "yes" if plan.tokens_per_s == best[row.number] else "no",
                 "words": f"{row.scenario} {plan.name} {row.device} {row.gpus}".lower(),
                 "link": links.get(row.number, ""),
-                "measures": [(key, repr(found[0]), found[1]) for key, found in measures.items()],
+                "measures": [(key, repr(value), text) for key, (value, text) in measures.items()],
                 "cells": [*cells, cost],
             }
         )
@@ -313,37 +313,37 @@ def ranking(
 
 
 def measured(row: ComparisonRow, offer: OfferRow | None) -> dict[str, tuple[float, str]]:
-    """The measures a plan has: value, and as text."""
+    """The measures of a plan: value and text."""
     plan = row.plan
-    each = plan.tokens_per_s_per_gpu
-    found = {
+    per_gpu = plan.tokens_per_s_per_gpu
+    measures = {
         "rate": (plan.tokens_per_s, compact(plan.tokens_per_s)),
-        "each": (each, compact(each)),
+        "each": (per_gpu, compact(per_gpu)),
         "mfu": (plan.mfu, percent(plan.mfu)),
     }
     seen = plan.inference.get("tokens_per_s_per_user")
     if seen is not None:
-        found["user"] = (seen, digits(seen))
+        measures["user"] = (seen, digits(seen))
     left = plan.memory.capacity_bytes - plan.memory.peak_bytes
     if plan.memory.capacity_bytes:
-        found["headroom"] = (left, gib(left))
+        measures["headroom"] = (left, gib(left))
     usd = dollars(row, offer)
     basis = offer.rates.basis if offer is not None else next(iter(usd), None)
     if basis is not None and usd.get(basis):
-        found["dollar"] = (1e6 / usd[basis], compact(1e6 / usd[basis]))
+        measures["dollar"] = (1e6 / usd[basis], compact(1e6 / usd[basis]))
     kwh = plan.cost.get("kwh_per_million_tokens")
     watts = offer.rates.watts_per_gpu if offer is not None else None
-    joule = each / watts if watts else 1e6 / (kwh * 3.6e6) if kwh else None
+    joule = per_gpu / watts if watts else 1e6 / (kwh * 3.6e6) if kwh else None
     if joule:
-        found["joule"] = (joule, digits(joule))
-    return found
+        measures["joule"] = (joule, digits(joule))
+    return measures
 
 
 def priced(
     every: Sequence[ComparisonRow], offers: Mapping[int, OfferRow]
 ) -> dict[str, list[tuple[str, str, float, float]]]:
-    """Points of the figure of cost and speed by price basis, the basis that ranks first; a price that an offer states
-    stands beside the others' on every basis."""
+    """Points of the figure of cost and speed by price basis, the basis that ranks first; a stated price of an offer
+    appears under every basis."""
     usd = [(row, dollars(row, offers.get(row.number))) for row in every if row.plan.ran]
     ranking = [offer.rates.basis for offer in offers.values() if offer.rates.basis]
     bases = dict.fromkeys([*ranking, *(basis or STATED for _, prices in usd for basis in prices)])
@@ -369,18 +369,18 @@ def write_comparison(
     names: str = "",
     reports: bool = False,
 ) -> None:
-    """One offline HTML page: ranking with filters, cost against speed, and what ``decision`` has to say.
+    """Write the comparison as one offline page: ranking, cost against speed, and the sections of ``decision``.
 
     Parameters
     ----------
     results, decision
-        What is compared, and what :func:`tspsim.studies.purchase.decide` made of it, if it was asked.
+        The results to compare, and their comparison by :func:`tspsim.studies.purchase.decide`, if there is one.
     title, description
-        Instead of the scenarios' names.
+        In place of the scenarios' names.
     names
-        What names of searched plans are made of, in a sentence.
+        A sentence on the name parts of searched plans.
     path
-        Ending in ``.zip`` it becomes one file with the page and all that it leads to.
+        With the suffix ``.zip`` it becomes one file with the page and all linked pages.
     reports
         Write each result's own report too, into the folder ``NAME-reports`` beside the page, and link it.
 
@@ -402,7 +402,7 @@ def write_comparison(
 
 
 def write_reports(results: Sequence[Result], folder: Path) -> dict[int, str]:
-    """The reports of results that have timelines or logs, around one plotly bundle; addresses are beside ``folder``."""
+    """Write the reports of results with timelines or logs, around one plotly bundle; returns their addresses."""
     links: dict[int, str] = {}
     for number, result in enumerate(results):
         if any(plan.timeline is not None or plan.runs for plan in result.plans):

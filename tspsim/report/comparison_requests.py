@@ -1,4 +1,4 @@
-"""The comparison where requests are served: pages of :mod:`.serving.compare_page` with doubts and terms behind them."""
+"""The comparison where requests are served: pages of :mod:`.serving.compare_page`, then uncertainty and terms."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from tspsim.studies.purchase.decision import Decision
 
 
-MACHINES = "<ul>{% for each in told %}<li>{{ each }}</li>{% endfor %}</ul>"
+MACHINES = "<ul>{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>"
 
 
 def level_of(decision: Decision | None) -> list[str]:
-    """The winner and the offers that tie with it; empty where one is better."""
+    """The winner and the offers that tie with it; empty where the winner is better."""
     tying = ties(decision) if decision is not None else []
     return [decision.winner.name, *tying] if decision is not None and decision.winner is not None and tying else []
 
 
 def how_sure(decision: Decision | None) -> str:
-    """The winner against the nearest, as a sentence; empty where nothing was weighed."""
+    """The winner against the nearest offer, in a sentence; empty where nothing was compared."""
     if decision is None or decision.winner is None or not decision.verdicts:
         return ""
     nearest = decision.verdicts[0]
@@ -53,7 +53,7 @@ def page_of_requests(
     title: str,
     description: str,
 ) -> str:
-    """The same where requests are served (:mod:`tspsim.report.serving.compare_page`)."""
+    """The comparison page where requests are served (:mod:`tspsim.report.serving.compare_page`)."""
     names = [str(result.scenario["name"]) for result in results]
     rows_ = dict(enumerate(decision.rows)) if decision else {}
     offers = [
@@ -65,21 +65,21 @@ def page_of_requests(
     if decision is not None and any(row.service for row in decision.rows):
         lines = [row.service.in_words(row.name, row.rates.basis) for row in decision.rows if row.service]
         lines += [f"{row.name}: keeps the bounds at no load ({row.misses})." for row in decision.rows if row.misses]
-        further.append(("machines", "Machines for the project", MACHINES, {"told": lines, "short": "Machines"}))
+        further.append(("machines", "Machines for the project", MACHINES, {"lines": lines, "short": "Machines"}))
     if decision is not None and decision.verdicts:
         drawn["tornado"] = {"choices": figures.tornados(decision)}
         further.append(("doubt", "Uncertainty", UNCERTAINTY, uncertainty(decision)))
     further.append(("assumptions", "Assumptions side by side", SIDES, sides(results, rows_)))
-    told = title or " · ".join(dict.fromkeys(names))
+    heading = title or " · ".join(dict.fromkeys(names))
     if decision is not None:
-        further.append(section(memo_of(decision, results, told, description)))
+        further.append(section(memo_of(decision, results, heading, description)))
     return compare_page.page(
         offers,
         further,
         drawn,
         sure=how_sure(decision),
         level=level_of(decision),
-        title=told,
+        title=heading,
         description=description,
         kicker=adapter.kicker(results[0]) if len(results) == 1 else adapter.traffic_in_words(results[0]),
         links={offers[number][0]: link for number, link in (links or {}).items()},

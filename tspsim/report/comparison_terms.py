@@ -1,4 +1,4 @@
-"""What a comparison says about scaling, doubts, the project and its terms: values for the page's templates."""
+"""Values for the templates of a comparison: scaling, uncertainty, the project and its terms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tspsim.studies.purchase.row import OBJECTIVES
 from tspsim.studies.purchase.verdict import likely_changes
 
 from .numbers import plain, seconds
-from .sections.assumptions import told
+from .sections.assumptions import matters
 from .tables import add_row, empty_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tspsim.studies.purchase.likely import Likely
     from tspsim.studies.purchase.row import OfferRow
 
-#: Offers down, values across; the braces of the template are doubled.
+#: One row per offer; the braces of the template are doubled.
 TABLE = """
 <div class="scroll"><table class="plans left"><caption class="hidden">{}</caption>
 <thead><tr><th scope="col">Offer</th>{{% for column in columns %}}<th scope="col">{{{{ column }}}}</th>
@@ -56,7 +56,7 @@ SIDES = """
 
 
 def scaling(decision: Decision) -> dict[str, Any]:
-    """Efficiencies as a table too."""
+    """The caption, and the weak efficiencies as a table."""
     sizes = sorted({point.nodes for row in decision.rows for point in row.weak})
     table = []
     for row in decision.rows:
@@ -73,7 +73,7 @@ def scaling(decision: Decision) -> dict[str, Any]:
 
 
 def uncertainty(decision: Decision) -> dict[str, Any]:
-    """The winner against the others."""
+    """The winner against the other offers."""
     assert decision.winner is not None
     what = OBJECTIVES[decision.measure].words
     table = []
@@ -99,26 +99,26 @@ def uncertainty(decision: Decision) -> dict[str, Any]:
             )
         )
     return {
-        "lead": f"How sure is it that {decision.winner.name} gives more {what}? Kernel families err by what their fits "
-        "left over, transfers by what the network's anchors leave, prices between their bases; each is one factor, "
-        "common to all plans on a device.",
+        "lead": f"How certain is it that {decision.winner.name} gives more {what}? Kernel families err by the "
+        "residuals of their fits, transfers by those of the network's anchors, prices within the range of their bases; "
+        "each is one factor, common to all plans on a device.",
         "columns": [
             f"ratio, {what}",
             "nine times of ten",
             "probability",
             "break-even price ratio",
             "price ratio today",
-            "what turns it alone",
+            "single factor that changes it",
         ],
         "table": table,
-        "caption": "What each doubt alone does to the ratio, from the low to the high end of its range; at the "
-        "dotted line the offers tie. Of the names: tables, what is measured of a generation of GPUs errs by together; "
-        "software, how far stacks of a vendor differ; price, between its bases; the rest are kernels and transfers.",
+        "caption": "Effect of each uncertain factor alone on the ratio, from the low to the high end of its range; at "
+        "the dotted line the offers tie. Tables: the common error of measurements of one generation of GPUs. Software: "
+        "the spread of one vendor's stacks. Price: the range of its bases. The rest are kernels and transfers.",
     }
 
 
 def project(decision: Decision) -> dict[str, Any]:
-    """Days, dollars, energy, and the machine that a rate or deadline needs."""
+    """Days, dollars, energy, and the machine for a rate or deadline."""
     terms = decision.project
     assert terms is not None
     wanted = [f"{compact(terms.rate)} tokens/s" if terms.rate else "", _deadline(terms)]
@@ -147,18 +147,20 @@ def project(decision: Decision) -> dict[str, Any]:
     days = failures.node_mtbf / 86_400.0
     before = failures.outage_s - failures.restart
     outage = f" after {seconds(before)} of detection and diagnosis" if before else ""
-    told = [row for row in decision.rows if row.best is not None and row.best.checkpoint]
+    checkpointed = [row for row in decision.rows if row.best is not None and row.best.checkpoint]
     sentences = []
     if terms.tokens is not None:
         sentences.append(
             f"{compact(terms.tokens)} tokens on each offer as it stands. A node fails every {digits(days)} days, a "
-            f"restart takes {seconds(failures.restart)}{outage}, a checkpoint holds a step up for "
-            f"{seconds(failures.checkpoint)}{' where a plan does not say how it writes them' if told else ''}."
+            f"restart takes {seconds(failures.restart)}{outage}, a checkpoint delays a step by "
+            f"{seconds(failures.checkpoint)}{' where a plan does not state its own' if checkpointed else ''}."
         )
-        stalls = [(row.name, row.best.name, row.best.checkpoint["stall_s"]) for row in told if row.best is not None]
+        stalls = [
+            (row.name, row.best.name, row.best.checkpoint["stall_s"]) for row in checkpointed if row.best is not None
+        ]
         for name, plan, stall in stalls:
-            held = f"holds it up for {seconds(stall)}" if stall > 1e-6 else "hides beside it"
-            sentences.append(f"{name}: one of plan {plan} {held}.")
+            held = f"delays a step by {seconds(stall)}" if stall > 1e-6 else "is hidden beside the step"
+            sentences.append(f"{name}: a checkpoint of plan {plan} {held}.")
     return {
         "sentences": sentences,
         "columns": columns,
@@ -174,28 +176,29 @@ def project(decision: Decision) -> dict[str, Any]:
 
 
 def enough_in_words(terms: Project) -> str:
-    """By what a size counts as large enough; empty where none is asked."""
+    """The criterion of a large enough machine; empty where the project has no deadline or rate."""
     if terms.deadline is None and terms.rate is None:
         return ""
     if terms.confidence is None:
         return (
-            "Large enough is what keeps them as predicted, wherever the range ends; `project.confidence` asks for more."
+            "Large enough means: the prediction keeps them, wherever the range ends; `project.confidence` asks for "
+            "more."
         )
-    return f"Large enough is what keeps them with a probability of {chance(terms.confidence)}."
+    return f"Large enough means: they are kept with a probability of {chance(terms.confidence)}."
 
 
 def likely_days(likely: Likely | None) -> str:
-    """Where the days lie nine times of ten."""
+    """The range of the days."""
     return "–" if likely is None else f"{digits(likely.days[0])} – {digits(likely.days[1])}"
 
 
 def likely_usd(likely: Likely | None) -> str:
-    """Where the dollars lie nine times of ten, on the basis that ranks."""
+    """The range of the dollars, on the basis that ranks."""
     return "–" if likely is None or likely.usd is None else f"{compact(likely.usd[0])} – {compact(likely.usd[1])}"
 
 
 def kept_columns(terms: Project) -> list[str]:
-    """Headings of what the project asks to be kept."""
+    """Headings for the project's deadline and budget."""
     return [*(["in time"] if terms.deadline is not None else []), *(["in budget"] if terms.budget is not None else [])]
 
 
@@ -208,7 +211,7 @@ def kept_cells(terms: Project, likely: Likely | None) -> list[str]:
 
 
 def money_table(decision: Decision) -> RenderableTable | None:
-    """Days and dollars of every offer on the terminal, as it stands and large enough; None where no work is stated."""
+    """Days and dollars of every offer on the terminal, as it stands and large enough; None without tokens."""
     terms = decision.project
     if terms is None or terms.tokens is None:
         return None
@@ -231,19 +234,19 @@ def money_table(decision: Decision) -> RenderableTable | None:
 
 
 def need_columns(budget: bool, bases: list[str]) -> list[str]:
-    """Of the table of machines that are large enough: for the budget where there is one, else a day."""
+    """Headings of the table of large enough machines: for the budget of tokens where there is one, else per day."""
     per = "" if budget else " a day"
     return ["nodes", "GPUs", "tokens/s", *(["days"] if budget else []), *(f"${per}, {b}" for b in bases), f"kWh{per}"]
 
 
 def hints(decision: Decision) -> list[str]:
-    """Where fewer nodes would do if a step's sequences divided, a sentence an offer."""
+    """Sentences where fewer nodes would be enough if they shared a step's sequences evenly, one per offer."""
     said = [(row.name, row.need.hint) for row in decision.rows if row.need is not None]
     return [f"{name}: {hint}." for name, hint in said if hint]
 
 
 def needed(row: OfferRow, budget: bool, bases: list[str]) -> list[str]:
-    """The machine of this offer that is large enough, and what it costs."""
+    """The large enough machine of an offer, and its cost."""
     need = row.need
     if need is None:
         reason = f"– ({row.too_small})" if row.too_small else "–"
@@ -265,7 +268,7 @@ def _deadline(terms: Project) -> str:
 
 
 def sides(results: Sequence[Result], offers: Mapping[int, OfferRow]) -> dict[str, Any]:
-    """What differs between the scenarios, a column each; what is common, once."""
+    """The assumptions that differ between scenarios, a column each; the common ones once."""
     shown = list(results)[:12]
     table: list[tuple[str, list[str]]] = []
 
@@ -303,7 +306,7 @@ def _of_cluster(key: str, _index: int, result: Result) -> str:
 def _of_workload(key: str, _index: int, result: Result) -> str:
     workload = result.scenario.get("workload", {})
     step = STEPS.get(str(workload["pass"])) if workload.get("pass") in STEPS else None
-    return plain(workload.get(key) if step is None or told(step, key) else None)
+    return plain(workload.get(key) if step is None or matters(step, key) else None)
 
 
 def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:
@@ -312,12 +315,12 @@ def _best(offers: Mapping[int, OfferRow], index: int, what: str) -> str:
 
 
 def _hour(offer: OfferRow) -> str:
-    """What an hour costs on every basis that is known."""
+    """Price of a GPU hour on every known basis."""
     return ", ".join(f"{basis}: {digits(usd)}" for basis, usd in offer.rates.usd_per_gpu_hour.items()) or "–"
 
 
 def _bought(offer: OfferRow) -> str:
-    """What the hour of a GPU that is owned is made of."""
+    """Parts of the hour of an owned GPU."""
     own = offer.rates.owned
     if own is None:
         return "–"

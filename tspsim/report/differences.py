@@ -1,4 +1,4 @@
-"""In what compared questions differ beside their hardware: a ratio of rates is of one question only."""
+"""Differences of compared questions besides their hardware: a ratio of rates only compares equal questions."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tspsim.base.errors import printable, shorten
 if TYPE_CHECKING:
     from tspsim.step.result import Result
 
-#: Sections of a scenario that say what is asked; the cluster is what comparisons are for, but for its GPUs.
+#: Sections of a scenario that state the question; clusters are what a comparison varies, except for their GPUs.
 ASKED = ("workload", "traffic", "loop")
-#: Values of a key that a sentence names, and keys.
+#: Most values of a key in a sentence, and most keys.
 MOST_VALUES, MOST_KEYS = 3, 6
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of the question, and its values by scenario, in their order; None where a scenario has no such key."""
+    """A key of the question, and its values in the order of the scenarios; None where a scenario lacks the key."""
 
     key: str
     values: tuple[Any, ...]
 
     def in_words(self) -> str:
         """``model llama-3.1-8b and llama-3.1-70b``."""
-        told = list(dict.fromkeys(_plain(value) for value in self.values))
-        more = [f"{len(told) - MOST_VALUES} more"] if len(told) > MOST_VALUES else []
-        *first, last = [*told[:MOST_VALUES], *more]
+        texts = list(dict.fromkeys(_plain(value) for value in self.values))
+        more = [f"{len(texts) - MOST_VALUES} more"] if len(texts) > MOST_VALUES else []
+        *first, last = [*texts[:MOST_VALUES], *more]
         return f"{_short(self.key)} {', '.join(first)} and {last}"
 
     def to_json(self) -> dict[str, Any]:
@@ -37,21 +37,23 @@ class Difference:
 
 def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
     """Keys of the workload, the traffic and the loop that differ between results, and the number of GPUs."""
-    told = [dict(_asked(result)) for result in results]
-    keys = dict.fromkeys(key for each in told for key in each)
-    found = (Difference(key, tuple(each.get(key) for each in told)) for key in keys)
-    return tuple(each for each in found if any(value != each.values[0] for value in each.values))
+    questions = [dict(_asked(result)) for result in results]
+    keys = dict.fromkeys(key for question in questions for key in question)
+    differing = (Difference(key, tuple(question.get(key) for question in questions)) for key in keys)
+    return tuple(
+        difference for difference in differing if any(value != difference.values[0] for value in difference.values)
+    )
 
 
-def in_words(found: Sequence[Difference]) -> str:
-    """A sentence; empty where nothing differs."""
-    if not found:
+def in_words(differences_: Sequence[Difference]) -> str:
+    """The differences in a sentence; empty where there are none."""
+    if not differences_:
         return ""
-    told = [each.in_words() for each in found[:MOST_KEYS]]
-    more = f"; and {len(found) - MOST_KEYS} keys more" if len(found) > MOST_KEYS else ""
-    gpus = any(each.key == "gpus" for each in found)
+    texts = [difference.in_words() for difference in differences_[:MOST_KEYS]]
+    more = f"; and {len(differences_) - MOST_KEYS} keys more" if len(differences_) > MOST_KEYS else ""
+    gpus = any(difference.key == "gpus" for difference in differences_)
     machine = "; between other numbers of GPUs tokens/s/GPU say more" if gpus else ""
-    return f"Not the same question: {'; '.join(told)}{more}. Ratios are of tokens/s as they stand{machine}."
+    return f"Not the same question: {'; '.join(texts)}{more}. Ratios are of tokens/s as they stand{machine}."
 
 
 def _asked(result: Result) -> Iterator[tuple[str, Any]]:
@@ -66,8 +68,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         if value is not None:
             yield path, value
         return
-    for key, each in value.items():
-        yield from _leaves(f"{path}.{key}", each)
+    for key, inner in value.items():
+        yield from _leaves(f"{path}.{key}", inner)
 
 
 def _short(key: str) -> str:

@@ -1,7 +1,7 @@
 """Plotly figures as plain dicts, and the few choices they all share.
 
-Colours are those of Okabe and Ito (2008), told apart by people of every colour vision; computing is blue
-and grey, each kind of communication has its own warm or green tone. Text from outside goes through
+Colours are those of Okabe and Ito (2008), which people of every colour vision can distinguish; compute is blue and
+grey, each kind of communication has its own warm or green tone. Text from outside goes through
 :func:`numbers.label`, and categories stand on numbered axes with tick texts, so that no name can be taken
 for a number or a template.
 """
@@ -32,7 +32,7 @@ KIND_COLOURS: dict[str, str] = {
     "bubble": "#b9a7c9",
     "idle": "#c3c9d1",
 }
-#: Of lines and marks that are plans.
+#: Colours of lines and marks of plans.
 _PLAN_COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#aa4499", "#999933", "#44aa99", "#8a94a6",
 )  # fmt: skip
@@ -40,7 +40,7 @@ _MORE_COLOURS = ("#44aa99", "#999933", "#6699cc", "#661100", "#ddcc77")
 
 
 def colour(kind: str, position: int = 0) -> str:
-    """The colour of a kind of work; kinds nobody foresaw take one of a second palette, by position."""
+    """The colour of a kind of work; other kinds get a colour of a second palette, by position."""
     return KIND_COLOURS.get(kind, _MORE_COLOURS[position % len(_MORE_COLOURS)])
 
 
@@ -56,13 +56,13 @@ def colours(kinds: Sequence[str]) -> dict[str, str]:
 
 
 def in_order(kinds: Iterable[str]) -> list[str]:
-    """Kinds without repetition, in the order of the palette; strange ones last, as they came."""
-    known = list(KIND_COLOURS)
-    return sorted(dict.fromkeys(kinds), key=lambda kind: known.index(kind) if kind in KIND_COLOURS else len(known))
+    """Kinds without repetition, in the order of the palette; other kinds last, as they came."""
+    palette = list(KIND_COLOURS)
+    return sorted(dict.fromkeys(kinds), key=lambda kind: palette.index(kind) if kind in KIND_COLOURS else len(palette))
 
 
 def category_axis(names: Sequence[str], title: str, **more: Any) -> dict[str, Any]:
-    """An axis of names: numbered places, the first at the top, texts escaped; ``title`` says what they are."""
+    """An axis of names: numbered places, the first at the top, texts escaped; ``title`` names the category."""
     return {
         "title": {"text": title, "standoff": 8},
         "tickmode": "array",
@@ -94,7 +94,7 @@ LEGEND = {"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom"}
 
 
 def bars(name: str, values: Sequence[float], colour: str, texts: Sequence[str], **more: Any) -> dict[str, Any]:
-    """One piece of horizontal bars, a bar a row; ``name`` and ``texts``, shown under a pointer, are escaped already."""
+    """One series of horizontal bars, one per row; ``name`` and the hover ``texts`` are escaped already."""
     return {
         "type": "bar",
         "orientation": "h",
@@ -109,7 +109,7 @@ def bars(name: str, values: Sequence[float], colour: str, texts: Sequence[str], 
 
 
 def limit(name: str, value: float, rows: int) -> dict[str, Any]:
-    """What bars cannot go beyond, a dashed line across ``rows`` of them."""
+    """An upper limit of bars: a dashed line across ``rows`` of them."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -124,7 +124,7 @@ def limit(name: str, value: float, rows: int) -> dict[str, Any]:
 def plan_line(
     name: str, place: int, points: Sequence[tuple[float, float]], texts: Sequence[str], **more: Any
 ) -> dict[str, Any]:
-    """A plan's points, joined in the colour of its place; ``texts`` are escaped already."""
+    """A plan's points, joined by a line in the colour of its place; ``texts`` are escaped already."""
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -138,12 +138,12 @@ def plan_line(
     }
 
 
-#: Marks nearer to each other than this share of both axes have one word.
+#: Marks closer than this share of both axes get one text.
 NEAR = 0.035
 
 
 def beside(points: Sequence[tuple[float, float]], texts: Sequence[str]) -> dict[str, Any]:
-    """Words beside the marks of a line, those left out that would lie over another's.
+    """Texts beside the marks of a line, without those that would overlap another.
 
     >>> beside([(1, 1), (1.001, 1), (9, 9)], ["a", "b", "c"])["text"]
     ['a', '', 'c']
@@ -155,12 +155,12 @@ def beside(points: Sequence[tuple[float, float]], texts: Sequence[str]) -> dict[
         free = all(abs(x - other[0]) > wide or abs(y - other[1]) > high for other in named)
         words.append(text if free else "")
         named += [(x, y)] if free else []
-    told = {"text": words, "textposition": "top right", "textfont": {"size": 11}}
-    return {"mode": "lines+markers+text", **told, "cliponaxis": False}
+    style = {"text": words, "textposition": "top right", "textfont": {"size": 11}}
+    return {"mode": "lines+markers+text", **style, "cliponaxis": False}
 
 
 def totals(values: Sequence[float], texts: Sequence[str]) -> dict[str, Any]:
-    """What each stack adds up to, written at its end."""
+    """The total of each stack, at its end."""
     return {
         "type": "scatter",
         "mode": "text",
@@ -184,10 +184,10 @@ def bars_layout(
     legend: bool = True,
     places: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The layout of horizontal bars, one row a name; ``rows`` says what they are.
+    """The layout of horizontal bars, one row per name; ``rows`` is the title of their axis.
 
-    ``places`` are those of the rows in the scenario: where they do not rise, ``meta.rows`` tells the page's script the
-    row that each has in the scenario's order.
+    ``places`` are the rows' places in the scenario. Where they are not in order, ``meta.rows`` has for the page's
+    script the row of each place.
     """
     stated = sorted(places)
     moved = {"meta": {"rows": [stated.index(place) for place in places]}} if stated != list(places) else {}

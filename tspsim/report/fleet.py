@@ -1,4 +1,4 @@
-"""A fleet in a terminal: its classes of jobs, and where its GPU-hours went."""
+"""A fleet on the terminal: its classes of jobs, and the use of its GPU-hours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
-    """What was asked, the table of classes, the waterfall, what was assumed."""
+    """Machine and jobs, the table of classes, the waterfall of GPU-hours, assumptions."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -39,8 +39,8 @@ def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
         table.add_row(kind["class"], f"{kind['jobs']:,}", f"{kind['done']:,}", had, *waits, f"{kind['restarts']:,}")
     yield table
     yield ""
-    told = f"Jobs have {percent(facts.allocated)} of all GPU-hours; {percent(facts.productive)} do work that lasts."
-    yield Text(told, style="bold")
+    use = f"Jobs have {percent(facts.allocated)} of all GPU-hours; {percent(facts.productive)} do work that lasts."
+    yield Text(use, style="bold")
     for part, hours in facts.lost_gpu_hours.items():
         if hours:
             share = percent(hours / facts.gpu_hours)
@@ -54,7 +54,7 @@ def in_terminal(answer: FleetAnswer) -> Iterator[RenderableType]:
 
 
 def notes_of(answer: FleetAnswer) -> list[str]:
-    """Notes of the simulated steps, each once with the jobs that it is about."""
+    """Notes of the simulated steps, each once with its jobs."""
     about: dict[str, dict[str, None]] = {}
     for plan in answer.plans:
         for note in plan.notes:
@@ -63,7 +63,7 @@ def notes_of(answer: FleetAnswer) -> list[str]:
 
 
 def sizes_in_terminal(sizes: FleetSizes) -> Iterator[RenderableType]:
-    """How many nodes of every offer reach what is needed, and why one less does not."""
+    """The number of nodes of every offer that meets the needs, and why one less is too few."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,7 +1,7 @@
-"""Who had which nodes: nodes × time of a fleet, from the whole time to an hour.
+"""Nodes over time in a fleet, with the job that has each, from the whole time down to an hour.
 
-A figure of twenty thousand rectangles is slow, so the page draws the largest of what its window shows (``fleet.js``);
-all of them lie in its data.
+A figure of twenty thousand rectangles is slow, so the page draws the largest of its window (``fleet.js``); its data
+have all of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Values = dict[str, Any]
 
-#: Rectangles that are drawn at once, and that the page has in all, the largest (nodes times hours) first.
+#: Most rectangles that are drawn at once, and that the page has in all, the largest (nodes times hours) first.
 MOST_DRAWN, MOST_KEPT = 8_000, 60_000
 #: Spells that the table lists.
 MOST_LISTED = 200
-#: Of a rectangle's height, left free above the next.
+#: Share of a rectangle's height that is left free above the next one.
 GAP = 0.06
 DAY_S = 86_400.0
-#: Windows of time that a button shows.
+#: Windows of time with a button.
 WINDOWS = ((30 * DAY_S, "30 days"), (7 * DAY_S, "7 days"), (DAY_S, "1 day"), (3600.0, "1 hour"))
 
 TEMPLATE = """
@@ -42,7 +42,7 @@ TEMPLATE = """
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """A spell of a job on neighbouring nodes, or on neighbouring GPUs of one.
+    """A spell of a job on neighbouring nodes, or on neighbouring GPUs of one node.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Rectangle:
 
 
 def rectangles(facts: FleetFacts) -> Iterator[Rectangle]:
-    """All of a fleet, in order of their spells."""
+    """All rectangles of a fleet, in the order of their spells."""
     times, of_a_node, parts = facts.times, facts.gpus // max(1, facts.nodes), slots(facts)
     for spell, nodes in enumerate(times.spell_nodes):
         long_s = float(times.spell_end_s[spell] - times.spell_start_s[spell])
@@ -83,14 +83,14 @@ def runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | None, Values, Values]:
-    """Nodes × time, a colour a class: the figure, what the section shows beside it, and data of its script."""
+    """Nodes × time, one colour per class: the figure, the values of its section, and the data of its script."""
     times = facts.times
     every = list(rectangles(facts))
     if not every:
         return None, {}, {}
-    kept = sorted(every, key=lambda each: (-each.area, each.spell, each.top))[:MOST_KEPT]
+    kept = sorted(every, key=lambda rectangle: (-rectangle.area, rectangle.spell, rectangle.top))[:MOST_KEPT]
     few = len(kept) > MOST_DRAWN
-    drawn = [] if few else kept  # the script draws the largest of its window, of data that hold all
+    drawn = [] if few else kept  # the script draws the largest of its window, from data that have all
     kinds = list(dict.fromkeys(facts.jobs[int(job)].kind for job in sorted(set(times.spell_job.tolist()))))
     layout = {
         "height": int(min(760, 220 + 6 * facts.nodes)),
@@ -107,18 +107,18 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
         "legend": LEGEND,
     }  # fmt: skip
     traces = [
-        _trace(facts, kind, place, [each for each in drawn if _kind(facts, each) == kind], unit_s, unit)
+        _trace(facts, kind, place, [rectangle for rectangle in drawn if _kind(facts, rectangle) == kind], unit_s, unit)
         for place, kind in enumerate(kinds)
     ]
     left = len(every) - len(kept)
     cut = f" {left:,} of {len(every):,} rectangles, the smallest, are left out." if left else ""
     caption = (
-        "A rectangle is a job on neighbouring nodes, or on GPUs of one, from its start to its end. Drag to zoom, or "
-        f"choose a window, down to an hour; a double click shows all again.{cut}"
+        "A rectangle is a job on neighbouring nodes, or on GPUs of one node, from its start to its end. Drag to zoom, "
+        f"or choose a window, down to an hour; a double click shows the whole time again.{cut}"
     )
     if few:
         caption += f" At most {MOST_DRAWN:,} are drawn at once, the largest of the window; "
-        caption += "the others show where it is smaller."
+        caption += "a smaller window shows the others."
     data = {"spells": _columns(facts, kept, kinds, unit_s)} if few else {}
     windows = [(0, "Whole"), *((span / unit_s, name) for span, name in WINDOWS if span < facts.horizon_s)]
     table = _table(facts)
@@ -127,8 +127,8 @@ def nodes_figure(facts: FleetFacts, unit_s: float, unit: str) -> tuple[Values | 
     }, data  # fmt: skip
 
 
-def _kind(facts: FleetFacts, each: Rectangle) -> str:
-    return facts.jobs[int(facts.times.spell_job[each.spell])].kind
+def _kind(facts: FleetFacts, rectangle: Rectangle) -> str:
+    return facts.jobs[int(facts.times.spell_job[rectangle.spell])].kind
 
 
 def _trace(facts: FleetFacts, kind: str, place: int, rows: list[Rectangle], unit_s: float, unit: str) -> Values:
@@ -137,25 +137,25 @@ def _trace(facts: FleetFacts, kind: str, place: int, rows: list[Rectangle], unit
         "type": "bar",
         "orientation": "h",
         "name": label(kind, 30),
-        "base": [_short(start_s[each.spell] / unit_s) for each in rows],
-        "x": [_short((end_s[each.spell] - start_s[each.spell]) / unit_s) for each in rows],
-        "y": [round(each.top + each.high / 2, 4) for each in rows],
-        "width": [_width(each) for each in rows],
-        "text": [_in_words(facts, each.spell) for each in rows],
+        "base": [_short(start_s[row.spell] / unit_s) for row in rows],
+        "x": [_short((end_s[row.spell] - start_s[row.spell]) / unit_s) for row in rows],
+        "y": [round(row.top + row.high / 2, 4) for row in rows],
+        "width": [_width(row) for row in rows],
+        "text": [_in_words(facts, row.spell) for row in rows],
         "textposition": "none",
         "marker": {"color": plan_colour(place), "line": {"width": 0}},
         "hovertemplate": f"%{{text}}<br>from %{{base:.5~g}} {unit}<extra>%{{fullData.name}}</extra>",
     }
 
 
-def _width(each: Rectangle) -> float:
-    return round(each.high - GAP * min(1.0, each.high), 4)
+def _width(rectangle: Rectangle) -> float:
+    return round(rectangle.high - GAP * min(1.0, rectangle.high), 4)
 
 
 def _columns(facts: FleetFacts, kept: list[Rectangle], kinds: list[str], unit_s: float) -> Values:
     """All rectangles as columns, for the page's script."""
     times = facts.times
-    jobs = [facts.jobs[int(times.spell_job[each.spell])] for each in kept]
+    jobs = [facts.jobs[int(times.spell_job[rectangle.spell])] for rectangle in kept]
     names: dict[str, int] = {}
     whys = list(dict.fromkeys(times.spell_why))
     of_kind = {kind: at for at, kind in enumerate(kinds)}
@@ -164,25 +164,28 @@ def _columns(facts: FleetFacts, kept: list[Rectangle], kinds: list[str], unit_s:
         "unit_s": unit_s,
         "kinds": [label(kind, 60) for kind in kinds],
         "kind": [of_kind[job.kind] for job in jobs],
-        # The nth job of a class is named by its class and n; other names stand in a list, counted from -1 down.
+        # The nth job of a class is named by its class and n; other names are in a list, counted from -1 down.
         "number": [
             numbered if (numbered := _number(job)) is not None else -1 - names.setdefault(job.name, len(names))
             for job in jobs
         ],
         "names": [label(name, 60) for name in names],
         "whys": whys,
-        "nodes": [len(times.spell_nodes[each.spell]) for each in kept],
-        "why": [whys.index(times.spell_why[each.spell]) for each in kept],
-        "start": [_short(times.spell_start_s[each.spell] / unit_s) for each in kept],
-        "span": [_short((times.spell_end_s[each.spell] - times.spell_start_s[each.spell]) / unit_s) for each in kept],
-        "top": [round(each.top, 4) for each in kept],
-        "high": [round(each.high, 4) for each in kept],
+        "nodes": [len(times.spell_nodes[rectangle.spell]) for rectangle in kept],
+        "why": [whys.index(times.spell_why[rectangle.spell]) for rectangle in kept],
+        "start": [_short(times.spell_start_s[rectangle.spell] / unit_s) for rectangle in kept],
+        "span": [
+            _short((times.spell_end_s[rectangle.spell] - times.spell_start_s[rectangle.spell]) / unit_s)
+            for rectangle in kept
+        ],
+        "top": [round(rectangle.top, 4) for rectangle in kept],
+        "high": [round(rectangle.high, 4) for rectangle in kept],
         "gap": GAP,
     }
 
 
 def _number(job: JobAnswer) -> int | None:
-    """Which job of its class one is, by its name: 7 of ``chat-7``."""
+    """The number of a job within its class, from its name: 7 of ``chat-7``."""
     kind, _, number = job.name.rpartition("-")
     return int(number) if kind == job.kind and number.isdecimal() and number == str(int(number)) else None
 
@@ -208,7 +211,7 @@ def _table(facts: FleetFacts) -> Values:
 
 
 def _short(value: float) -> float:
-    """Five digits behind the point: a second of a day."""
+    """Five decimals: about a second of a day."""
     return round(float(value), 5)
 
 
@@ -220,11 +223,11 @@ def _in_words(facts: FleetFacts, spell: int) -> str:
 
 
 def _nodes_in_words(nodes: Sequence[int]) -> str:
-    """Runs of neighbours.
+    """Nodes as runs of neighbours.
 
     >>> _nodes_in_words((0, 1, 2, 7))
     '0–2, 7'
     """
     own = runs(nodes)
-    told = [str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in own[:6]]
-    return ", ".join(told) + (" …" if len(own) > 6 else "")
+    shown = [str(first) if count == 1 else f"{first}–{first + count - 1}" for first, count in own[:6]]
+    return ", ".join(shown) + (" …" if len(own) > 6 else "")

@@ -1,4 +1,4 @@
-"""The page of a fleet: who had which nodes when, use over time, waits by size, where GPU-hours went, power."""
+"""The page of a fleet: nodes and use over time, waits by size, use of GPU-hours, power."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Points of a line over time.
+#: Most points of a line over time.
 MOST_POINTS = 1_200
-#: Jobs that the page lists; all are in the JSON.
+#: Most jobs in the page's list; the JSON has all.
 MOST_JOBS = 200
 DAY_S = 86_400.0
 
@@ -79,7 +79,7 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
     Parameters
     ----------
     answer
-        What became of a fleet.
+        The answer for a fleet.
     plotly_js
         ``inline``, or the address of the plotly bundle.
     """
@@ -89,13 +89,13 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
     nodes, beside, payload = nodes_figure(facts, *_axis(facts))
     if nodes is not None:
         drawn["nodes"] = nodes
-        parts.append(("nodes", "Who had which nodes", NODES + FIGURE, {"key": "nodes", **beside, "short": "Nodes"}))
+        parts.append(("nodes", "Nodes over time", NODES + FIGURE, {"key": "nodes", **beside, "short": "Nodes"}))
     for key, title, short, (figure, values) in (
         ("use", "Use over time", "Use", _use(facts)),
         ("hours", "Where GPU-hours went", "GPU-hours", _hours(facts)),
-        ("waits", "How long jobs of a size wait", "Waits", _waits(facts)),
+        ("waits", "Waits by job size", "Waits", _waits(facts)),
         ("power", "Power over time", "Power", _power(facts)),
-        ("steps", "Steps that jobs are made of", "Steps", _steps(answer)),
+        ("steps", "Steps of the jobs", "Steps", _steps(answer)),
         ("jobs", "Jobs", "Jobs", _jobs(facts)),
     ):
         if values:
@@ -103,9 +103,9 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
             parts.append((key, title, FIGURE, {"key": key, "caption": "", **values, "short": short}))
     whole = View(answer)
     for section in (assumptions.SECTION, unexplained.SECTION):
-        told = section.build(whole)
-        if told is not None:
-            parts.append((section.key, section.title, section.template, {**told, "short": section.short}))
+        entries = section.build(whole)
+        if entries is not None:
+            parts.append((section.key, section.title, section.template, {**entries, "short": section.short}))
     return render_sections(
         parts,
         drawn,
@@ -118,16 +118,14 @@ def render(answer: FleetAnswer, plotly_js: str = "inline") -> str:
 
 
 def render_sizes(sizes: FleetSizes, question: FleetQuestion, plotly_js: str = "inline") -> str:
-    """The page of how many nodes of each offer a fleet takes: their table, the memo, and of each offer that is enough
-    the fleet on so many nodes, as its own page draws it."""
+    """The page of the nodes that a fleet needs of each offer: their table, the memo, and for each offer that is enough
+    the figures of the fleet on its nodes."""
     able = [size for size in sizes.sizes if not size.error]
     fewest = ", ".join(f"{several(size.nodes, 'node')} of {size.offer}" for size in able)
     values: Values = {
         "name": sizes.name,
         "description": question.description,
-        "headline": f"Enough in every draw: {fewest}. {sizes.verdict}".strip()
-        if able
-        else "No offer reaches what is needed.",
+        "headline": f"Enough in every draw: {fewest}. {sizes.verdict}".strip() if able else "No offer meets the needs.",
         "columns": sizes.COLUMNS,
         "rows": sizes.rows(),
         "sentences": sizes.in_words(),
@@ -141,7 +139,7 @@ def render_sizes(sizes: FleetSizes, question: FleetQuestion, plotly_js: str = "i
         for key, title, (figure, figures) in (
             ("use", "use over time", _use(size.answer.facts)),
             ("hours", "where GPU-hours went", _hours(size.answer.facts)),
-            ("waits", "how long jobs of a size wait", _waits(size.answer.facts)),
+            ("waits", "waits by job size", _waits(size.answer.facts)),
         ):
             if figure and figures:
                 own = f"{key}-{number}"
@@ -154,9 +152,9 @@ def render_sizes(sizes: FleetSizes, question: FleetQuestion, plotly_js: str = "i
 
 
 def drawn(answer: FleetAnswer) -> list[tuple[str, Values, str]]:
-    """The page's figures that need no zoom: title, figure, caption of use over time and of where GPU-hours went."""
-    told = (("Where GPU-hours went", _hours(answer.facts)), ("Use over time", _use(answer.facts)))
-    return [(title, figure, str(values["caption"])) for title, (figure, values) in told if figure is not None]
+    """The page's figures without zoom: title, figure, and caption of the use over time and of GPU-hours."""
+    figures = (("Where GPU-hours went", _hours(answer.facts)), ("Use over time", _use(answer.facts)))
+    return [(title, figure, str(values["caption"])) for title, (figure, values) in figures if figure is not None]
 
 
 def _answer(answer: FleetAnswer) -> Values:
@@ -212,17 +210,17 @@ def _axis(facts: FleetFacts) -> tuple[float, str]:
 
 
 def _short(value: float) -> float:
-    """Six digits behind the point: a tenth of a second of a day."""
+    """Six decimals: about a tenth of a second of a day."""
     return round(float(value), 6)
 
 
 def _thinned(facts: FleetFacts, values: Floats) -> tuple[Floats, Floats]:
-    """Begins of at most :data:`MOST_POINTS` equal spans of time, and the mean over each of what holds in steps."""
+    """Starts of at most :data:`MOST_POINTS` equal spans of time, and the mean of a step function over each."""
     at_s, end_s = facts.times.at_s, facts.horizon_s
     if len(at_s) <= MOST_POINTS:
         return at_s, values
     borders = np.linspace(0.0, end_s, MOST_POINTS + 1)
-    # The integral of the steps at any time: what is between two borders is its difference.
+    # The integral of the step function up to each border; its differences are the integrals over the spans.
     spans = np.diff(at_s, append=max(end_s, float(at_s[-1])))
     sums = np.concatenate([[0.0], np.cumsum(values * spans)])
     places = np.clip(np.searchsorted(at_s, borders, side="right") - 1, 0, len(at_s) - 1)
@@ -243,7 +241,7 @@ def _line(name: str, place: int, x: Floats, y: Floats, **more: Any) -> Values:
 
 
 def _over_time(facts: FleetFacts, columns: Mapping[str, Floats]) -> list[tuple[str, ...]]:
-    """A row a day, or a row an hour, with the means of what holds."""
+    """Means per day or hour, one row each."""
     times, (unit_s, unit) = facts.times, _axis(facts)
     ends = np.append(times.at_s[1:], max(facts.horizon_s, float(times.at_s[-1])))
     count = min(int(np.ceil(facts.horizon_s / unit_s)), MOST_JOBS)
@@ -258,16 +256,16 @@ def _over_time(facts: FleetFacts, columns: Mapping[str, Floats]) -> list[tuple[s
 
 
 def _use(facts: FleetFacts) -> tuple[Values | None, Values]:
-    """GPUs that jobs have, nodes that are down, and how many jobs wait."""
+    """Allocated GPUs, nodes that are down, and waiting jobs."""
     times, (unit_s, unit) = facts.times, _axis(facts)
     if not len(times.at_s):
         return None, {}
     traces = []
-    lines = (("GPUs that jobs have", times.allocated_gpus, "y"), ("jobs that wait", times.waiting_jobs, "y2"))
+    lines = (("allocated GPUs", times.allocated_gpus, "y"), ("waiting jobs", times.waiting_jobs, "y2"))
     for place, (name, values, axis) in enumerate(lines):
         at_s, means = _thinned(facts, values)
         traces.append(_line(name, place, at_s / unit_s, means, yaxis=axis))
-    columns = {"GPUs that jobs have": times.allocated_gpus, "jobs that wait": times.waiting_jobs}
+    columns = {"allocated GPUs": times.allocated_gpus, "waiting jobs": times.waiting_jobs}
     if times.nodes_down.any():
         at_s, means = _thinned(facts, times.nodes_down)
         traces.append(_line("nodes down", 4, at_s / unit_s, means, yaxis="y2"))
@@ -284,7 +282,7 @@ def _use(facts: FleetFacts) -> tuple[Values | None, Values]:
         "showlegend": True,
         "legend": LEGEND,
     }  # fmt: skip
-    caption = f"Of {facts.gpus:,} GPUs those that jobs have, above; below how many jobs wait. Drag to zoom."
+    caption = f"Above: GPUs of {facts.gpus:,} that jobs have. Below: waiting jobs. Drag to zoom."
     return {"data": traces, "layout": layout}, {
         "caption": caption,
         "summary": f"Means of every {unit[:-1]}",
@@ -294,7 +292,7 @@ def _use(facts: FleetFacts) -> tuple[Values | None, Values]:
 
 
 def _hours(facts: FleetFacts) -> tuple[Values | None, Values]:
-    """From all GPU-hours down to those that do lasting work."""
+    """From all GPU-hours down to those with lasting work."""
     whole = facts.gpu_hours
     lost = [(words(part), hours) for part, hours in facts.lost_gpu_hours.items() if hours > 1e-9 * whole]
     rows = [("all", whole), *lost, ("productive", facts.productive * whole)]
@@ -308,7 +306,7 @@ def _hours(facts: FleetFacts) -> tuple[Values | None, Values]:
     shades = [plan_colour(9), *[plan_colour(4)] * len(lost), plan_colour(2)]
     data = [bars("GPU-hours", [hours for _, hours in rows], "", texts, base=starts, marker={"color": shades})]
     return {"data": data, "layout": layout}, {
-        "caption": "GPU-hours of the cluster, and what takes them away until those remain that do lasting work.",
+        "caption": "GPU-hours of the cluster, and what is lost of them, down to those with lasting work.",
         "summary": "As a table",
         "columns": ("where", "GPU-hours", "share"),
         "rows": [(name, f"{hours:,.1f}", percent(hours / whole)) for name, hours in rows],
@@ -316,7 +314,7 @@ def _hours(facts: FleetFacts) -> tuple[Values | None, Values]:
 
 
 def _waits(facts: FleetFacts) -> tuple[Values | None, Values]:
-    """Half and 95 % of the waits of jobs of a size, sizes in powers of two."""
+    """Quantiles (50 and 95 %) of waits by job size, in powers of two."""
     waited = [(job.gpus, job.wait_s) for job in facts.jobs if job.wait_s is not None]
     if not waited:
         return None, {}
@@ -356,7 +354,7 @@ def _waits(facts: FleetFacts) -> tuple[Values | None, Values]:
         "legend": LEGEND,
     }  # fmt: skip
     unstarted = len(facts.jobs) - len(waited)
-    cut = f" {several(unstarted, 'job')} had not started: left out here." if unstarted else ""
+    cut = f" {several(unstarted, 'job')} that had not started are left out." if unstarted else ""
     return {"data": traces, "layout": layout}, {
         "caption": f"Time from submission to the first start, by the job's size.{cut}",
         "summary": "As a table",
@@ -366,7 +364,7 @@ def _waits(facts: FleetFacts) -> tuple[Values | None, Values]:
 
 
 def _power(facts: FleetFacts) -> tuple[Values | None, Values]:
-    """Watts of the machines over time, where they are known."""
+    """Power of the machines over time, where it is known."""
     times, (unit_s, unit) = facts.times, _axis(facts)
     if not len(times.watts) or not times.watts.any():
         return None, {}
@@ -380,7 +378,7 @@ def _power(facts: FleetFacts) -> tuple[Values | None, Values]:
     }
     energy = "" if facts.energy_kwh is None else f" {facts.energy_kwh:,.0f} kWh in all."
     return {"data": [_line("kW", 1, at_s / unit_s, means)], "layout": layout}, {
-        "caption": f"What the machines draw, without the building.{energy}",
+        "caption": f"Power of the machines, without the building.{energy}",
         "summary": f"Means of every {unit[:-1]}",
         "columns": (unit[:-1], "kW"),
         "rows": _over_time(facts, {"kW": times.watts / 1000.0}),
@@ -388,7 +386,7 @@ def _power(facts: FleetFacts) -> tuple[Values | None, Values]:
 
 
 def _steps(answer: FleetAnswer) -> tuple[None, Values]:
-    """The simulated steps, whose own pages `tspsim run` of the job's scenario writes."""
+    """The simulated steps; `tspsim run` of a job's scenario writes their own pages."""
     rows = [
         (
             plan.name,

@@ -1,4 +1,4 @@
-"""A front as a plotly dict: marks by group, and a dotted line along those that no other beats in both."""
+"""A front as a plotly dict: marks by group, and a dotted line along the Pareto-optimal ones."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Marks:
 
 @dataclass(frozen=True)
 class FrontLine:
-    """The front from left to right; ``shape`` says where its steps are: ``hv`` first along, ``vh`` first up or down."""
+    """The front from left to right; ``shape`` orders its steps: ``hv`` first along, ``vh`` first up or down."""
 
     name: str
     points: Sequence[tuple[float, float]]
     shape: str
 
     def trace(self) -> dict[str, Any]:
-        """Dotted and without words under a pointer."""
+        """The line: dotted, without hover texts."""
         return {
             "type": "scatter",
             "mode": "lines",

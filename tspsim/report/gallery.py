@@ -1,8 +1,8 @@
-"""The gallery: a page that leads to reports and comparisons rendered from the shipped scenarios.
+"""The gallery: a page of links to reports and comparisons rendered from the shipped scenarios.
 
 ``python -m tspsim.report.gallery FOLDER`` writes ``index.html``, ``plotly.min.js`` once, ``pages/*.html`` around it,
 and the numbers of every page as ``tables/*.csv`` and ``*.parquet``. The same code and catalog give the same bytes. The
-page of what schemes are worth is written by ``docs/generate_schemes.py`` and listed where it is.
+page of the schemes' worth is written by ``docs/generate_schemes.py`` and listed where it exists.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from . import worth
 from .comparison import slug
 from .comparison_page import page
 
-#: Scenarios that are shown, the question first that people bring.
+#: Scenarios in the gallery, the most frequent questions first.
 SHOWN = (
     "purchase-8b-128k",
     "purchase-70b",
@@ -51,13 +51,13 @@ SHOWN = (
     "dead-link-mi300x",
     "slow-gpu-mi300x",
 )
-#: Questions to the planner, searched until nothing better can be left.
+#: Questions to the planner, searched until no better plan can remain.
 PLANNED = ("plan-70b-8k-1024-mi355x",)
 #: Fleets of jobs.
 FLEETS = ("fleet-quarter-1024-h100",)
-#: Purchases of which the best offer's report is shown, with its best plan alone: timelines are large.
+#: Purchases with the report of the best offer, for its best plan alone: timelines are large.
 WITH_BEST = ("purchase-8b-128k",)
-#: Scenarios with many plans, which are shown for their numbers alone.
+#: Scenarios with many plans, which are shown without timelines.
 WITHOUT_TIMELINES = ("tsp-figures-throughput", "tsp-figures-micro-batch", "zaya1-1024-mi300x")
 
 #: Bars of a thumbnail.
@@ -75,7 +75,7 @@ class GalleryEntry:
     href: str
     answer: str
     rates: tuple[float, ...] = ()
-    #: What the bars measure, and of what there is one each.
+    #: Quantity of the bars, and their meaning.
     bars: str = "tokens/s, a bar a plan"
 
 
@@ -100,7 +100,7 @@ def write_gallery(
 
 
 def schemes(folder: Path) -> list[GalleryEntry]:
-    """The page of what schemes are worth (:mod:`.worth`), where the folder has it."""
+    """The page of the schemes' worth (:mod:`.worth`), where the folder has it."""
     gains = worth.gains_in(folder)
     if not gains:
         return []
@@ -115,8 +115,8 @@ def schemes(folder: Path) -> list[GalleryEntry]:
 def _write(scenario: Scenario, folder: Path) -> GalleryEntry:
     from .pages import render
 
-    found = with_best(expand(scenario))
-    questions = [question for question, _ in found]
+    with_searches = with_best(expand(scenario))
+    questions = [question for question, _ in with_searches]
     results = [simulate(question) for question in questions]
     _tables(scenario, results, folder / "tables")
     file = f"pages/{slug(scenario.name)}.html"
@@ -127,7 +127,7 @@ def _write(scenario: Scenario, folder: Path) -> GalleryEntry:
         atomic_write(folder / file, render(shown, f"../{BUNDLE}"))
         rates = [plan.tokens_per_s for plan in shown.plans if plan.ran]
         return GalleryEntry(scenario.name, scenario.description, file, _answer(shown), _longest(rates))
-    searched = [each for _, each in found]
+    searched = [search for _, search in with_searches]
     decision = decide(questions, results, curves=scenario.project is not None, searched=searched)
     links: dict[int, str] = {}
     if scenario.name in WITH_BEST and decision.winner is not None and decision.winner.best is not None:
@@ -147,7 +147,7 @@ def _write(scenario: Scenario, folder: Path) -> GalleryEntry:
 
 
 def _plan(name: str, folder: Path) -> GalleryEntry:
-    """The planner's page of a scenario, and its numbers."""
+    """The planner's page for a scenario, and its numbers."""
     from . import plan_page
     from .plan import rows_of
 
@@ -155,21 +155,25 @@ def _plan(name: str, folder: Path) -> GalleryEntry:
     planner = planner_of(question, stated=stated, jobs=None, budget_s=None)
     answer = planner.run()
     assert isinstance(planner, Planner) and isinstance(answer, Planned)
-    found = rows_of(answer)
+    best = rows_of(answer)
     cluster = describe_cluster(answer.question.cluster, answer.question.device)
-    rows = [{"point": 0, "offer": name, "plan": plan, **_numbers(cluster, result)} for plan, result in found]
+    rows = [{"point": 0, "offer": name, "plan": plan, **_numbers(cluster, result)} for plan, result in best]
     _table(name, rows, (), folder / "tables")
     file = f"pages/{slug(name)}.html"
     atomic_write(folder / file, plan_page.page(answer, f"../{BUNDLE}"))
-    rates = [result.tokens_per_s for _, result in found]
-    beaten = [each.result.tokens_per_s for each in answer.stated if each.result is not None and each.result.ran]
-    told = f"{found[0][0]}: {compact(rates[0])} tokens/s"
-    told += f", {rates[0] / max(beaten):.2f} times the best plan stated" if beaten else ""
-    return GalleryEntry(name, question.description, file, told, _longest(rates))
+    rates = [result.tokens_per_s for _, result in best]
+    beaten = [
+        stated_plan.result.tokens_per_s
+        for stated_plan in answer.stated
+        if stated_plan.result is not None and stated_plan.result.ran
+    ]
+    text = f"{best[0][0]}: {compact(rates[0])} tokens/s"
+    text += f", {rates[0] / max(beaten):.2f} times the best plan stated" if beaten else ""
+    return GalleryEntry(name, question.description, file, text, _longest(rates))
 
 
 def _fleet(name: str, folder: Path) -> GalleryEntry:
-    """The page of a fleet, and a row a class of its jobs."""
+    """The page of a fleet, and a row per class of its jobs."""
     from .pages import render
 
     result = simulate(name)
@@ -193,12 +197,12 @@ def _answer(result: Result) -> str:
 
 
 def _longest(rates: Sequence[float]) -> tuple[float, ...]:
-    """The best few, best first."""
+    """The largest few, in order."""
     return tuple(sorted(rates, reverse=True)[:BARS])
 
 
 def thumbnail(rates: Sequence[float]) -> str:
-    """A small picture of what a page compares: a bar each, in SVG.
+    """A small SVG picture of a page's rates, one bar each.
 
     >>> thumbnail([2.0, 1.0]).count("<rect")
     2
@@ -212,7 +216,7 @@ def thumbnail(rates: Sequence[float]) -> str:
 
 
 def _tables(scenario: Scenario, results: Sequence[Result], folder: Path) -> None:
-    """All numbers of a page, as ``tspsim sweep`` writes them: one row a plan of an offer."""
+    """All numbers of a page, as ``tspsim sweep`` writes them: one row per plan of an offer."""
     rows = [
         {"point": number, "offer": str(result.scenario["name"]), "plan": plan.name, **_numbers(result.cluster, plan)}
         for number, result in enumerate(results)
@@ -236,7 +240,7 @@ def _numbers(cluster: Mapping[str, Any], plan: PlanResult) -> dict[str, Cell]:
 
 
 def index(entries: Sequence[GalleryEntry]) -> str:
-    """The page that leads to the others."""
+    """The page with links to the others."""
     from markupsafe import Markup
 
     from .page import _asset, _environment
@@ -305,7 +309,7 @@ _INDEX = """\
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the gallery into the folder that is named."""
+    """Write the gallery into the named folder."""
     if len(arguments) != 1:
         print("usage: python -m tspsim.report.gallery FOLDER", file=sys.stderr)
         return 2

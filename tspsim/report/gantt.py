@@ -1,9 +1,9 @@
 """Timelines packed for the page: a few ranks in full as typed arrays, all ranks as shares.
 
-A row of the timeline costs twelve bytes: the gap since the row before on its stream and its duration
+A row of the timeline takes twelve bytes: the gap since the row before on its stream and its duration
 (float32 seconds), its entry in the table of labels (uint16 or uint32) and its layer (int16). Layers are
-kept apart from labels, so that a program of many equal layers needs one label an instruction. What does not
-fit the budget is left out evenly (ranks first, then the end of the step), and the packed timeline says so.
+separate from labels, so that a program of many equal layers needs one label per instruction. Rows beyond the
+budget are left out evenly (ranks first, then the end of the step), and the packed timeline says so.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from tspsim.engine.timeline import Timeline
 
-#: Bytes that all timelines of a page may take together, and ranks that one plan shows in full at most.
+#: Most bytes of all timelines of a page, and most ranks that one plan shows in full.
 BUDGET_BYTES = 4_500_000
 MOST_RANKS = 16
-#: Every-rank shares are drawn for more ranks than these, as steps of at most this many columns.
+#: Most columns of the shares of all ranks, drawn as steps.
 MOST_COLUMNS = 1024
 
 Columns = dict[str, "NDArray[Any]"]
@@ -63,13 +63,13 @@ def pack(view: View, plan: PlanResult, budget_bytes: int) -> dict[str, Any]:
 
 
 def choose(present: NDArray[Any], classes: Sequence[RankClass], most: int) -> list[int]:
-    """At most ``most`` of the ranks: one of every role first, then ranks evenly apart."""
+    """At most ``most`` of the ranks: first one per role, then ranks at equal distances."""
     if len(present) <= most:
         return [int(rank) for rank in present]
-    known = {int(rank) for rank in present}
+    simulated = {int(rank) for rank in present}
     roles: dict[str, int] = {}
     for entry in classes:
-        if entry.representative in known:
+        if entry.representative in simulated:
             roles.setdefault(entry.role, entry.representative)
     first = _evenly(list(roles.values()), most)
     left = [int(rank) for rank in present if int(rank) not in set(first)]
@@ -77,21 +77,21 @@ def choose(present: NDArray[Any], classes: Sequence[RankClass], most: int) -> li
 
 
 def _evenly(values: list[int], count: int) -> list[int]:
-    """``count`` of the values at equal steps, or all when there are fewer."""
+    """``count`` of the values at equal steps, or all where there are fewer."""
     if len(values) <= count:
         return values
     return [values[index * len(values) // count] for index in range(count)]
 
 
 def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Columns]:
-    """What share of the step every simulated rank computed, only communicated, or did neither.
+    """Shares of the step in which every simulated rank computed, only communicated, or did neither.
 
     Returns
     -------
     ranks : array of int
     shares : dict of arrays of the same length
-        ``compute``, ``communication`` (exposed: nothing computed meanwhile) and ``idle`` (launches by the host
-        too); they add up to one.
+        ``compute``, ``communication`` (exposed: no compute meanwhile) and ``idle`` (including launches by the
+        host); they add up to one.
     """
     columns = timeline.columns()
     ranks, position = np.unique(columns["rank"], return_inverse=True)
@@ -108,13 +108,13 @@ def shares(timeline: Timeline, step_time_s: float) -> tuple[NDArray[Any], Column
 
 
 def _union(group: NDArray[Any], start: NDArray[Any], end: NDArray[Any], groups: int) -> NDArray[Any]:
-    """Seconds covered by at least one interval, a group each."""
+    """Seconds that at least one interval covers, for each group."""
     covered = np.zeros(groups)
     if not len(group):
         return covered
     order = np.lexsort((start, group))
     group, start, end = group[order], start[order], end[order]
-    # Shifting every group behind the one before lets one running maximum serve them all.
+    # A shift of every group beyond the one before lets one running maximum serve them all.
     shift = group * (float(end.max()) + 1.0)
     reached = np.maximum.accumulate(end + shift)
     before = np.concatenate(([-np.inf], reached[:-1]))
@@ -166,14 +166,14 @@ def _encode(
 
 
 def _rank(plan: PlanResult, number: int, folded: bool) -> dict[str, Any]:
-    """A rank of the chart; in a folded run it stands for its class."""
-    entry = next((each for each in plan.classes if each.representative == number), None)
+    """A rank of the chart; in a folded run it represents its class."""
+    entry = next((member for member in plan.classes if member.representative == number), None)
     role = entry.role if entry else ""
     return {"rank": number, "role": role, "stands_for": entry.size if entry and folded else 1}
 
 
 def _labels(view: View, entries: list[Any]) -> tuple[dict[str, Any], NDArray[Any]]:
-    """The table of labels without their layers, texts stored once, and where each entry went."""
+    """The table of labels without their layers, texts stored once, and the row of each entry."""
     peaks = view.device.get("peak_flops_per_s")
     peaks = peaks if isinstance(peaks, Mapping) else {}
     usual = str(view.workload.get("precision", "bf16"))
@@ -207,7 +207,7 @@ def _layers(
 
 
 def _short(value: float) -> float:
-    """Seven significant digits, as many as float32 carries."""
+    """Seven significant digits, the precision of float32."""
     return float(f"{value:.7g}")
 
 

@@ -1,4 +1,4 @@
-"""The page of a measured step beside the simulated one: both lanes on one axis, what is lost, gaps, causes."""
+"""The page of a measured step beside the simulated one: both timelines on one axis, losses, gaps, causes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from ..base.errors import shorten
 from ..base.files import atomic_write
 from ..base.units import duration, percent
+from ..traces.comparison import Laid
 from ..traces.kinds import KINDS
-from ..traces.lay import Laid
 from ..traces.learned import Follows
 from .figures import LEGEND, colours
 from .numbers import label
 from .page import render_sections
 from .trace import _json
 
-#: Bars of each lane of the figure; of longer steps the longest are drawn.
+#: Most bars per timeline of the figure; of longer steps the longest are drawn.
 MOST_BARS = 3000
 MOST_ROWS = 60
 
@@ -30,9 +30,9 @@ The step takes <b>{{ measured }}</b>, simulated <b>{{ simulated }}</b> ({{ off }
 {% if layer %}A layer takes {{ layer[0] }}, simulated {{ layer[1] }} ({{ layer[2] }}). {% endif %}
 {{ matched }} of the kernels' time found its operator. {{ sentence }}</p>
 {% for note in notes %}<p class="note">{{ note }}.</p>{% endfor %}
-<h2>Whose fault</h2>
+<h2>Causes</h2>
 <div class="scroll"><table>
-<thead><tr><th>cause</th><th>adds</th><th>what it is</th></tr></thead><tbody>
+<thead><tr><th>cause</th><th>adds</th><th>meaning</th></tr></thead><tbody>
 {% for cause, seconds, what in causes %}
 <tr><th scope="row">{{ cause }}</th><td>{{ seconds }}</td><td>{{ what }}</td></tr>{% endfor %}
 </tbody></table></div>
@@ -55,9 +55,9 @@ TABLES = """
 {% for row in operators %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}
 </tr>{% endfor %}</tbody></table></div>
 {% if left %}
-<details><summary>Kernels that no operator took</summary>
+<details><summary>Kernels without an operator</summary>
 <div class="scroll"><table>
-<thead><tr><th>kernel</th><th>kind</th><th>times</th><th>together</th></tr></thead><tbody>
+<thead><tr><th>kernel</th><th>kind</th><th>times</th><th>total</th></tr></thead><tbody>
 {% for row in left %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></details>
 {% endif %}
@@ -71,7 +71,7 @@ TABLES = """
 """
 
 FOLLOWS = """
-<p>With every kernel family corrected by what this step measured ({{ factors }}), transfers as they were:</p>
+<p>With every kernel family corrected by this step's measurement ({{ factors }}), and transfers unchanged:</p>
 <div class="scroll"><table>
 <thead><tr><th>plan</th><th>step before</th><th>step corrected</th><th>tokens/s corrected</th></tr></thead><tbody>
 {% for row in rows %}<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td>{{ cell }}</td>{% endfor %}</tr>
@@ -80,14 +80,14 @@ FOLLOWS = """
 
 _CAUSES = (
     ("kernels", "kernels_s", "kernels take longer or shorter than the device's model says"),
-    ("collectives", "collectives_s", "transfers do"),
+    ("collectives", "collectives_s", "transfers take longer or shorter"),
     ("host", "host_s", "the device waits for the host longer than simulated"),
-    ("schedule", "schedule_s", "what overlaps in the program does not in the trace, or the reverse"),
+    ("schedule", "schedule_s", "kernels overlap in the program and not in the trace, or the reverse"),
 )
 
 
 def write_measured(laid: Laid, path: Path, follows: Follows | None = None) -> None:
-    """One offline page.
+    """Write the page.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def write_measured(laid: Laid, path: Path, follows: Follows | None = None) -> No
         ("tables", "Where the time goes", TABLES, _tables(laid)),
     ]
     if follows is not None and follows.plans:
-        sections.append(("follows", "What follows for your plans", FOLLOWS, _follows(follows)))
+        sections.append(("follows", "Your plans with this correction", FOLLOWS, _follows(follows)))
     name = laid.lane.question.scenario.name
     page = render_sections(
         sections, {"lanes": figure(laid)}, title=f"{name}: measured", plotly_js="inline", styles=("page.css",)
@@ -171,12 +171,12 @@ def _follows(follows: Follows) -> dict[str, Any]:
 def _caption(laid: Laid) -> str:
     return (
         f"{len(laid.trace):,} kernels above {len(laid.lane.operations):,} simulated operators, in milliseconds from "
-        "the step's first; colours are kinds, drag to zoom, both lanes move together."
+        "the step's first; colours are kinds, drag to zoom, both timelines move together."
     )
 
 
 def _bars(laid: Laid) -> Iterator[tuple[str, str, float, float, str]]:
-    """Lane, kind, start and length in milliseconds, text."""
+    """Timeline, kind, start and length in milliseconds, text."""
     trace, first = laid.trace, float(laid.trace.columns["start_s"].min())
     kinds, names, streams = (trace.word(column) for column in ("kind", "name", "stream"))
     seconds = trace.columns["duration_s"]
@@ -186,15 +186,21 @@ def _bars(laid: Laid) -> Iterator[tuple[str, str, float, float, str]]:
         operator = f"{item.name}, layer {item.layer}" if item is not None else "left over"
         start = (float(trace.columns["start_s"][row]) - first) * 1e3
         yield f"measured {streams[row]}", kinds[row], start, float(seconds[row]) * 1e3, f"{operator}: {names[row][:70]}"
-    operations = sorted(laid.lane.operations, key=lambda each: -each.seconds)[:MOST_BARS]
-    begin = min((each.start_s for each in laid.lane.operations), default=0.0)
-    for each in sorted(operations, key=lambda each: each.start_s):
-        text = f"{each.name}, layer {each.layer} ({each.phase}): {each.shape}"
-        yield f"simulated {each.stream}", each.kind, (each.start_s - begin) * 1e3, each.seconds * 1e3, text
+    operations = sorted(laid.lane.operations, key=lambda operation: -operation.seconds)[:MOST_BARS]
+    begin = min((operation.start_s for operation in laid.lane.operations), default=0.0)
+    for operation in sorted(operations, key=lambda operation: operation.start_s):
+        text = f"{operation.name}, layer {operation.layer} ({operation.phase}): {operation.shape}"
+        yield (
+            f"simulated {operation.stream}",
+            operation.kind,
+            (operation.start_s - begin) * 1e3,
+            operation.seconds * 1e3,
+            text,
+        )
 
 
 def figure(laid: Laid) -> dict[str, Any]:
-    """Bars of both lanes over time, one colour a kind."""
+    """Bars of both timelines, one colour per kind."""
     bars = list(_bars(laid))
     lanes = list(dict.fromkeys(bar[0] for bar in bars))
     kinds = sorted({bar[1] for bar in bars}, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
@@ -233,7 +239,7 @@ def figure(laid: Laid) -> dict[str, Any]:
 
 
 def write_both(laid: Laid, path: Path) -> None:
-    """Both lanes as one Chrome trace, which Perfetto opens: process 1 measured, process 2 simulated."""
+    """Write both timelines as one Chrome trace, which Perfetto opens: process 1 measured, process 2 simulated."""
     atomic_write(path, _events(laid))
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs of a shared node small jobs have, so that none lies upon another where a node is drawn."""
+"""Slots of small jobs on a shared node's GPUs, so that their rectangles do not overlap in a picture."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
 
 
 def slots(facts: FleetFacts) -> dict[int, tuple[int, ...]]:
-    """Spell of a job on part of a node → its GPUs there, from 0: neighbours where there are, else the first ones.
+    """Spell of a job on part of a node → its GPUs there, from 0: neighbours where possible, else the first free ones.
 
-    Numbers are for drawing alone: a fleet counts GPUs of a node and does not say which.
+    The numbers are for drawing alone: a fleet counts a node's GPUs and does not assign them.
     """
     times, of_a_node = facts.times, facts.gpus // max(1, facts.nodes)
     small = [
@@ -21,7 +21,7 @@ def slots(facts: FleetFacts) -> dict[int, tuple[int, ...]]:
     ]
     small.sort(key=lambda spell: (times.spell_start_s[spell], spell))
     free_s: dict[int, list[float]] = {}
-    found: dict[int, tuple[int, ...]] = {}
+    by_spell: dict[int, tuple[int, ...]] = {}
     for spell in small:
         node, wide = times.spell_nodes[spell][0], facts.jobs[int(times.spell_job[spell])].gpus
         until_s = free_s.setdefault(node, [0.0] * of_a_node)
@@ -31,5 +31,5 @@ def slots(facts: FleetFacts) -> dict[int, tuple[int, ...]]:
         block = next((block for block in blocks if block[-1] - block[0] == wide - 1), free[:wide])
         for slot in block:
             until_s[slot] = float(times.spell_end_s[spell])
-        found[spell] = tuple(block)
-    return found
+        by_spell[spell] = tuple(block)
+    return by_spell

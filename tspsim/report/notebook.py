@@ -1,7 +1,7 @@
-"""Answers as one figure and one page each, for who asks from a notebook or a program.
+"""Answers as one figure and one page each, for notebooks and programs.
 
-An answer is given by what it is: a result, plans that were found, a sweep, a validation, ceilings. Figures are
-``plotly.graph_objects.Figure`` objects: a notebook shows them, and their owner may change them.
+The type of the answer decides: a result, searched plans, a sweep, a validation, ceilings. Figures are
+``plotly.graph_objects.Figure`` objects: a notebook shows them, and a program may change them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .sweep.page import write_page as write_sweep
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-#: A bar: its name, how long it is, and where the truth lies nine times of ten (the same twice where nobody says).
+#: A bar: name, value, and the ends of its range (equal where there is none).
 Bar = tuple[str, float, float, float]
 
 BOUNDS = """
@@ -58,7 +58,7 @@ BOUNDS = """
 
 @singledispatch
 def plot(answer: object) -> Figure:
-    """One figure of an answer; raises TypeError for what has none."""
+    """One figure of an answer; raises TypeError for other objects."""
     raise TypeError(f"{type(answer).__name__} has no picture")
 
 
@@ -78,7 +78,7 @@ def _(answer: ShownPlans) -> Figure:
 
 @plot.register(Table)
 def _(answer: Table) -> Figure:
-    """Lines over the first swept path of numbers, one a plan and a setting of the others; else bars."""
+    """Lines over the first numeric swept path, one per plan and setting of the other paths; else bars."""
     rows = [row for row in answer.rows() if row["tokens_per_s"] is not None]
     over = next((path for path in answer.swept if all(isinstance(row[path], int | float) for row in rows)), None)
     others = [path for path in answer.swept if path != over]
@@ -101,10 +101,10 @@ def _(answer: Validation) -> Figure:
 
 @plot.register(Sizing)
 def _(answer: Sizing) -> Figure:
-    served = [each for each in answer.sized if not each.error]
-    priced = all(each.usd_per_hour is not None for each in served)
-    told = [(each.offer, float(each.usd_per_hour or 0.0) if priced else float(each.gpus)) for each in served]
-    bounded = [(name, value, value, value) for name, value in told]
+    served = [size for size in answer.sized if not size.error]
+    priced = all(size.usd_per_hour is not None for size in served)
+    values = [(size.offer, float(size.usd_per_hour or 0.0) if priced else float(size.gpus)) for size in served]
+    bounded = [(name, value, value, value) for name, value in values]
     return bars(bounded, "$ an hour" if priced else "GPUs", answer.scenario.name)
 
 
@@ -116,46 +116,46 @@ def _(answer: Bounds) -> Figure:
 
 def bars_of(plans: Iterable[tuple[str, PlanResult]]) -> list[Bar]:
     """Rates of the plans that ran, with their ranges."""
-    told = []
+    rows = []
     for name, plan in plans:
         if plan.ran:
             rate = plan.tokens_per_s
             low, high = (plan.range.low, plan.range.high) if plan.range is not None else (rate, rate)
-            told.append((name, rate, low, high))
-    return told
+            rows.append((name, rate, low, high))
+    return rows
 
 
-def bars(told: Sequence[Bar], axis: str, title: str) -> Figure:
-    """Horizontal bars, the first at the top, the longest in another colour; a line where each should lie."""
+def bars(rows: Sequence[Bar], axis: str, title: str) -> Figure:
+    """Horizontal bars, the first at the top, the longest in another colour, with a line for each range."""
     from plotly.graph_objects import Figure
 
-    most = max((value for _, value, _, _ in told), default=0.0)
+    most = max((value for _, value, _, _ in rows), default=0.0)
     trace = {
         "type": "bar",
         "orientation": "h",
-        "x": [value for _, value, _, _ in told],
-        "y": [name for name, *_ in told],
-        "text": [compact(value) for _, value, _, _ in told],
-        "marker": {"color": [ACCENT if value == most else QUIET for _, value, _, _ in told]},
+        "x": [value for _, value, _, _ in rows],
+        "y": [name for name, *_ in rows],
+        "text": [compact(value) for _, value, _, _ in rows],
+        "marker": {"color": [ACCENT if value == most else QUIET for _, value, _, _ in rows]},
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": [max(0.0, high - value) for _, value, _, high in told],
-            "arrayminus": [max(0.0, value - low) for _, value, low, _ in told],
-            "visible": any(high > low for _, _, low, high in told),
+            "array": [max(0.0, high - value) for _, value, _, high in rows],
+            "arrayminus": [max(0.0, value - low) for _, value, low, _ in rows],
+            "visible": any(high > low for _, _, low, high in rows),
         },
     }
     layout = {
         "title": {"text": title},
         "xaxis": {"title": {"text": axis}, "tickformat": "~s", "rangemode": "tozero"},
         "yaxis": {"autorange": "reversed", "automargin": True, "type": "category"},
-        "height": 140 + 34 * max(1, len(told)),
+        "height": 140 + 34 * max(1, len(rows)),
     }
     return Figure(data=[trace], layout=layout)
 
 
 def served(plans: Sequence[PlanResult], title: str) -> Figure:
-    """Tokens/s per GPU over tokens/s per user, a line a plan: the curve over its loads."""
+    """Tokens/s per GPU over tokens/s per user: one line per plan over its loads."""
     lines = {
         plan.name: [
             (float(point["tokens_per_s_per_user"] or 0.0), float(point["output_tokens_per_s_per_gpu"]))
@@ -167,7 +167,7 @@ def served(plans: Sequence[PlanResult], title: str) -> Figure:
 
 
 def curves_of(lines: dict[str, list[tuple[float, float]]], across: str, up: str, title: str) -> Figure:
-    """A line a name."""
+    """One line per name."""
     from plotly.graph_objects import Figure
 
     data = [
@@ -195,7 +195,7 @@ def curves_of(lines: dict[str, list[tuple[float, float]]], across: str, up: str,
 
 @singledispatch
 def write(answer: object, path: Path) -> None:
-    """Write an answer's page; raises InputError where the file cannot be written, TypeError for what has no page."""
+    """Write an answer's page; raises InputError where the file cannot be written, TypeError for other objects."""
     raise TypeError(f"{type(answer).__name__} has no page")
 
 
@@ -216,8 +216,10 @@ def _(answer: OffersPlanned, path: Path) -> None:
 
 @write.register(ServicePlanned)
 def _(answer: ServicePlanned, path: Path) -> None:  # type: ignore[type-arg]
-    told = traffic_plan.told(answer) if isinstance(answer, TrafficPlanned) else serving_plan.told(answer)  # type: ignore[arg-type]
-    atomic_write(path, searched.page(told))
+    view = (
+        traffic_plan.view_of(answer) if isinstance(answer, TrafficPlanned) else serving_plan.view_of(answer)  # type: ignore[arg-type]
+    )
+    atomic_write(path, searched.page(view))
 
 
 @write.register(Table)

@@ -1,4 +1,4 @@
-"""Values of any kind as the report spells them; quantities are spelled in :mod:`tspsim.base.units`."""
+"""Values of any kind as the report prints them; quantities are printed by :mod:`tspsim.base.units`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planner's answer on every offer: on the terminal, and as a page that leads to a page an offer."""
+"""The planner's answer on every offer: on the terminal, and as a page with a linked page per offer."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ TABLE = """
 <tbody>{% for link, row in table %}<tr><th scope="row"><a href="{{ link }}">{{ row[0] }}</a></th>
 {% for cell in row[1:] %}<td data-label="{{ columns[loop.index] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table></div>
-<p class="note">An offer's name opens its own page: why its best plan wins, the front, what fits.</p>
+<p class="note">An offer's name opens its own page: reasons, the front, what fits.</p>
 {% if refused %}<ul class="verdicts">{% for text in refused %}<li class="refused">{{ text }}</li>{% endfor %}</ul>
 {% endif %}
 """
 
 
 def rows(answer: OffersPlanned) -> list[tuple[str, ...]]:
-    """Cells of :data:`COLUMNS` of every offer that has a plan."""
-    found: list[tuple[str, ...]] = []
+    """Cells of :data:`COLUMNS` for every offer with a plan."""
+    table: list[tuple[str, ...]] = []
     for name, planned in answer.found:
         best = planned.best[0]
         rates = compact(best.result.tokens_per_s), compact(best.result.tokens_per_s_per_gpu)
         cells = seconds(best.step_s), price_range(best.result) or "–"
-        found.append((name, best.candidate.name, f"{best.result.gpus:,}", *rates, *cells))
-    return found
+        table.append((name, best.candidate.name, f"{best.result.gpus:,}", *rates, *cells))
+    return table
 
 
 def refused(answer: OffersPlanned) -> list[str]:
-    """Offers without a plan, and why."""
-    return [f"{each.name}: {each.error}" for each in answer.offers if each.planned is None]
+    """Offers without a plan, with the reasons."""
+    return [f"{offer.name}: {offer.error}" for offer in answer.offers if offer.planned is None]
 
 
 def summary(answer: OffersPlanned, width: int = 160) -> list[RenderableType]:
-    """The best of every offer side by side, then the best few of each and what was searched."""
+    """The best plan of every offer side by side, then the best few of each offer and its search."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -96,9 +96,9 @@ def write_page(answer: OffersPlanned, path: Path) -> None:
         "table": list(zip(links, rows(answer), strict=True)),
         "refused": refused(answer),
     }
-    told = [f"{name}: {sentence}" for name, planned in answer.found for sentence in sure(planned)[:2]]
+    sentences = [f"{name}: {sentence}" for name, planned in answer.found for sentence in sure(planned)[:2]]
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", TABLE, values),
-        ("search", "What was searched", LIST, {"sentences": told}),
+        ("search", "The search", LIST, {"sentences": sentences}),
     ]
     atomic_write(path, render_sections(sections, {}, title=f"{scenario.name}, plans", plotly_js="inline"))

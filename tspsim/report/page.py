@@ -1,4 +1,4 @@
-"""The page: sections put together, and their data, style, scripts and the plotly bundle inline."""
+"""The page: its sections, with data, style, scripts and the plotly bundle inline."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-#: Name of the file whose question the pages that are being written answer: they tell whose they are, so that another
-#: question of the same name writes a page of its own.
+#: Name of the file whose question the page answers. The page has it in a ``meta`` element, so that another question of
+#: the same name writes a page of its own.
 QUESTION: ContextVar[str] = ContextVar("QUESTION", default="")
-#: Nothing is loaded from anywhere; pictures that plotly makes of its own figures are data and blob.
+#: The page loads nothing; pictures that plotly makes of its own figures are data and blob.
 _POLICY = "default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
@@ -62,8 +62,8 @@ def render_sections(
 ) -> str:
     """A page of ``(key, heading, template, values)`` sections with their figures.
 
-    ``styles`` are assets, and ``scripts`` those that run after the page's own; ``payload`` is data for them.
-    ``plotly_js`` as :func:`render` takes it.
+    ``styles`` are assets, ``scripts`` assets that run after the page's own; ``payload`` is data for them.
+    ``plotly_js`` is as in :func:`render`.
     """
     from markupsafe import Markup
 
@@ -93,7 +93,7 @@ def render_sections(
 
 
 def script_json(data: Any) -> str:
-    """JSON that can stand inside a script element: no ``<``, ``>`` or ``&``, whatever the texts are.
+    """JSON for a script element: without ``<``, ``>`` and ``&``, whatever the texts are.
 
     >>> script_json({"name": "</script>"})
     '{"name":"\\\\u003c/script\\\\u003e"}'
@@ -105,7 +105,7 @@ def script_json(data: Any) -> str:
 
 
 def prose(text: object) -> Markup:
-    """A sentence in which words between backticks are code.
+    """A sentence with the words between backticks as code.
 
     >>> prose("see `<plan>`")
     Markup('see <code>&lt;plan&gt;</code>')
@@ -123,7 +123,7 @@ def prose(text: object) -> Markup:
 
 
 def _options(text: str) -> Markup:
-    """Options of the command that no line breaks, which a browser does after their first hyphen."""
+    """Text with unbreakable options of the command, which a browser breaks after their first hyphen."""
     from markupsafe import Markup, escape
 
     whole = Markup('<span style="white-space:nowrap">{}</span>')
@@ -139,7 +139,7 @@ _LINKS = re.compile(
 
 
 def sourced(text: object) -> Markup:
-    """A source whose addresses, arXiv numbers and repositories at a commit can be followed.
+    """A source with links for its addresses, arXiv numbers and repositories at a commit.
 
     >>> sourced("arXiv:2407.21783, <3.3>")
     Markup('<a href="https://arxiv.org/abs/2407.21783" rel="noreferrer">arXiv:2407.21783</a>, &lt;3.3&gt;')
@@ -160,7 +160,7 @@ def sourced(text: object) -> Markup:
 
 
 def _placer(macros: Any, figures: dict[str, Any]) -> Any:
-    """The macro ``figure(key, caption, chooser)``, which leaves out figures that were not made."""
+    """The macro ``figure(key, caption, chooser)``; empty for figures that do not exist."""
 
     def place(key: str, caption: str, chooser: str = "") -> Any:
         if key not in figures:

@@ -1,4 +1,4 @@
-"""Which page a result has: that of a step, of requests served, or of a fleet of jobs."""
+"""The page of a result: of a step, of served requests, or of a fleet of jobs."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from tspsim.studies.planner.limits import Lean
     from tspsim.studies.planner.scheme_map import Cell
 
-#: Parts of a step that differ by less than this share of it are not told.
+#: Least difference of a part of a step that is reported, as a share of the step.
 WORTH_TELLING = 0.002
 
 
 def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
-    """The best plans, the plans stated, and what there is to know about them."""
+    """The best plans, the stated plans, and the notes on them."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -42,36 +42,36 @@ def summary(planned: Planned, width: int = 160) -> list[RenderableType]:
 
 
 def kicker(planned: Planned) -> str:
-    """Which machine and which step the plans are for."""
+    """The machine and the step of the plans."""
     cluster, work = planned.question.cluster, planned.scenario.workload
     nodes = f" in {counted(cluster.nodes)}" if cluster.nodes > 1 else ""
-    asked = f"{planned.question.model.name} · {work.pass_} · {work.sequence:,} tokens a sequence"
-    return f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}{nodes} · {asked}"
+    work_in_words = f"{planned.question.model.name} · {work.pass_} · {work.sequence:,} tokens a sequence"
+    return f"Plans for {cluster.gpus:,} {planned.question.device.name.upper()}{nodes} · {work_in_words}"
 
 
 def best_table(planned: Planned, width: int) -> Table:
-    """The best first, then the plans that the scenario states, at the same batch."""
+    """The best plans, then the scenario's stated plans, at the same batch."""
     wide = width >= 120
     table = empty_table(("plan",), ("tokens/s", "step", "MFU", "free, GiB", "$/M tokens"))
     if wide:
         table.add_column("what limits it", overflow="fold")
-    for number, found in enumerate(planned.best):
-        add_row(table, cells(labelled(found), found.result, wide), "bold" if number == 0 else "")
+    for number, option in enumerate(planned.best):
+        add_row(table, cells(labelled(option), option.result, wide), "bold" if number == 0 else "")
     table.add_section()
-    shown = [found.candidate.name for found in planned.best if found.candidate.stated is not None]
-    for each in planned.stated:
-        if each.name in shown:
+    shown = [option.candidate.name for option in planned.best if option.candidate.stated is not None]
+    for stated in planned.stated:
+        if stated.name in shown:
             continue
-        if each.result is not None and each.result.ran:
-            add_row(table, cells(f"{each.name} (stated)", each.result, wide))
+        if stated.result is not None and stated.result.ran:
+            add_row(table, cells(f"{stated.name} (stated)", stated.result, wide))
         else:
-            add_row(table, (f"{each.name} (stated)", "refused"), "yellow")
+            add_row(table, (f"{stated.name} (stated)", "refused"), "yellow")
     return table
 
 
-def labelled(found: Found) -> str:
+def labelled(option: Found) -> str:
     """A plan's name, and whether the scenario states it."""
-    return found.candidate.name + (" (stated)" if found.candidate.stated is not None else "")
+    return option.candidate.name + (" (stated)" if option.candidate.stated is not None else "")
 
 
 def cells(name: str, result: PlanResult, wide: bool) -> list[str]:
@@ -91,13 +91,13 @@ def cells(name: str, result: PlanResult, wide: bool) -> list[str]:
 
 
 def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
-    """What there is to know, by heading."""
+    """The notes, by heading."""
     return [
         ("Words in the names", named_words(planned)),
         ("How sure", sure(planned)),
         ("Why the best wins", why(planned)),
-        ("The front of the plans searched: none of them is better in rate, cost and memory left", front(planned)),
-        ("Elsewhere", sensitivity(planned)),
+        ("The Pareto front of the searched plans, in rate, cost and free memory", front(planned)),
+        ("Other lengths and sizes", sensitivity(planned)),
         ("What fits", what_fits(planned)),
         ("Where TSP wins", scheme_map(planned)),
         ("The best plan as scenario keys", [yaml_of(planned)] if planned.best else []),
@@ -106,35 +106,35 @@ def chapters(planned: Planned) -> list[tuple[str, list[str]]]:
 
 
 def named_words(planned: Planned) -> list[str]:
-    """What the names of the plans found are made of."""
-    found = [each.candidate.plan for each in planned.best if each.candidate.stated is None]
-    told = [f"{words}: {meaning}" for words, meaning in legend(found)]
-    return ["; ".join(told) + "."] if told else []
+    """The legend of the searched plans' names."""
+    plans = [option.candidate.plan for option in planned.best if option.candidate.stated is None]
+    entries = [f"{words}: {meaning}" for words, meaning in legend(plans)]
+    return ["; ".join(entries) + "."] if entries else []
 
 
 def sure(planned: Planned) -> list[str]:
-    """What was looked at and what may be left."""
+    """The extent of the search, and what it leaves open."""
     counted = (
         f"{planned.batch:,} sequences a step in every plan ({compact(planned.tokens)} tokens); "
         f"{planned.bounded:,} layouts bounded, {planned.simulated} plans simulated."
     )
     if planned.gap > 0.0:
-        left = f"Of the plans searched those not simulated are at most {percent(planned.gap)} better than the best."
+        left = f"Searched plans that were not simulated are at most {percent(planned.gap)} better than the best."
     else:
-        left = "No plan of those searched, and not simulated, can be better."
+        left = "No searched plan that was not simulated can be better."
     if planned.interrupted:
         left = f"Interrupted: the best so far. {left}"
     elif not planned.complete:
         left = f"The budget of work ran out (--budget). {left}"
     counted += divides(planned.batch, planned.question.cluster.gpus)
     kept = [f"Limits: {'; '.join(planned.kept.words)}."] if planned.kept.words else []
-    needs = dict.fromkeys(found.candidate.plan.dispatch.assumption for found in planned.best)
+    needs = dict.fromkeys(option.candidate.plan.dispatch.assumption for option in planned.best)
     assumed = [f"Assumed for some of the best: {words}." for words in needs if words]
-    return [counted, left, searched(planned), *kept, *assumed]
+    return [counted, left, searched(planned), *kept, *assumed, *planned.ceiling]
 
 
 def divides(batch: int, gpus: int) -> str:
-    """A hint where the batch and the machine have few divisors in common, which leaves few numbers of replicas.
+    """A hint where the batch and the number of GPUs have few common divisors, which limits the number of replicas.
 
     >>> divides(512, 576)
     ' 512 sequences do not divide over 576 GPUs: replicas are 64 at most; 576 or 1,152 leave more plans.'
@@ -151,10 +151,10 @@ def divides(batch: int, gpus: int) -> str:
 
 
 def searched(planned: Planned) -> str:
-    """What of a plan was chosen, and why the rest stood at its defaults, but for plans that the scenario states."""
-    told = [f"{key} ({', '.join(values)})" if values else key for key, values in planned.searched.items()]
+    """Searched keys, and the others with the reasons for their defaults."""
+    keys_searched = [f"{key} ({', '.join(values)})" if values else key for key, values in planned.searched.items()]
     left = "; ".join(f"{', '.join(keys)} ({reason})" for reason, keys in planned.left.items())
-    return f"Searched: degrees, {', '.join(told)}. As in a plan that does not state it: {left}."
+    return f"Searched: degrees, {', '.join(keys_searched)}. As in a plan that does not state it: {left}."
 
 
 def why(planned: Planned) -> list[str]:
@@ -162,7 +162,7 @@ def why(planned: Planned) -> list[str]:
     if not planned.why or not planned.rival:
         return []
     step_s = planned.best[0].step_s
-    told = [part for part in planned.why if abs(part.saved_s) >= WORTH_TELLING * step_s]
+    parts = [part for part in planned.why if abs(part.saved_s) >= WORTH_TELLING * step_s]
     best, other = planned.best[0], planned.best[1]
     sentences = [
         f"{best.candidate.name} takes {seconds(best.step_s)}, {other.candidate.name} {seconds(other.step_s)}: "
@@ -175,42 +175,43 @@ def why(planned: Planned) -> list[str]:
             f"Its rate is {ahead.ratio:.3f} times the runner-up's, nine times of ten {ahead.low:.3f} to "
             f"{ahead.high:.3f}{close}."
         )
-    for part in told:
+    for part in parts:
         word = "less" if part.saved_s > 0.0 else "more"
         sentences.append(
             f"{part.name}: {seconds(part.best_s)} against {seconds(part.other_s)}, {seconds(abs(part.saved_s))} {word}."
         )
-    return sentences if told else [*sentences, "No part of the step differs by more than 0.2 %."]
+    return sentences if parts else [*sentences, "No part of the step differs by more than 0.2 %."]
 
 
 def front(planned: Planned) -> list[str]:
     sentences = []
-    for found in planned.front:
-        free = found.headroom_bytes / GIB
-        gpus = f" on {found.result.gpus:,} GPUs" if found.result.gpus != planned.question.cluster.gpus else ""
+    for option in planned.front:
+        free = option.headroom_bytes / GIB
+        gpus = f" on {option.result.gpus:,} GPUs" if option.result.gpus != planned.question.cluster.gpus else ""
         sentences.append(
-            f"{found.candidate.name}{gpus}: {compact(found.result.tokens_per_s)} tokens/s, {free:.1f} GiB free."
+            f"{option.candidate.name}{gpus}: {compact(option.result.tokens_per_s)} tokens/s, {free:.1f} GiB free."
         )
     return sentences
 
 
 def sensitivity(planned: Planned) -> list[str]:
-    """What is fastest at other lengths and sizes, among the plans of the front."""
+    """The fastest plan of the front at other lengths and sizes."""
     sentences = []
     best = planned.best[0].candidate.name if planned.best else ""
-    for each in planned.sensitivity:
-        what = f"At {each.what} ({counted(each.nodes)}, {each.batch:,} sequences of {each.sequence:,} tokens)"
-        if not each.ranking:
-            sentences.append(f"{what} nothing was found that runs.")
+    for point in planned.sensitivity:
+        what = f"At {point.what} ({counted(point.nodes)}, {point.batch:,} sequences of {point.sequence:,} tokens)"
+        if not point.ranking:
+            sentences.append(f"{what} no plan runs.")
             continue
-        name = each.ranking[0][0]
+        name = point.ranking[0][0]
         verdict = f"{best} is the fastest" if same_way(name, best) else f"{name} is faster than {best}"
-        sentences.append(f"{what}, of the plans told here, {verdict}: {compact(each.tokens_per_s)} tokens/s.")
+        sentences.append(f"{what}, of these plans, {verdict}: {compact(point.tokens_per_s)} tokens/s.")
     return sentences
 
 
 def counted(nodes: int) -> str:
-    """
+    """A number of nodes in words.
+
     >>> counted(1), counted(1024)
     ('1 node', '1,024 nodes')
     """
@@ -232,8 +233,8 @@ def same_way(one: str, other: str) -> bool:
 
 
 def what_fits(planned: Planned) -> list[str]:
-    found = planned.limits
-    if found is None:
+    limits = planned.limits
+    if limits is None:
         return []
 
     def said(limit: tuple[int, Lean] | None, words: str) -> str:
@@ -244,14 +245,14 @@ def what_fits(planned: Planned) -> list[str]:
 
     return [
         "By memory alone, however slow a step would be:",
-        said(found.longest_sequence, f"longest context with {planned.batch:,} sequences a step, in tokens"),
-        said(found.largest_batch, "largest batch without accumulating gradients, in sequences"),
-        said(found.fewest_nodes, f"fewest nodes of {planned.question.cluster.gpus_per_node} GPUs"),
+        said(limits.longest_sequence, f"longest context with {planned.batch:,} sequences a step, in tokens"),
+        said(limits.largest_batch, "largest batch without accumulating gradients, in sequences"),
+        said(limits.fewest_nodes, f"fewest nodes of {planned.question.cluster.gpus_per_node} GPUs"),
     ]
 
 
 def scheme_map(planned: Planned) -> list[str]:
-    """A sentence a point of the map."""
+    """One sentence per point of the map."""
     return [
         f"{counted(cell.nodes)}, {cell.batch:,} × {cell.sequence:,} tokens: {verdict(cell)}"
         for cell in planned.scheme_map
@@ -259,7 +260,7 @@ def scheme_map(planned: Planned) -> list[str]:
 
 
 def verdict(cell: Cell) -> str:
-    """Who wins at a point, by how much, and how sure that is."""
+    """The winner at a point, its lead, and its certainty."""
     if cell.ratio is None:
         return "nothing fits." if cell.sure else "time ran out before both were known."
     if cell.folded is None:
@@ -274,7 +275,7 @@ def verdict(cell: Cell) -> str:
 
 
 def yaml_of(planned: Planned) -> str:
-    """The best plan as the ``plans`` of a scenario, behind the batch it is for where that is not stated."""
+    """The best plan as the ``plans`` of a scenario, after a line with its batch where the scenario states another."""
     from tspsim.studies.planner.written import keys_text
 
     keys = keys_text(planned.best[0].candidate.keys)
@@ -284,9 +285,9 @@ def yaml_of(planned: Planned) -> str:
 
 
 def rows_of(planned: Planned) -> Sequence[tuple[str, PlanResult]]:
-    """Every plan with a result, best first, then those of the front, then the stated ones."""
-    found = [*planned.best, *(each for each in planned.front if each not in planned.best)]
-    names = [each.candidate.name for each in found if each.candidate.stated is not None]
-    stated = [each for each in planned.stated if each.name not in names]
-    rows = [(labelled(each), each.result) for each in found]
+    """Every plan with a result: best plans, then those of the front, then the stated ones."""
+    options = [*planned.best, *(option for option in planned.front if option not in planned.best)]
+    names = [option.candidate.name for option in options if option.candidate.stated is not None]
+    stated = [plan for plan in planned.stated if plan.name not in names]
+    rows = [(labelled(option), option.result) for option in options]
     return [*rows, *((f"{e.name} (stated)", e.result) for e in stated if e.result and e.result.ran)]

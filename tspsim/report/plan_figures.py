@@ -1,4 +1,4 @@
-"""Pictures of the planner as plotly dicts: two steps side by side, the front, the map of TSP."""
+"""Pictures of the planner's answer as plotly dicts: two steps side by side, the front, the map of TSP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = ("#0072b2", "#8a94a6", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#5
 
 
 def steps(planned: Planned) -> dict[str, Any]:
-    """Both steps as stacked bars, by what they go to."""
+    """Both steps as stacked bars of their parts."""
     names = [planned.best[0].candidate.name, planned.rival]
     order = sorted(planned.why, key=lambda part: (part.name != "compute", part.name))
     traces = [
@@ -62,12 +62,12 @@ def front(planned: Planned) -> dict[str, Any]:
 def scheme_map(planned: Planned) -> dict[str, Any]:
     """Sequence length against nodes: blue where TSP wins, orange where it loses."""
     cells = planned.scheme_map
-    lengths = sorted({each.sequence for each in cells})
-    nodes = sorted({each.nodes for each in cells})
-    at = {(each.sequence, each.nodes): each for each in cells}
+    lengths = sorted({cell.sequence for cell in cells})
+    nodes = sorted({cell.nodes for cell in cells})
+    at = {(cell.sequence, cell.nodes): cell for cell in cells}
 
     def shade(ratio: float | None) -> float | None:
-        """Twofold either way is as dark as it gets."""
+        """The shade of a ratio; a factor of two is the darkest."""
         if ratio is None:
             return None
         return max(-1.0, min(1.0, math.log2(ratio))) if 0.0 < ratio < math.inf else (1.0 if ratio else -1.0)
@@ -77,8 +77,8 @@ def scheme_map(planned: Planned) -> dict[str, Any]:
             return "–"
         return "only TSP" if ratio == math.inf else "only others" if not ratio else f"{ratio:.2f}"
 
-    found = [[at.get((length, count)) for length in lengths] for count in nodes]
-    ratios = [[each.ratio if each is not None else None for each in row] for row in found]
+    grid = [[at.get((length, count)) for length in lengths] for count in nodes]
+    ratios = [[cell.ratio if cell is not None else None for cell in row] for row in grid]
     trace = {
         "type": "heatmap",
         "x": list(range(len(lengths))),
@@ -89,7 +89,7 @@ def scheme_map(planned: Planned) -> dict[str, Any]:
         "colorscale": [[0, "#e69f00"], [0.5, "#f2f2f2"], [1, "#0072b2"]],
         "showscale": False,
         "text": [[words(ratio) for ratio in row] for row in ratios],
-        "hovertext": [[label(verdict(each), 200) if each is not None else "" for each in row] for row in found],
+        "hovertext": [[label(verdict(cell), 200) if cell is not None else "" for cell in row] for row in grid],
         "texttemplate": "%{text}",
         "textfont": {"color": "#1a1a1a"},
         "hoverinfo": "text",

@@ -1,4 +1,4 @@
-"""The planner's page: the best plans, why, the front, other lengths and sizes, and the map; offline like the others."""
+"""The planner's page: the best plans, the reasons, the front, other lengths and sizes, the map of TSP; offline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ HEADLINE = """
 {% if opening %}<p class="headline"><strong>{{ opening }}</strong></p>{% endif %}
 <p class="headline">{{ headline }}{% if spread %} <span class="spread">{{ spread }}</span>{% endif %}</p>
 {% for sentence in sentences %}<p>{{ sentence|prose }}</p>{% endfor %}
-{% if searched %}<details><summary>What was searched</summary><p>{{ searched }}</p></details>{% endif %}
+{% if searched %}<details><summary>The search</summary><p>{{ searched }}</p></details>{% endif %}
 <pre><code>{{ yaml }}</code></pre>
 """
 
@@ -64,7 +64,7 @@ LIST = """
 """
 
 NAMES = """
-<p>Searched plans are named by what was chosen for them; words that stand in the names above:</p>
+<p>The names of searched plans are made of the chosen values; these words are in the names above:</p>
 <dl class="terms">
 {% for word, meaning in names %}<dt><code>{{ word }}</code></dt><dd>{{ meaning }}</dd>{% endfor %}
 </dl>
@@ -72,7 +72,7 @@ NAMES = """
 
 #: A section of the page: key, heading, template, values.
 Part = tuple[str, str, str, dict[str, Any]]
-#: What the navigation calls sections.
+#: Titles of the sections in the navigation.
 SHORT = {
     "plans": "Plans", "names": "Names", "why": "Why", "front": "Front", "elsewhere": "Elsewhere", "limits": "Fits",
     "map": "Map",
@@ -80,7 +80,7 @@ SHORT = {
 #: Sections that show the best plan alone.
 OF_THE_BEST = (breakdown.SECTION, timeline.SECTION, memory.SECTION)
 
-COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$/M tokens", "What limits it")
+COLUMNS = ("Plan", "Tokens/s", "Step", "MFU", "Memory free", "$/M tokens", "Limit")
 
 
 def page(planned: Planned, plotly_js: str = "inline") -> str:
@@ -89,7 +89,7 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
     Parameters
     ----------
     planned
-        What the planner found.
+        The planner's answer.
     plotly_js
         ``inline``, or the address of the plotly bundle.
     """
@@ -99,17 +99,17 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         ("plans", "The best plans", TABLE, table(planned)),
     ]
     if names := legend(named(planned)):
-        sections.append(("names", "What the names say", NAMES, {"names": names}))
+        sections.append(("names", "Words in the names", NAMES, {"names": names}))
     if planned.why:
         drawn["why"] = figures.steps(planned)
-        caption = "Where the seconds of both steps go, mean over ranks."
+        caption = "Time of both steps by part, mean over ranks."
         values = {"sentences": why(planned), "key": "why", "caption": caption}
         sections.append(("why", "Why the best wins", FIGURE, values))
     if planned.front:
         drawn["front"] = figures.front(planned)
         caption = (
-            "Plans that were simulated: fast is up, memory left is right. The line joins those of the search that "
-            "none of it beats; stated plans stand beside it."
+            "Simulated plans: fast is up, free memory is right. The line joins the Pareto-optimal plans of the search; "
+            "stated plans stand beside it."
         )
         values = {"sentences": front(planned), "key": "front", "caption": caption}
         sections.append(("front", "The front", FIGURE, values))
@@ -122,21 +122,21 @@ def page(planned: Planned, plotly_js: str = "inline") -> str:
         caption = "Rate of the best plan with TSP over that of the best without: above one TSP wins."
         values = {"sentences": scheme_map(planned), "key": "map", "caption": caption}
         sections.append(("map", "Where TSP wins", FIGURE, values))
-    for key, _, _, told in sections:
-        told["short"] = SHORT.get(key, "")
+    for key, _, _, content in sections:
+        content["short"] = SHORT.get(key, "")
     payload = add_report(planned, sections, drawn)
     title, scripts = f"{planned.scenario.name}, plans", ("timeline.js",)
     return render_sections(sections, drawn, title=title, plotly_js=plotly_js, scripts=scripts, payload=payload)
 
 
 def named(planned: Planned) -> list[Plan]:
-    """Plans on the page that the search named."""
+    """Plans on the page with names from the search."""
     shown = [*planned.best, *planned.front]
-    return [found.candidate.plan for found in shown if found.candidate.stated is None]
+    return [option.candidate.plan for option in shown if option.candidate.stated is None]
 
 
 def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) -> dict[str, Any]:
-    """The best plan as ``tspsim run`` reports it: added to the sections and figures; what their scripts read."""
+    """Add the best plan's report to the sections and figures; returns the data of their scripts."""
     view = View(simulate(planned.asked))
     payload: dict[str, Any] = {}
     for section in (breakdown.SECTION, timeline.SECTION, memory.SECTION, assumptions.SECTION, unexplained.SECTION):
@@ -150,7 +150,7 @@ def add_report(planned: Planned, sections: list[Part], drawn: dict[str, Any]) ->
 
 
 def headline(planned: Planned) -> dict[str, Any]:
-    """The best plan in a sentence, and how sure it is."""
+    """The best plan in a sentence, and its certainty."""
     best = planned.best[0]
     likely, what = best.result.range, searched(planned)
     return {

@@ -1,4 +1,4 @@
-"""A page as PDF, printed by a browser that this machine has; without a network, and without a window."""
+"""A page as PDF, printed by a browser of this machine, without network and window."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from tspsim.base.errors import InputError
 from tspsim.base.files import replacing
 
-#: Programs that print a page without a window, as they are called on the path; CHROMIUM names another one.
+#: Programs that print a page without a window, by their names on the path; CHROMIUM names another one.
 BROWSERS = (
     "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge",
 )  # fmt: skip
-#: A browser that takes longer hangs.
+#: Seconds after which a browser is taken to hang.
 LONGEST_S = 120.0
 
 NONE = (
@@ -25,18 +25,18 @@ NONE = (
 
 
 def browser() -> str:
-    """The program that prints.
+    """The path of the browser.
 
     Raises
     ------
     InputError
-        There is none; the message says what prints a memo without one.
+        There is none; the message names the alternatives.
     """
     named = os.environ.get("CHROMIUM")
-    found = next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
+    if program is None:
         raise InputError(NONE, file="--pdf")
-    return found
+    return program
 
 
 def write_pdf(html: str, path: Path) -> None:
@@ -51,15 +51,15 @@ def write_pdf(html: str, path: Path) -> None:
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder, replacing(Path(path)) as temporary:
         page, printed = Path(folder) / "page.html", Path(folder) / "page.pdf"
         page.write_text(html, encoding="utf-8")
-        asked = [
+        command = [
             program, "--headless", "--disable-gpu", "--no-first-run", "--disable-extensions",
             "--disable-background-networking", "--no-pdf-header-footer", f"--user-data-dir={folder}/profile",
             f"--print-to-pdf={printed}", page.as_uri(),
         ]  # fmt: skip
         if hasattr(os, "geteuid") and os.geteuid() == 0:
-            asked.insert(1, "--no-sandbox")  # a browser refuses to start as root otherwise, as containers run it
+            command.insert(1, "--no-sandbox")  # as root, which containers are, a browser refuses to start without it
         try:
-            done = subprocess.run(asked, capture_output=True, timeout=LONGEST_S, check=False)
+            done = subprocess.run(command, capture_output=True, timeout=LONGEST_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise InputError(f"{program} did not print: {error}", file="--pdf") from None
         if not printed.is_file() or not printed.read_bytes().startswith(b"%PDF"):

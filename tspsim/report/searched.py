@@ -1,4 +1,4 @@
-"""What a search of serving plans found, as both of them say it: a table for the terminal and one HTML page."""
+"""The answer of a search for serving plans: a table for the terminal, and one HTML page."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchedView:
-    """A search's answer in words.
+    """The answer of a search, in words.
 
     ``rows`` are cells of ``columns``, the first ``best`` of them the best plans. The terminal leaves out the columns
-    that ``wide`` names. ``refused`` are plans by name with the reason.
+    in ``wide``. ``refused`` are names of plans with their reasons.
     """
 
     scenario: Scenario
@@ -38,7 +38,7 @@ class SearchedView:
     wide: tuple[str, ...] = ()
 
     def shown(self, without: tuple[str, ...] = ()) -> tuple[list[str], list[list[str]]]:
-        """Columns that have anything to say, and their rows."""
+        """Columns with any values, and their rows."""
         kept = [
             index
             for index, name in enumerate(self.columns)
@@ -48,7 +48,7 @@ class SearchedView:
 
 
 def summary(searched: SearchedView) -> list[RenderableType]:
-    """For the terminal."""
+    """The answer for the terminal."""
     from rich.padding import Padding
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""What a serving step's plans are told by: columns of tables, and the sentences of its answer."""
+"""Columns of tables, and sentences, for the plans of a serving step."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tspsim.base.units import compact, digits, gib, percent
+from tspsim.base.units import compact, digits, gib, percent, several
 from tspsim.step.result import PlanResult
 
 from .numbers import seconds
 from .view import View
 
-#: Waits in the entry ``inference``.
+#: Keys of waits in the entry ``inference``.
 FIRST, TOKEN = "time_to_first_token_s", "time_per_output_token_s"
 
 
 @dataclass(frozen=True)
 class PlanColumn:
-    """``long`` and ``short`` headings; ``cell`` is a plan's value and what stands small beside it."""
+    """``long`` and ``short`` headings; ``cell`` gives a plan's value and the small text beside it."""
 
     long: str
     short: str
     cell: Callable[[PlanResult], tuple[str, str]]
-    #: Left out of a narrow terminal.
+    #: Only on a wide terminal.
     wide: bool = False
 
 
 def columns(view: View) -> tuple[PlanColumn, ...]:
-    """Those that the step of ``view`` has an answer for."""
+    """The columns with values for the step of ``view``."""
     keys = {key for plan in view.ran for key in plan.inference}
     load = view.load
     assert load is not None
@@ -65,7 +65,7 @@ def each_gpu(view: View, plan: PlanResult) -> tuple[str, str]:
 
 
 def timed(plan: PlanResult, key: str) -> str:
-    """A time of the entry ``inference``; a dash where nobody waits for it."""
+    """A time of the entry ``inference``; a dash where the step has none."""
     return seconds(plan.inference[key]) if key in plan.inference else "–"
 
 
@@ -81,7 +81,7 @@ def exposed(plan: PlanResult) -> tuple[str, str]:
 
 
 def sessions(plan: PlanResult) -> tuple[str, str]:
-    """Of all replicas, as long as the longest sequence of the step."""
+    """Sessions of all replicas, each as long as the step's longest sequence."""
     room = plan.inference.get("capacity", {})
     if not room:
         return "–", ""
@@ -89,13 +89,13 @@ def sessions(plan: PlanResult) -> tuple[str, str]:
 
 
 def held(plan: PlanResult) -> float:
-    """Sessions that stay resident on the whole machine: whole ones of every replica."""
-    each, replicas = plan.inference["capacity"]["sessions"], plan.degrees.get("dp", 1)
-    return float(replicas * (int(each) if each < 1e6 else each))
+    """Resident sessions on the whole machine: whole ones of every replica."""
+    per_replica, replicas = plan.inference["capacity"]["sessions"], plan.degrees.get("dp", 1)
+    return float(replicas * (int(per_replica) if per_replica < 1e6 else per_replica))
 
 
 def whole(count: float) -> str:
-    """Whole ones of a count.
+    """The whole part of a count.
 
     >>> whole(442.7), whole(2.5e6)
     ('442', '2.50 M')
@@ -108,7 +108,7 @@ def memory(plan: PlanResult) -> tuple[str, str]:
 
 
 def headline(view: View, best: PlanResult) -> str:
-    """The best plan and what it does, in the words of the step."""
+    """The best plan and its rate, in the words of the step."""
     load, alone = view.load, len(view.ran) == 1
     assert load is not None
     first = timed(best, FIRST)
@@ -120,13 +120,13 @@ def headline(view: View, best: PlanResult) -> str:
         return f"{best.name} reads most: {compact(best.tokens_per_s, 'prompt tokens/s')}, first token after {first}"
     if load.prompts:
         rate_ = compact(best.tokens_per_s, "tokens/s")
-        told = f"{rate_} read and put out, first tokens after {first}, then one every {token}"
-        return f"{best.name} {lead or 'does most'}: {told}"
+        output = f"{rate_} read and put out, first tokens after {first}, then one every {token}"
+        return f"{best.name} {lead or 'does most'}: {output}"
     return f"{best.name} {lead or 'puts out most'}: {compact(best.tokens_per_s, 'tokens/s')}, a token every {token}"
 
 
 def quickest(view: View, key: str) -> PlanResult:
-    """The plan with the shortest wait; the best one where none is shorter by a hundredth."""
+    """The plan with the shortest wait; the best one where no other is shorter by a hundredth."""
     best = view.best
     assert best is not None
     quick = min(view.ran, key=lambda plan: plan.inference.get(key, float("inf")))
@@ -134,7 +134,7 @@ def quickest(view: View, key: str) -> PlanResult:
 
 
 def sentences(view: View, best: PlanResult) -> Iterator[str]:
-    """What users see, and what the caches hold."""
+    """Rates of users, and the use of caches."""
     load, seen = view.load, best.inference
     assert load is not None
     if not load.batch:
@@ -146,11 +146,12 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
         if quick is not best:
             yield f"For one prompt {quick.name} is quickest: first token after {timed(quick, FIRST)}."
     else:
-        each = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
+        seen_by_user = f"Each user sees {digits(seen['tokens_per_s_per_user'])} tokens/s"
         replicas = best.degrees.get("dp", 1)
-        whose = f"{load.batch:,} sequences" + (f" on each of {replicas} replicas" if replicas > 1 else "")
-        made = f"make {compact(seen['output_tokens_per_s'] / best.gpus)} per GPU"
-        yield f"{each}; {whose} {made}{', beside the prompts that are read' if load.prompts else ''}."
+        whose = several(load.batch, "sequence") + (f" on each of {replicas} replicas" if replicas > 1 else "")
+        verb = "makes" if load.batch == 1 and replicas == 1 else "make"
+        rate_of_gpu = f"{verb} {compact(seen['output_tokens_per_s'] / best.gpus)} per GPU"
+        yield f"{seen_by_user}; {whose} {rate_of_gpu}{', beside the prompts that are read' if load.prompts else ''}."
         quick = quickest(view, TOKEN)
         if quick is not best:
             yield f"For a user {quick.name} is quickest: a token every {timed(quick, TOKEN)}."
@@ -166,12 +167,12 @@ def sentences(view: View, best: PlanResult) -> Iterator[str]:
 
 
 def length(tokens: int) -> str:
-    """Tokens of a context; where caches do not grow there is no longest one."""
+    """Tokens of a context; "any length" where caches do not grow."""
     return "any length" if tokens >= 2**39 else f"{tokens:,} tokens" if tokens < 1e6 else compact(tokens, "tokens")
 
 
 def tiles(view: View, best: PlanResult) -> list[dict[str, str]]:
-    """Figures at a glance."""
+    """The main figures."""
     load, seen = view.load, best.inference
     assert load is not None
     shown = []

@@ -1,4 +1,4 @@
-"""The planner's answer about a serving step in words."""
+"""The planner's answer about a serving step, in words."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "Plan", "Batch a replica", "Tokens/s", "Per GPU", "First token", "Output token", "Per user", "Sessions",
-    "Memory free", "$/M tokens", "What limits it",
+    "Memory free", "$/M tokens", "Limit",
 )  # fmt: skip
-#: Limits in words, by name; the value follows.
+#: Names of limits in words; the value follows.
 LIMITED = {"tpot": "time an output token", "ttft": "time to the first token", "step": "time of a step",
            "memory_free": "memory free per GPU"}  # fmt: skip
 
 
-def told(planned: ServingPlanned) -> SearchedView:
+def view_of(planned: ServingPlanned) -> SearchedView:
     """The answer in words."""
     from tspsim.studies.planner.written import keys_text
 
@@ -45,17 +45,16 @@ def told(planned: ServingPlanned) -> SearchedView:
         best=len(planned.best),
         refused=planned.refused,
         front=drawn_front(planned),
-        caption="Plans that were simulated: tokens a second and GPU over what one user sees. The line joins those that "
-        "no other beats in both.",
+        caption="Simulated plans: tokens/s per GPU over tokens/s of one user. The line joins the Pareto-optimal plans.",
         wide=COLUMNS[-1:],
     )
 
 
 def rows(planned: ServingPlanned) -> list[tuple[str, ...]]:
     """The best plans, the rest of the front, and the stated ones, as cells of :data:`COLUMNS`."""
-    shown = [*planned.best, *(each for each in planned.front if each not in planned.best)]
-    others = [each for each in planned.stated if each not in shown]
-    return [*(cells(each) for each in shown), *(cells(each, " (stated)") for each in others)]
+    shown = [*planned.best, *(plan for plan in planned.front if plan not in planned.best)]
+    others = [plan for plan in planned.stated if plan not in shown]
+    return [*(cells(plan) for plan in shown), *(cells(plan, " (stated)") for plan in others)]
 
 
 def cells(served: ServedStep, mark: str = "") -> tuple[str, ...]:
@@ -78,7 +77,7 @@ def cells(served: ServedStep, mark: str = "") -> tuple[str, ...]:
 
 
 def sure(planned: ServingPlanned) -> list[str]:
-    """What was looked at, and what may be left."""
+    """The extent of the search, and what it leaves open."""
     said = [
         f"{planned.bounded:,} plans bounded, {planned.simulated:,} simulated; searched: {', '.join(planned.searched)}."
     ]
@@ -87,12 +86,12 @@ def sure(planned: ServingPlanned) -> list[str]:
     if planned.interrupted:
         said.append("Interrupted: the best so far.")
     elif not planned.complete:
-        said.append("The budget ran out (--budget): plans were left that may be better.")
+        said.append("The budget ran out (--budget): plans that were not bounded may be better.")
     return said
 
 
 def limit_in_words(limit: Limit) -> str:
-    """A limit for people."""
+    """A limit in words."""
     from tspsim.studies.planner.limit import LIMITS
 
     value = gib(limit.value) if LIMITS[limit.name].unit == "bytes" else seconds(limit.value)
@@ -101,7 +100,7 @@ def limit_in_words(limit: Limit) -> str:
 
 
 def headline(planned: ServingPlanned) -> str:
-    """Which machine the plans are for, and what is served."""
+    """The machine and the work of the plans."""
     work, cluster = planned.question.work, planned.question.cluster
     nodes = f" in {cluster.nodes:,} nodes" if cluster.nodes > 1 else ""
     machine = f"{cluster.gpus:,} {planned.question.device.name.upper()}{nodes}"
@@ -112,18 +111,18 @@ def headline(planned: ServingPlanned) -> str:
 
 
 def drawn_front(planned: ServingPlanned) -> dict[str, Any]:
-    """Rate a GPU over the rate of a user, or over the wait for the first token."""
-    decodes = any("tokens_per_s_per_user" in each.result.inference for each in planned.known)
+    """Rate per GPU over the rate of a user, or over the wait for the first token."""
+    decodes = any("tokens_per_s_per_user" in plan.result.inference for plan in planned.known)
     key = "tokens_per_s_per_user" if decodes else "time_to_first_token_s"
     title = "tokens/s per user" if decodes else "time to the first token, s"
 
     def marks(name: str, colour: str, chosen: Sequence[ServedStep]) -> Marks:
-        rates = [each.result.tokens_per_s_per_gpu for each in chosen]
+        rates = [plan.result.tokens_per_s_per_gpu for plan in chosen]
         said = [f"{compact(rate)} tokens/s per GPU" for rate in rates]
-        texts = [f"<b>{label(each.name, 60)}</b><br>{rate}" for each, rate in zip(chosen, said, strict=True)]
-        return Marks(name, colour, [each.result.inference[key] for each in chosen], rates, texts)
+        texts = [f"<b>{label(plan.name, 60)}</b><br>{rate}" for plan, rate in zip(chosen, said, strict=True)]
+        return Marks(name, colour, [plan.result.inference[key] for plan in chosen], rates, texts)
 
-    others = [each for each in planned.known if each not in planned.best]
+    others = [plan for plan in planned.known if plan not in planned.best]
     groups = [marks("best", ACCENT, planned.best), *([marks("simulated", "#8a94a6", others)] if others else [])]
     joined = sorted((float(e.result.inference[key]), e.result.tokens_per_s_per_gpu) for e in planned.front)
     return front_figure(

@@ -1,4 +1,4 @@
-"""The page of ``tspsim size``: offers side by side, cheapest first, why not one machine less, how each is launched."""
+"""The page of ``tspsim size``: offers side by side, cheapest first, why one machine less is too few, launches."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ LAUNCHES = """
 
 def page(sizing: Sizing, plotly_js: str = "inline") -> str:
     """The whole page."""
-    launches = {each.offer: each.launch for each in sizing.sized if each.launch}
-    served = [each for each in sizing.sized if not each.error]
-    sentences = [each.in_words() for each in sizing.sized]
+    launches = {size.offer: size.launch for size in sizing.sized if size.launch}
+    served = [size for size in sizing.sized if not size.error]
+    sentences = [size.in_words() for size in sizing.sized]
     sections: list[tuple[str, str, str, dict[str, Any]]] = [
         ("answer", "", HEADLINE, {
             "kicker": f"Machines for {sizing.asked_in_words}", "title": sizing.scenario.name,
@@ -39,10 +39,10 @@ def page(sizing: Sizing, plotly_js: str = "inline") -> str:
             "yaml": _keys(served[0]) if served else "",
         }),
         ("offers", "The offers", TABLE, {
-            "caption": "The offers, cheapest first", "columns": COLUMNS, "table": [row(each) for each in served],
-            "refused": [f"{each.offer}: {each.error}" for each in sizing.sized if each.error],
+            "caption": "The offers, cheapest first", "columns": COLUMNS, "table": [row(size) for size in served],
+            "refused": [f"{size.offer}: {size.error}" for size in sizing.sized if size.error],
         }),
-        ("why", "Why so many", LIST, {"sentences": sentences}),
+        ("why", "Why this many", LIST, {"sentences": sentences}),
     ]  # fmt: skip
     if launches:
         sections.append(("launches", "Launches", LAUNCHES, {"launches": list(launches.items())}))
@@ -51,7 +51,7 @@ def page(sizing: Sizing, plotly_js: str = "inline") -> str:
 
 def headline(sizing: Sizing) -> str:
     """The cheapest offer that serves the trace."""
-    served = [each for each in sizing.sized if not each.error]
+    served = [size for size in sizing.sized if not size.error]
     if not served:
         return "No offer keeps the bounds."
     best = served[0]
@@ -62,15 +62,15 @@ def headline(sizing: Sizing) -> str:
 
 
 def basis(sizing: Sizing) -> str:
-    """On which prices the offers are ranked."""
-    rates = next((each.rates for each in sizing.sized if each.rates is not None and each.rates.usd), None)
+    """The price basis that ranks the offers."""
+    rates = next((size.rates for size in sizing.sized if size.rates is not None and size.rates.usd), None)
     return f"price basis {rates.basis}" if rates is not None else ""
 
 
 def row(sized: Sized) -> tuple[str, ...]:
     """An offer as cells of :data:`COLUMNS`."""
     assert sized.plan is not None and sized.served is not None
-    told, usd, tokens = sized.served["bounds"], sized.usd_per_hour, sized.served["tpot_s"]
+    bounds, usd, tokens = sized.served["bounds"], sized.usd_per_hour, sized.served["tpot_s"]
     return (
         sized.offer,
         f"{sized.nodes:,}",
@@ -79,17 +79,17 @@ def row(sized: Sized) -> tuple[str, ...]:
         ", ".join(sized.replicas_in_words),
         sized.router,
         digits(usd) if usd is not None else "–",
-        share_beside(told["share"], told["wanted"]),
+        share_beside(bounds["share"], bounds["wanted"]),
         _waits(sized.served["ttft_s"]),
         _waits(tokens) if tokens else "–",
         digits(sized.requests_per_s_each),
     )
 
 
-def _waits(told: Mapping[str, Any]) -> str:
-    """The mean of a wait, and that of one request in a hundred."""
-    last = told.get("p99")
-    return seconds(told["mean"]) + (f", p99 {seconds(last)}" if last else "")
+def _waits(wait: Mapping[str, Any]) -> str:
+    """The mean of a wait, and its 99th percentile."""
+    last = wait.get("p99")
+    return seconds(wait["mean"]) + (f", p99 {seconds(last)}" if last else "")
 
 
 def _keys(sized: Sized) -> str:

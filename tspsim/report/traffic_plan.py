@@ -65,7 +65,7 @@ def rows(planned: TrafficPlanned) -> list[tuple[str, ...]]:
     return [*best, *(cells(each, " (best there)") for each in offers), *(cells(each, " (stated)") for each in stated)]
 
 
-def told(planned: TrafficPlanned) -> SearchedView:
+def view_of(planned: TrafficPlanned) -> SearchedView:
     """The answer in words."""
     from tspsim.studies.planner.written import keys_text
 

@@ -37,8 +37,8 @@ class Accepted:
         >>> [round(rate, 3) for rate in Accepted((1.83, 2.43), "").rates(3)]
         [0.83, 0.723, 0.723]
         """
-        known = rates_of(self.lengths)[:drafts]
-        return known + known[-1:] * (drafts - len(known))
+        rates = rates_of(self.lengths)[:drafts]
+        return rates + rates[-1:] * (drafts - len(rates))
 
 
 def rates_of(lengths: Sequence[float]) -> tuple[float, ...]:
@@ -79,9 +79,9 @@ def measured(model: str, draft: str, prompts: Prompts = USUAL) -> Accepted | Non
     entry = _table().get(Path(model).stem if catalog.is_path(model) else model, {}).get(draft)
     if entry is None:
         return None
-    found = entry.get("prompts", {}).get(prompts, entry)
-    besides = f"; of {USUAL} prompts, none measured of {prompts}" if found is entry and prompts != USUAL else ""
-    return Accepted(tuple(map(float, found["lengths"])), f"{found['source']}{besides}")
+    measurement = entry.get("prompts", {}).get(prompts, entry)
+    besides = f"; of {USUAL} prompts, none measured of {prompts}" if measurement is entry and prompts != USUAL else ""
+    return Accepted(tuple(map(float, measurement["lengths"])), f"{measurement['source']}{besides}")
 
 
 @remembered(1)

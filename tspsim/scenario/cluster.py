@@ -198,8 +198,8 @@ class ClusterInline(Section):
         rate = f"{8e-9 * (self.nic_bandwidth or 0.0):g} Gb/s"
         nic = f"A NIC between nodes has {rate} instead of the fabric's own (`cluster.nic_bandwidth`)."
         parts = ((part, used), (limit, self.power_limit), (nic, self.nic_bandwidth))
-        told = tuple(sentence for sentence, stated in parts if stated is not None)
-        return (*told, *self._islands_in_words(), *faults, *varied)
+        sentences = tuple(sentence for sentence, stated in parts if stated is not None)
+        return (*sentences, *self._islands_in_words(), *faults, *varied)
 
     def _islands_in_words(self) -> Iterator[str]:
         """A sentence an island."""

@@ -38,9 +38,9 @@ class OptionsByName:
 
 def _value(value: object) -> Any:
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            if not isinstance(name, str) or not _plain(each):
-                raise refuse(f"{describe(name)}: {describe(each)} is no option of an engine; write {ALLOWED}")
+        for name, setting in value.items():
+            if not isinstance(name, str) or not _plain(setting):
+                raise refuse(f"{describe(name)}: {describe(setting)} is no option of an engine; write {ALLOWED}")
         return dict(value)
     if not _plain(value):
         raise refuse(f"{describe(value)} is no option of an engine; write {ALLOWED}, or a mapping of those")

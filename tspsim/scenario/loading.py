@@ -37,8 +37,8 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
 def _checked(file: str | None, folder: Path | None, data: dict[str, Any], paths: list[str]) -> Scenario:
     """What a question says, its defaults filled in and its names known."""
     if asks_for_jobs(data):
-        told = "asks for a fleet of jobs, which tspsim.simulate and `tspsim run` answer and tspsim.fleet.load reads"
-        raise InputError(told, file=file, key=JOBS)
+        problem = "asks for a fleet of jobs, which tspsim.simulate and `tspsim run` answer and tspsim.fleet.load reads"
+        raise InputError(problem, file=file, key=JOBS)
     try:
         scenario = _with_known_names(catalog.validate(data, Scenario), folder)
     except InputError as error:
@@ -200,8 +200,8 @@ def _on_every_offer(data: dict[str, Any], path: str, value: object) -> dict[str,
     for offer in offers:
         own = offer.get("cluster") if isinstance(offer, Mapping) else None
         if isinstance(own, str):
-            told = f"is the cluster '{shorten(own)}' by name, in which no key can be set; write its keys there"
-            raise InputError(told, key=f"offers.{offer.get('name')}.cluster")
+            problem = f"is the cluster '{shorten(own)}' by name, in which no key can be set; write its keys there"
+            raise InputError(problem, key=f"offers.{offer.get('name')}.cluster")
         changed.append({**offer, "cluster": _assign(own, key, value)} if isinstance(own, Mapping) else offer)
     return {**data, "offers": changed}
 
@@ -259,13 +259,13 @@ def with_known_parts(cluster: str | ClusterInline, folder: Path | None, key: str
         names = {part: located(kind, getattr(cluster, part), folder, f"{key}.{part}") for part, kind in kinds.items()}
         if cluster.topology is not None:
             names["topology"] = _known_file(cluster.topology, folder, f"{key}.topology")
-        islands = tuple(_known_island(each, folder, f"{key}.islands.{i}") for i, each in enumerate(cluster.islands))
+        islands = tuple(_known_island(island, folder, f"{key}.islands.{i}") for i, island in enumerate(cluster.islands))
         return cluster.model_copy(update={**names, "islands": islands})
     if catalog.is_path(cluster):
         return located("clusters", cluster, folder, key) or cluster
-    known = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
-    if cluster not in known:
-        raise UnknownNameError("cluster", cluster, known, key=key)
+    clusters = sorted({*catalog.names("clusters"), *catalog.names("nodes")})
+    if cluster not in clusters:
+        raise UnknownNameError("cluster", cluster, clusters, key=key)
     return cluster
 
 

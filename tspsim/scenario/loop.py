@@ -43,8 +43,8 @@ class Rollout(Spread):
     @property
     def degree_keys(self) -> dict[str, Any]:
         """Degrees and switches as a plan that serves states them."""
-        told = self.model_fields_set - {*OWN, "name"}
-        keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
+        stated_keys = self.model_fields_set - {*OWN, "name"}
+        keys = {name: value for name in sorted(stated_keys) if (value := getattr(self, name)) is not None}
         return {"recomputation": "none", **keys}
 
     @model_serializer(mode="wrap")

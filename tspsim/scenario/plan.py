@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import (
@@ -14,7 +15,9 @@ from pydantic import (
 )
 
 from ..base.errors import InputError, shorten
+from ..parallel.reasons import OF_THE_MACHINE
 from ..parallel.sought import SOUGHT, Sought
+from ..parallel.switches import declared
 from .engine_options import EngineOptions
 from .loop import Rollout
 from .pools import Pools
@@ -48,28 +51,41 @@ class SearchConstraints(Section):
         return {} if value is True else value
 
 
+def apart(of_requests: str = "") -> Sought:
+    """A key of requests or of loops, which have planners and claims of their own: of no step."""
+    return Sought(why_not="of no single step", of=lambda model, work: False, of_requests=of_requests)
+
+
 class PlanSpec(Spread):
     """One way to spread the model over the cluster. Degrees left out are one, dp the GPUs that are left."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: PlanSpec.complete(schema))
 
     name: str = Field(description="1 to 60 printable characters, unique in the scenario")
-    routing: RoutingChoice | None = Field(
+    routing: Annotated[RoutingChoice | None, Sought(why_not=OF_THE_MACHINE)] = Field(
         None, description="how its flows choose among equal paths of the fabric, instead of `cluster.routing`"
     )
-    router: Name = Field("round_robin", description="of requests: which replica one goes to, a registered router")
-    engine: EngineOptions = Field({}, description="of requests: options of the serving engine by their own names")
-    speculation: SpeculationSpec | None = Field(
+    router: Annotated[Name, apart("every registered router")] = Field(
+        "round_robin", description="of requests: which replica one goes to, a registered router"
+    )
+    engine: Annotated[
+        EngineOptions, apart("fewer sequences at once, more and fewer tokens a step, prompts cut or whole")
+    ] = Field({}, description="of requests: options of the serving engine by their own names")
+    speculation: Annotated[SpeculationSpec | None, apart("the model's own drafts, and none")] = Field(
         None, description="of requests: drafts that every step verifies, instead of the workload's; tokens: 0 for none"
     )
-    tiers: Tiers | None = Field(None, description="of requests: where prompts' blocks are kept that GPUs forget")
+    tiers: Annotated[Tiers | None, apart()] = Field(
+        None, description="of requests: where prompts' blocks are kept that GPUs forget"
+    )
     search: SearchConstraints | None = Field(
         None, description="instead of degrees: the best of all plans, searched for by `plan`, `compare` and `run`"
     )
-    pools: Pools | None = Field(
+    pools: Annotated[Pools | None, apart("as many of each kind as match, and 1P1D to nP1D at every size")] = Field(
         None, description="of requests: prompts are read and answers written on different GPUs; degrees stand there"
     )
-    rollout: Rollout | None = Field(None, description="of a loop: how it generates; the plan's own keys train")
+    rollout: Annotated[Rollout | None, apart()] = Field(
+        None, description="of a loop: how it generates; the plan's own keys train"
+    )
 
     @field_validator("name")
     @classmethod
@@ -103,11 +119,11 @@ class PlanSpec(Spread):
     @model_serializer(mode="wrap")
     def _of_its_kind(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """All keys; those of serving, and of routing, where they are stated, and beside pools no others."""
-        data, told = handler(self), self.model_fields_set
+        data, stated = handler(self), self.model_fields_set
         if self.search is not None:
             return {key: data[key] for key in ("name", "search") if key in data}
         data.pop("search", None)
-        return {key: value for key, value in data.items() if key in told or not (self.pools or key in WHERE_STATED)}
+        return {key: value for key, value in data.items() if key in stated or not (self.pools or key in WHERE_STATED)}
 
     def degrees(self, gpus: int) -> dict[str, int]:
         """The size of every axis on ``gpus`` GPUs, dp filled in; the product of all but ``ep`` is ``gpus``.
@@ -135,14 +151,13 @@ class PlanSpec(Spread):
         return {**degrees, "ep": self.ep, "dp": gpus // replica}
 
 
-#: Of requests and of loops, which have planners and claims of their own: of no step.
-_TRIED = {
-    "router": "every registered router",
-    "engine": "fewer sequences at once, more and fewer tokens a step, prompts cut or whole",
-    "speculation": "the model's own drafts, and none",
-    "pools": "as many of each kind as match, and 1P1D to nP1D at every size",
-}
-for _key in (*SERVING, "rollout"):
-    SOUGHT.register(
-        Sought(_key, why_not="of no single step", of=lambda model, work: False, of_requests=_TRIED.get(_key, ""))
-    )
+def declare() -> None:
+    """Keys of this room, which say what a search does with them in their annotations as those of every plan do."""
+    own = {rule.name for rule in declared()}
+    for name, field in PlanSpec.model_fields.items():
+        for rule in field.metadata:
+            if isinstance(rule, Sought) and (rule.name or name) not in own:
+                SOUGHT.register(replace(rule, name=rule.name or name))
+
+
+declare()

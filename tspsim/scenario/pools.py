@@ -44,8 +44,8 @@ class Pool(Spread):
     @property
     def degree_keys(self) -> dict[str, Any]:
         """Degrees and switches as a plan of its own states them."""
-        told = self.model_fields_set - {"replicas", "cluster", "router", "engine", "tiers"}
-        keys = {name: value for name in sorted(told) if (value := getattr(self, name)) is not None}
+        stated_keys = self.model_fields_set - {"replicas", "cluster", "router", "engine", "tiers"}
+        keys = {name: value for name in sorted(stated_keys) if (value := getattr(self, name)) is not None}
         return {"recomputation": "none", **keys, "dp": self.dp or 1}
 
     @model_serializer(mode="wrap")
@@ -90,9 +90,9 @@ class Pools(Section):
             placed[name] = range(start, first)
             for begin in range(start, first, ranks):
                 if ranks <= gpus_per_node and begin // gpus_per_node != (begin + ranks - 1) // gpus_per_node:
-                    told = f"a replica on GPUs {begin} to {begin + ranks - 1}"
-                    told += f" would stand on two nodes of {gpus_per_node}"
-                    raise InputError(f"{told}; use degrees that fill nodes", key=f"{key}.{name}")
+                    replica = f"a replica on GPUs {begin} to {begin + ranks - 1}"
+                    replica += f" would stand on two nodes of {gpus_per_node}"
+                    raise InputError(f"{replica}; use degrees that fill nodes", key=f"{key}.{name}")
         for name, pool in self.members().items():
             if pool.cluster is not None:
                 if pool.replicas is None:
@@ -108,10 +108,10 @@ class Pools(Section):
             raise InputError("prefill and decode leave `replicas` out; state one of them", key=key)
         needed = {name: pool.ranks * (pool.replicas or 1) for name, pool in here.items()}
         if sum(needed.values()) > gpus:
-            told = " and ".join(f"{name} {size}" for name, size in needed.items())
+            sizes = " and ".join(f"{name} {size}" for name, size in needed.items())
             raise InputError(
-                f"pools take {sum(needed.values())} GPUs ({told}), but the cluster has {gpus}; use fewer replicas or a "
-                "larger cluster",
+                f"pools take {sum(needed.values())} GPUs ({sizes}), but the cluster has {gpus}; use fewer replicas or "
+                "a larger cluster",
                 key=key,
             )
         stated = sum(pool.ranks * (pool.replicas or 0) for pool in here.values())

@@ -87,14 +87,14 @@ class Scenario(Section):
             return data
         if data.get("traffic") is None:
             if workload.get("engine"):
-                told = refuse("is of a scenario with traffic; leave it out of a single step")
-                raise _wrong(cls, ("workload", "engine"), told, workload["engine"])
+                error = refuse("is of a scenario with traffic; leave it out of a single step")
+                raise _wrong(cls, ("workload", "engine"), error, workload["engine"])
             return data
         amounts = dict.fromkeys(key for step in STEPS.values() for key in (*step.needs, *step.takes))
         for key in ("pass", *amounts):
             if workload.get(key) is not None and key != "speculation":
-                told = refuse("says how much a single step is; leave it out beside traffic")
-                raise _wrong(cls, ("workload", key), told, workload[key])
+                error = refuse("says how much a single step is; leave it out beside traffic")
+                raise _wrong(cls, ("workload", key), error, workload[key])
         step = "verify" if workload.get("speculation") is not None else "decode"
         return {**data, "workload": {**workload, "pass": step, "batch": 1, "context": 1}}
 
@@ -102,21 +102,21 @@ class Scenario(Section):
     def _plans_serve(self) -> Scenario:
         """Keys of plans and of a project that serve requests stand beside traffic alone."""
         if self.traffic is None and self.project is not None:
-            asked = next((key for key in ("users", "requests") if getattr(self.project, key) is not None), None)
-            if asked is not None:
-                raise refuse(f"project.{asked} is of a scenario with traffic; state what is to be served")
+            key = next((key for key in ("users", "requests") if getattr(self.project, key) is not None), None)
+            if key is not None:
+                raise refuse(f"project.{key} is of a scenario with traffic; state what is to be served")
         routed = next((plan for plan in self.plans if plan.routing), None) if self.traffic is not None else None
         if routed is not None:
-            told = "routing of a plan is of a single step; state cluster.routing, whose first draw serves"
-            raise refuse(f"plan '{routed.name}': {told}")
+            problem = "routing of a plan is of a single step; state cluster.routing, whose first draw serves"
+            raise refuse(f"plan '{routed.name}': {problem}")
         clusters = (self.cluster, *(offer.cluster for offer in self.offers)) if self.traffic is not None else ()
-        if any(isinstance(each, ClusterInline) and each.variation is not None for each in clusters):
+        if any(isinstance(cluster, ClusterInline) and cluster.variation is not None for cluster in clusters):
             raise refuse("cluster.variation is of single steps; leave it out of a scenario with traffic")
         for plan in self.plans if self.traffic is None else ():
             stated = next((key for key in SERVING if key in plan.model_fields_set and key != "pools"), None)
             if stated is not None:
-                told = f"{stated} is of a scenario with traffic; leave it out of a single step"
-                raise refuse(f"plan '{plan.name}': {told}")
+                problem = f"{stated} is of a scenario with traffic; leave it out of a single step"
+                raise refuse(f"plan '{plan.name}': {problem}")
         return self
 
     @model_validator(mode="after")
@@ -138,7 +138,7 @@ class Scenario(Section):
         if beside is not None:
             raise refuse(f"workload.{beside} is not of a loop, which says what is trained on; leave it out")
         clusters = (self.cluster, *(offer.cluster for offer in self.offers))
-        if any(isinstance(each, ClusterInline) and each.variation is not None for each in clusters):
+        if any(isinstance(cluster, ClusterInline) and cluster.variation is not None for cluster in clusters):
             raise refuse("cluster.variation is of single steps; leave it out beside loop")
         for plan in self.plans:
             if plan.rollout is None:
@@ -160,11 +160,11 @@ class Scenario(Section):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise refuse(f"two offers are named '{twice}'; give each its own name")
-        known = [plan.name for plan in self.plans]
+        names = [plan.name for plan in self.plans]
         for offer in self.offers:
-            unknown = next((name for name in offer.plans if name not in known), None)
+            unknown = next((name for name in offer.plans if name not in names), None)
             if unknown is not None:
-                raise refuse(f"offer '{offer.name}': unknown plan '{shorten(unknown)}'{did_you_mean(unknown, known)}")
+                raise refuse(f"offer '{offer.name}': unknown plan '{shorten(unknown)}'{did_you_mean(unknown, names)}")
         return self
 
     @field_validator("plans")
@@ -198,8 +198,8 @@ class Scenario(Section):
     def in_words(self) -> tuple[str, ...]:
         """Sentences on what a reader may not expect of the numbers and the cluster that were stated."""
         stated = self.cluster.in_words() if isinstance(self.cluster, ClusterInline) else ()
-        asked = self.traffic.in_words(self.workload.model) if self.traffic is not None else ()
-        return (*self._remarks, *stated, *asked)
+        requests = self.traffic.in_words(self.workload.model) if self.traffic is not None else ()
+        return (*self._remarks, *stated, *requests)
 
     def read_from(self, file: str | None, overridden: Sequence[str], remarks: Sequence[str]) -> Scenario:
         """The same question, with its file, the keys that options set, and sentences on how its numbers were read."""
@@ -213,10 +213,10 @@ class Scenario(Section):
 
     def __repr__(self) -> str:
         where = self.cluster if isinstance(self.cluster, str) else f"{self.cluster.nodes} × {self.cluster.device}"
-        asked = "requests" if self.traffic is not None else self.workload.pass_
+        work = "requests" if self.traffic is not None else self.workload.pass_
         plans = ", ".join(plan.name for plan in self.plans[:PLANS_SHOWN]) or "no plans"
         more = f" and {len(self.plans) - PLANS_SHOWN} more" if len(self.plans) > PLANS_SHOWN else ""
-        return f"<Scenario {self.name}: {self.workload.model}, {asked}, on {where}; {plans}{more}>"
+        return f"<Scenario {self.name}: {self.workload.model}, {work}, on {where}; {plans}{more}>"
 
     @property
     def asked_in(self) -> str:
@@ -225,12 +225,12 @@ class Scenario(Section):
 
     def files(self) -> tuple[Path, ...]:
         """Files that it was read from, or that it names: its own, entries of the catalog, traces."""
-        found = [Path(self._file)] if self._file else []
+        paths = [Path(self._file)] if self._file else []
         kinds = {cast("catalog.Kind", kind): set(catalog.names(cast("catalog.Kind", kind))) for kind in catalog.FOLDERS}
         for text in dict.fromkeys(_texts(self.model_dump(mode="json", by_alias=True))):
-            found += [Path(text)] if catalog.is_file(text) else []
-            found += [catalog.locate(kind, text) for kind, known in kinds.items() if text in known]
-        return tuple(dict.fromkeys(found))
+            paths += [Path(text)] if catalog.is_file(text) else []
+            paths += [catalog.locate(kind, text) for kind, names in kinds.items() if text in names]
+        return tuple(dict.fromkeys(paths))
 
     def plan(self, name: str) -> PlanSpec:
         """The plan of this name; raises UnknownNameError with the nearest."""
@@ -254,7 +254,7 @@ class Scenario(Section):
             del workload["global_batch" if self.workload.global_batch is None else "sequences_per_replica"]
             del workload["engine"]
             step = STEPS.get(self.workload.pass_)
-            amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
+            amounts = dict.fromkeys(key for step_kind in STEPS.values() for key in (*step_kind.needs, *step_kind.takes))
             for key in [key for key in amounts if key not in (*step.needs, *step.takes)]:
                 workload.pop(key, None)
             for key in ("lengths", "length_seed") if self.workload.lengths is None else ():

@@ -5,67 +5,39 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_type_hints
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
-    Discriminator,
     Field,
     SerializerFunctionWrapHandler,
-    StrictBool,
     StrictInt,
-    Tag,
     TypeAdapter,
     ValidationError,
+    create_model,
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..base.registry import Registry
 from ..base.strict import OneOf
-from ..base.units import BytesPerSecond, PositiveCount
 from ..network import ALGORITHMS, KINDS
-from ..operators.dtypes import wires
-from ..parallel import CHECKPOINTS, CONTEXT_METHODS, SCHEMES, WEIGHT_TRANSPORTS, Option, context, mesh_axes, scheme_axes
-from ..parallel.activation_store import ACTIVATION_STORES
-from ..parallel.balance import BUSIEST, Balance
-from ..parallel.dispatch import DISPATCHES, OVERLAPS
+from ..parallel import CONTEXT_METHODS, SCHEMES, Option, mesh_axes, scheme_axes
 from ..parallel.feature import plan_options
-from ..parallel.pipeline import ORDERS
-from ..parallel.recomputed import BLOCK, KEPT, RECOMPUTE_METHODS, Partly
+from ..parallel.plan_keys import folds
+from ..parallel.recomputed import KEPT, Partly
 from ..parallel.registries import scheme_name
-from .balance import BalanceType
+from ..parallel.sought import Sought, serves_nobody
+from ..parallel.switches import OpenSwitches, PartlyRecomputed, Switches
 from .section import MOST_RANKS, Degree, Section, refuse
 
 Axis = Annotated[str, OneOf(mesh_axes)]
 Value = TypeVar("Value")
 #: A key that the simulator chooses where it is not stated, or stated as ``auto``.
 Chosen = Annotated[Value | None, BeforeValidator(lambda value: None if value == "auto" else value)]
-
-
-class PartlyRecomputed(Section):
-    """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
-
-    what: Literal["selective", "cheap", "full"] = Field(
-        "full", description="attention alone; norms, products of activations and heads from latents; or all of a layer"
-    )
-    layers: PositiveCount = Field(description="of every chunk of a stage, as the method counts them")
-    method: Annotated[str, OneOf(RECOMPUTE_METHODS.names)] = Field(
-        BLOCK.name, description="the first layers, every so-many-th one, or all in groups of so many"
-    )
-
-
-def _form(value: object) -> str:
-    """Whether recomputation is said of all layers or of some."""
-    return "some" if isinstance(value, (Mapping, PartlyRecomputed)) else "all"
-
-
-Recomputation = Annotated[
-    Annotated[Literal["none", "selective", "cheap", "full"], Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
-    Discriminator(_form),
-]
 
 
 CollectiveKind = Annotated[str, OneOf(KINDS.names)]
@@ -97,11 +69,11 @@ class RankPlacement(Section):
         return data if self.order else {key: value for key, value in data.items() if key != "order"}
 
 
-class Spread(Section):
-    """One way to spread a copy of the model over ranks. Degrees left out are one."""
+class Degrees(Section):
+    """Ranks along the axes of a plan. Degrees left out are one."""
 
-    # Axes and options of registered objects are keys as well, and so is cp.
-    model_config = ConfigDict(extra="allow", json_schema_extra=lambda schema: Spread.complete(schema))
+    # Nothing is read as this section alone.
+    model_config = ConfigDict(defer_build=True)
 
     name: str = Field("", description="of a plan alone; leave it out where there is one way only")
     tsp: Degree = Field(1, description="folded tensor and sequence parallelism")
@@ -110,97 +82,56 @@ class Spread(Section):
         1, description="sequence (context) parallelism; auto: of unequal sequences each on as many of dp as it needs"
     )
     pp: Degree = Field(1, description="pipeline stages")
-    vpp: Degree = Field(1, description="virtual stages a pipeline rank")
+    vpp: Annotated[Degree, Sought(of=serves_nobody)] = Field(1, description="virtual stages a pipeline rank")
     ep: Degree = Field(1, description="ranks that experts are spread over, taken from tp, tsp, sp and dp in this order")
     dp: Degree | None = Field(None, description="replicas; the GPUs that are left when not stated")
-    partition: Literal["zigzag", "contiguous"] = Field(
-        "zigzag", description="which tokens a sequence shard has: two blocks of equal causal work, or one block"
-    )
-    exchange: Annotated[str, OneOf(CONTEXT_METHODS.names)] = Field(
-        "all_gather", description="how sequence shards come by the keys and values of others"
-    )
-    sequence_regions: StrictBool = Field(False, description="reduce-scatter and all-gather around the norms")
-    overlap: StrictBool | Literal["fused"] | None = Field(
-        None, description="exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
-        "slices of one kernel; default: the scheme's"
-    )  # fmt: skip
-    overlap_chunks: Annotated[PositiveCount, Field(le=1024)] = Field(
-        4, description="pieces that a product and its exchange are cut into where they overlap"
-    )
-    recomputation: Recomputation | None = Field(
-        None, description="what a backward makes again, of all layers or of some; default: full in training, else none"
-    )
-    activation_store: Annotated[str, OneOf(ACTIVATION_STORES.names)] | None = Field(
-        None, description="the type in which activations wait for their backward; default: the stack's"
-    )
-    offload_layers: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
-        0, description="layers of every chunk, spread over it, whose activations wait in the host's memory"
-    )
-    offload_weights: Annotated[StrictInt, Field(ge=0, le=100_000)] = Field(
-        0, description="layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead "
-        "of use"
-    )  # fmt: skip
-    micro_batch: PositiveCount | None = Field(None, description="sequences; default: 1 in training, else all")
-    schedule: Annotated[str, OneOf(ORDERS.names)] = Field("1f1b", description="of a pipeline; interleaved with vpp > 1")
-    stage_layers: tuple[Annotated[StrictInt, Field(ge=0)], ...] = Field(
-        (), description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
-    )
-    accumulation: PositiveCount = Field(
-        1, description="turns of gradient accumulation in each of which a pipeline fills and empties"
-    )
-    zero: Annotated[int, Field(ge=0, le=3)] = Field(0, description="what replicas divide: 3 is FSDP")
-    shard_group: Degree | None = Field(None, description="ranks that divide it (hybrid sharding); default: all")
-    secondary_shard: Degree | None = Field(
-        None, description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"
-    )
-    weight_wire: Annotated[str, OneOf(lambda: tuple(wires()))] | None = Field(
-        None, description="with zero: 3, the type that forwards gather weights in; default: their own"
-    )
-    gradient_wire: Annotated[str, OneOf(lambda: tuple(wires()))] | None = Field(
-        None, description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
-    )
-    checkpoint: Annotated[str, OneOf(CHECKPOINTS.names)] | None = Field(
-        None, description="how checkpoints of training are written; default: none is"
-    )
-    checkpoint_rate: BytesPerSecond | None = Field(
-        None, description="with checkpoint, what the file system takes of all ranks; default: it keeps up"
-    )
-    checkpoint_every: PositiveCount = Field(1, description="with checkpoint, one in how many steps")
-    expert_dispatch: Annotated[str, OneOf(DISPATCHES.names)] = Field(
-        "ranks", description="a token travels once to each rank of its experts by a library or at the links' rate, or "
-        "once to each expert"
-    )  # fmt: skip
-    expert_overlap: Annotated[str, OneOf(OVERLAPS.names)] = Field(
-        "none", description="what hides dispatch and combine: shared experts, and a backward behind another's forward"
-    )
-    expert_pieces: Annotated[PositiveCount, Field(le=64)] = Field(
-        1, description="pieces of dispatch, experts and combine that run beside each other"
-    )
-    expert_shards: Annotated[StrictInt, Field(ge=0, le=65536)] | None = Field(
-        None, description="where experts and tokens meet: 0 gathers all experts, more are ranks that an expert's "
-        "columns are multiplied on, and ep may then be a multiple of the experts; default: whole experts"
-    )  # fmt: skip
-    expert_balance: Annotated[Balance, BalanceType()] = Field(
-        BUSIEST, description="what ranks get of an uneven load: a policy's name, or its name and options"
-    )
-    tsp_schedule: Literal["auto", "published"] = Field(
+
+
+class StatedSwitches(Switches, Degrees):
+    """Switches as a file states them."""
+
+    tsp_schedule: Annotated[
+        Literal["auto", "published"],
+        Sought(why_not="published is for comparison", of=serves_nobody, used=folds),
+    ] = Field(
         "auto", description="what the keys below are where they are not stated: fastest here, or TSP word by word"
     )
-    weight_transport: Chosen[Annotated[str, OneOf(WEIGHT_TRANSPORTS.names)]] = Field(
-        None, description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"
+
+
+def left_open() -> type[StatedSwitches]:
+    """With the switches that may be left open, as ``auto`` or without a word."""
+    keys: dict[str, Any] = {}
+    for name, hint in get_type_hints(OpenSwitches, include_extras=True).items():
+        field = FieldInfo.from_annotation(hint)
+        key = Chosen[Annotated[field.annotation, Field(), *field.metadata]]  # type: ignore[name-defined]
+        keys[name] = (key, Field(None, description=field.description))
+    return create_model("StatedSchedule", __base__=StatedSwitches, **keys)
+
+
+if TYPE_CHECKING:
+
+    class StatedSchedule(OpenSwitches, StatedSwitches):
+        """As :func:`left_open` makes it."""
+
+else:
+    StatedSchedule = left_open()
+
+
+class Spread(StatedSchedule):
+    """One way to spread a copy of the model over ranks. Degrees left out are one."""
+
+    # Axes and options of registered objects are keys as well, and so is cp.
+    model_config = ConfigDict(
+        extra="allow", json_schema_extra=lambda schema: Spread.complete(schema), defer_build=False
     )
-    mlp_pieces: Chosen[Annotated[PositiveCount, Field(le=1024)]] = Field(
-        None, description="pieces that gather brings them in"
-    )
-    head_groups: Chosen[Degree] = Field(None, description="groups of heads that TSP attends; published: one a rank")
-    context_transport: Chosen[Annotated[str, OneOf(lambda: context.ring.TRANSPORTS)]] = Field(
-        None, description="exchange: ring over one link of a GPU, or in pieces over all of them"
-    )
-    overlap_by: Chosen[Literal["heads", "blocks"]] = Field(
-        None, description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"
-    )
-    algorithms: dict[CollectiveKind, CollectiveAlgorithm] = Field({}, description="kind of collective: its algorithm")
-    placement: RankPlacement | None = Field(None, description="which axes run along the node and which along rails")
+
+    algorithms: Annotated[
+        dict[CollectiveKind, CollectiveAlgorithm], Sought(why_not="the node's library chooses them")
+    ] = Field({}, description="kind of collective: its algorithm")
+    placement: Annotated[
+        RankPlacement | None,
+        Sought(of=serves_nobody, left=lambda model, work: {"order": "searched apart, for one plan: --place"}),
+    ] = Field(None, description="which axes run along the node and which along rails")
 
     @model_validator(mode="before")
     @classmethod
@@ -213,7 +144,7 @@ class Spread(Section):
         keys = {"sp" if key == "cp" else key: value for key, value in data.items()}
         if keys.get("sp") == "auto":
             keys = {key: value for key, value in keys.items() if key != "sp"} | {"dynamic_sp": True}
-        further, wrong = {each.name: each for each in cls.further()}, []
+        further, wrong = {option.name: option for option in cls.further()}, []
         for key in [key for key in keys if key not in cls.model_fields]:
             try:
                 if key not in further:
@@ -223,8 +154,8 @@ class Spread(Section):
                 wrong.append(InitErrorDetails(type=error, loc=(key,), input=keys[key]))
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
-                told = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
-                wrong.append(InitErrorDetails(type=told, loc=(key, *first["loc"]), input=first["input"]))
+                finding = PydanticCustomError(first["type"], first["msg"], first.get("ctx"))
+                wrong.append(InitErrorDetails(type=finding, loc=(key, *first["loc"]), input=first["input"]))
         if wrong:
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return keys
@@ -237,8 +168,8 @@ class Spread(Section):
             axis, others = scheme.axes[0], " and ".join(axis for axis in beside if axis in type(self).model_fields)
             raise refuse(f"{axis}: {self.degree(axis)} {scheme.alone}; leave {others} out beside it")
         for other in SCHEMES.values():
-            strange = [each.name for each in plan_options(other) if getattr(self, each.name, None) is not None]
-            strange = [name for name in strange if name not in {each.name for each in plan_options(scheme)}]
+            strange = [option.name for option in plan_options(other) if getattr(self, option.name, None) is not None]
+            strange = [name for name in strange if name not in {option.name for option in plan_options(scheme)}]
             if strange:
                 raise refuse(f"{strange[0]} is a key of {other.summary}; leave it out of {scheme.summary}")
         return self
@@ -260,12 +191,12 @@ class Spread(Section):
         """Give the JSON Schema the keys that are no fields."""
         schema["additionalProperties"] = False
         degree = dict(schema["properties"]["sp"])
-        told = {key: degree.pop(key) for key in ("default", "description") if key in degree}
-        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **told}
+        words = {key: degree.pop(key) for key in ("default", "description") if key in degree}
+        schema["properties"]["sp"] = {"anyOf": [degree, {"const": "auto", "type": "string"}], **words}
         schema["properties"]["cp"] = schema["properties"]["sp"] | {"description": "another spelling of sp"}
-        for each in cls.further():
-            told = {"default": each.default, **({"description": each.summary} if each.summary else {})}
-            schema["properties"][each.name] = TypeAdapter(each.type).json_schema() | told
+        for option in cls.further():
+            words = {"default": option.default, **({"description": option.summary} if option.summary else {})}
+            schema["properties"][option.name] = TypeAdapter(option.type).json_schema() | words
 
     def degree(self, axis: str) -> int:
         """Ranks along a mesh axis."""
@@ -291,7 +222,7 @@ class Spread(Section):
     def options(self) -> dict[str, Any]:
         """What it states of the keys that its scheme and its context method bring, and their defaults."""
         brought = (*plan_options(SCHEMES.get(self.scheme)), *CONTEXT_METHODS.get(self.exchange).options)
-        values = {each.name: getattr(self, each.name, each.default) for each in brought}
+        values = {option.name: getattr(self, option.name, option.default) for option in brought}
         return {name: value for name, value in values.items() if value is not None}
 
     @property

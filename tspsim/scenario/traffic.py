@@ -99,17 +99,18 @@ class TrafficSpec(Section):
     @model_validator(mode="after")
     def _together(self) -> TrafficSpec:
         for name in ("prompt", "output"):
-            if getattr(self, name) is None and self.arrivals.name != "trace":
+            if getattr(self, name) is None and not self.arrivals.replays:
                 raise refuse(f"{name} is required: state its lengths, such as {name}: {{kind: fixed, of: 1Ki}}")
         refused = self.protocol.refuses(self.arrivals)
         if refused is not None:
             raise refuse(refused)
-        if self.prefix.name == "hash_ids" and self.arrivals.name != "trace":
-            raise refuse(f"{self.prefix.needs(None)}")
+        lacking = None if self.arrivals.replays else self.prefix.needs(None)
+        if lacking is not None:
+            raise refuse(lacking)
         if self.arrivals.searches and not (self.slo or self.protocol.share):
             raise refuse("the highest rate needs bounds; state slo: {ttft: …, tpot: …}")
         wrong = "rate" if self.arrivals.closed else "concurrency"
-        if any(getattr(point, wrong) is not None for each in self.published for point in each.points):
+        if any(getattr(point, wrong) is not None for figures in self.published for point in figures.points):
             loads = "clients (concurrency)" if self.arrivals.closed else "requests/s (rate)"
             raise refuse(f"published points are of a {wrong}, and these arrivals are of so many {loads}")
         return self
@@ -146,7 +147,7 @@ class TrafficSpec(Section):
         if problem is not None:
             raise InputError(problem, key="traffic.prefix")
         try:
-            asked = drawn(
+            requests = drawn(
                 self.arrivals,
                 self.prompt,
                 self.output,
@@ -159,8 +160,8 @@ class TrafficSpec(Section):
         except InputError as error:
             raise error.at(key="traffic") from None
         if model is not None and model.max_context:
-            _check_lengths(asked, model.max_context)
-        return asked
+            _check_lengths(requests, model.max_context)
+        return requests
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -203,14 +204,14 @@ class TrafficSpec(Section):
         if self.seeds > 1:
             yield f"Requests are drawn {self.seeds} times; ranges hold what the draw does (`traffic.seeds`)."
         if self.prompt is not None or self.output is not None:
-            told = [f"{what}s {lengths.in_words()}" for what, lengths in self._lengths().items()]
-            yield f"{_upper('; '.join(told))} (`traffic.prompt`, `traffic.output`)."
+            sentences = [f"{what}s {lengths.in_words()}" for what, lengths in self._lengths().items()]
+            yield f"{_upper('; '.join(sentences))} (`traffic.prompt`, `traffic.output`)."
         yield f"{_upper(self.prefix.in_words())} (`traffic.prefix`)."
         yield f"{_upper(self.protocol.in_words())} (`traffic.protocol`)."
         bounds = self.bounds(model)
         if bounds:
-            told = [f"{name.upper()} ≤ {duration(seconds)}" for name, seconds in bounds.items()]
-            yield f"A request is good with {', '.join(told)} (`traffic.slo`)."
+            bounds_in_words = [f"{name.upper()} ≤ {duration(seconds)}" for name, seconds in bounds.items()]
+            yield f"A request is good with {', '.join(bounds_in_words)} (`traffic.slo`)."
 
     def _lengths(self) -> Mapping[str, Lengths]:
         both = {"prompt": self.prompt, "output": self.output}
@@ -221,11 +222,11 @@ def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _check_lengths(asked: Asked, longest: int) -> None:
-    whole = asked.prompt_tokens + asked.output_tokens
+def _check_lengths(requests: Asked, longest: int) -> None:
+    whole = requests.prompt_tokens + requests.output_tokens
     worst = int(whole.argmax())
     if whole[worst] > longest:
-        prompt, output = int(asked.prompt_tokens[worst]), int(asked.output_tokens[worst])
+        prompt, output = int(requests.prompt_tokens[worst]), int(requests.output_tokens[worst])
         raise InputError(
             f"request {worst + 1:,} has {prompt:,} prompt and {output:,} output tokens, {prompt + output:,} in all, "
             f"but the model has {longest:,} positions; shorten them, or state a cap",

@@ -11,7 +11,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StrictBool,
-    StrictInt,
     ValidationError,
     field_validator,
     model_validator,
@@ -19,16 +18,17 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from ..base.errors import InputError, did_you_mean, shorten
-from ..base.strict import OneOf
+from ..base.strict import OneOf, as_stated
 from ..base.units import Bytes, Count, PositiveCount
 from ..model import load_model
 from ..model.attention import cache_names
 from ..model.formats import WeightClass
 from ..operators import DTYPES
 from ..operators.dtypes import products
-from ..parallel import Unequal
+from ..parallel import Adapters, ExpertRouting, Optimizer, Unequal
 from ..parallel.draft import DRAFTS
 from ..steps import STEPS, Load, Speculation, Streams
+from ..steps.load import ONE_STREAM
 from ..traffic import LENGTHS, Lengths, OneKind
 from ..traffic.lengths import shorthand
 from . import acceptance
@@ -36,11 +36,9 @@ from .engine_options import EngineOptions
 from .section import Name, Section, refuse
 
 Precision = Annotated[str, OneOf(products)]
-AdapterTarget = Literal["qkv", "output", "gate_up", "down"]
-BytesPerParameter = Annotated[float, Field(ge=0, le=1000)]
 
 
-class OptimizerSpec(Section):
+class OptimizerSpec(Optimizer, Section):
     """Bytes a parameter while training: a name from :data:`OPTIMIZERS`, or the parts.
 
     ``state`` holds the fp32 master weights and both moments of Adam; ``temporaries`` what an unfused step
@@ -48,11 +46,6 @@ class OptimizerSpec(Section):
     """
 
     name: Name = Field("stated", description="how answers call it")
-    weights: BytesPerParameter = Field(description="bytes a parameter of the weights that layers multiply with")
-    gradients: BytesPerParameter = Field(description="bytes a parameter of gradients")
-    state: BytesPerParameter = Field(description="bytes a parameter of master weights and moments")
-    temporaries: BytesPerParameter = Field(0.0, description="bytes a parameter that an unfused step makes")
-    buffers: BytesPerParameter = Field(0.0, description="bytes a parameter that replicas never divide")
 
     @model_validator(mode="before")
     @classmethod
@@ -66,10 +59,6 @@ class OptimizerSpec(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: Any) -> dict[str, Any]:
         return {"anyOf": [{"type": "string", "enum": sorted(OPTIMIZERS)}, handler(schema)]}
-
-    @property
-    def bytes_per_parameter(self) -> float:
-        return self.weights + self.gradients + self.state + self.temporaries + self.buffers
 
 
 #: Mixed-precision Adam keeps bf16 weights and gradients, fp32 master weights and two fp32 moments
@@ -85,38 +74,8 @@ OPTIMIZERS: dict[str, dict[str, float]] = {
 SKEWED = ("zipf", "dirichlet")
 
 
-class ExpertRoutingSpec(Section):
+class ExpertRoutingSpec(ExpertRouting, Section):
     """How evenly tokens fall on experts; all wait for the busiest rank (:mod:`tspsim.parallel.routing`)."""
-
-    load: Literal["balanced", "zipf", "dirichlet", "hot", "measured"] = Field(
-        "balanced", description="how assignments fall on experts: evenly, skewed, on a few hot ones, or as measured"
-    )
-    skew: Annotated[float, Field(ge=0, le=10)] = Field(
-        0.0, description="Zipf exponent, or 1 / concentration; 0 is even"
-    )
-    seed: Annotated[StrictInt, Field(ge=0)] = Field(0, description="of what is drawn")
-    shares: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(max_length=4096)] = Field(
-        (), description="measured: tokens an expert, in any unit"
-    )
-    hot_experts: Annotated[PositiveCount, Field(le=4096)] | None = Field(
-        None, description="hot: the first so many experts, all on the first ranks, get the share below"
-    )
-    hot_share: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="hot: of all assignments; the others are spread over the other experts"
-    )
-    capacity_factor: Annotated[float, Field(gt=0, le=100)] | None = Field(
-        None, description="an expert takes at most this many times the mean, the rest is dropped; default: no limit"
-    )
-
-    local_rate: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None, description="of all choices those on the token's own rank, where predictions place tokens and experts"
-    )
-    affinity: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="of tokens those that go on to the partner of their expert in the next layer; others to any"
-    )
-    transitions: Annotated[tuple[tuple[Annotated[float, Field(ge=0)], ...], ...], Field(max_length=1024)] = Field(
-        (), description="measured, instead of affinity: a row an expert of tokens by their next expert, in any unit"
-    )
 
     @model_validator(mode="after")
     def _square(self) -> ExpertRoutingSpec:
@@ -139,16 +98,8 @@ class ExpertRoutingSpec(Section):
         return self
 
 
-class AdaptersSpec(Section):
+class AdaptersSpec(Adapters, Section):
     """Low-rank adapters beside frozen weights (LoRA)."""
-
-    rank: Annotated[PositiveCount, Field(le=65536)] = Field(description="columns of an adapter's first matrix")
-    targets: Annotated[tuple[AdapterTarget, ...], Field(min_length=1)] = Field(
-        ("qkv", "output", "gate_up", "down"), description="products that have an adapter"
-    )
-    experts: Literal["each", "shared", "none"] = Field(
-        "each", description="of routed experts: a pair each, one pair for those of a rank, or none"
-    )
 
     @field_validator("targets")
     @classmethod
@@ -228,8 +179,10 @@ class SpeculationSpec(Section):
     @model_validator(mode="after")
     def _possible(self) -> SpeculationSpec:
         if self.tree is not None and sum(self.tree) != self.tokens:
-            found = " + ".join(map(str, self.tree))
-            raise refuse(f"tree: {found} are {sum(self.tree)} drafts, and tokens {self.tokens}; they are as many")
+            sum_in_words = " + ".join(map(str, self.tree))
+            raise refuse(
+                f"tree: {sum_in_words} are {sum(self.tree)} drafts, and tokens {self.tokens}; they are as many"
+            )
         if DRAFTS.get(self.draft).whole != (self.model is not None):
             needs = "needs model, which drafts" if self.model is None else "has no model of its own; use draft: model"
             raise refuse(f"draft: {self.draft} {needs}")
@@ -238,9 +191,9 @@ class SpeculationSpec(Section):
             raise refuse(f"accepted: {self.accepted:g} is more than the {deep} and one")
         if self.positions is not None:
             if len(self.positions) != self.depth:
-                each = "depth" if self.tree else "draft"
+                place = "depth" if self.tree else "draft"
                 some = f"a tree {self.depth} deep" if self.tree else f"{self.tokens} drafts"
-                raise refuse(f"positions: {len(self.positions)} shares for {some}; state one a {each}")
+                raise refuse(f"positions: {len(self.positions)} shares for {some}; state one a {place}")
             beside = next((name for name in ("accepted", "rate") if name in self.model_fields_set), None)
             if beside and getattr(self, beside) is not None:
                 raise refuse(f"{beside} and positions both say how many drafts are accepted; leave one out")
@@ -257,10 +210,10 @@ class SpeculationSpec(Section):
             return self.positions, "stated"
         if self.accepted is not None:
             return (acceptance.rate_of(self.accepted, self.depth),) * self.depth, "stated"
-        known = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
-        if known is not None:
+        measurement = None if "rate" in self.model_fields_set else acceptance.measured(model, self.draft, self.prompts)
+        if measurement is not None:
             alone = "; of one draft at each depth, no more for the others of a tree" if self.tree else ""
-            return known.rates(self.depth), known.source + alone
+            return measurement.rates(self.depth), measurement.source + alone
         return (self.rate,) * self.depth, "stated" if "rate" in self.model_fields_set else "assumed"
 
     def served(self, model: str) -> SpeculationSpec:
@@ -282,18 +235,8 @@ class SpeculationSpec(Section):
         return Speculation(self.tokens, accepted, self.draft, self.tree or (), model)
 
 
-class StreamsSpec(Section):
+class StreamsSpec(Streams, Section):
     """Streams that decode together for every sequence."""
-
-    count: Annotated[PositiveCount, Field(le=1024)] = Field(description="streams of a sequence")
-    shared_cache: StrictBool = Field(
-        False, description="true: all read and write one cache and each puts out a token; false: each has its own, "
-        "and all together put out one"
-    )  # fmt: skip
-    branch: PositiveCount | None = Field(
-        None, description="tokens of each stream's own behind a context that all share and a step reads once; then "
-        "each puts out a token"
-    )  # fmt: skip
 
     @model_validator(mode="after")
     def _one_form(self) -> StreamsSpec:
@@ -349,7 +292,7 @@ class Workload(Section):
         "another scheduler than the stack's",
     )
     optimizer: OptimizerSpec = Field(
-        OptimizerSpec(name="adamw", **OPTIMIZERS["adamw"]), description="of a training step: a name, or its bytes"
+        OptimizerSpec.model_validate("adamw"), description="of a training step: a name, or its bytes"
     )
     runtime_reserve: Bytes = Field(
         float(2 * 2**30), description="a GPU's context, collective buffers and fragmentation; default 2 GiB"
@@ -380,8 +323,8 @@ class Workload(Section):
         if self.lengths is None:
             return Unequal(())
         if self.batch_of(1) > MOST_LENGTHS:
-            told = f"{self.batch_of(1):,} sequences of unequal length; at most {MOST_LENGTHS:,} are dealt out"
-            raise InputError(told, key="workload.global_batch")
+            problem = f"{self.batch_of(1):,} sequences of unequal length; at most {MOST_LENGTHS:,} are dealt out"
+            raise InputError(problem, key="workload.global_batch")
         drawn = self.lengths.draw(np.random.default_rng([self.length_seed, 0]), self.batch_of(1), "prompt_tokens")
         kept = np.minimum(drawn, self.sequence)
         return Unequal(tuple(kept.tolist()), int((drawn - kept).sum()))
@@ -425,20 +368,22 @@ class Workload(Section):
         spelt = step.spellings.items()
         same = {key: meant for key, meant in spelt if data.get(key) is not None and data.get(meant) is None}
         data = {same.get(key, key): value for key, value in data.items() if key not in same.values()}
-        amounts = dict.fromkeys(key for each in STEPS.values() for key in (*each.needs, *each.takes))
+        amounts = dict.fromkeys(key for kind in STEPS.values() for key in (*kind.needs, *kind.takes))
         for key in amounts:
             stated = data.get(key) is not None
             if key in step.needs and not stated:
                 wrong.append(InitErrorDetails(type="missing", loc=(key,), input=data))
             elif stated and key not in (*step.needs, *step.takes):
-                users = [each.name for each in STEPS.values() if key in (*each.needs, *each.takes)]
-                told = refuse(f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}")
-                wrong.append(InitErrorDetails(type=told, loc=(key,), input=data[key]))
+                users = [kind.name for kind in STEPS.values() if key in (*kind.needs, *kind.takes)]
+                error = refuse(
+                    f"is of {', '.join(users)}; a {step.title} takes {', '.join((*step.needs, *step.takes))}"
+                )
+                wrong.append(InitErrorDetails(type=error, loc=(key,), input=data[key]))
         if wrong:
             fields = cls.model_fields.items()
-            known = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
+            spellings = {spelling for name, field in fields for spelling in (name, field.alias)} | {*step.spellings}
             # Found here too, for it may be a needed key that is misspelt.
-            strange = (key for key in data if key not in known)
+            strange = (key for key in data if key not in spellings)
             wrong.extend(InitErrorDetails(type="extra_forbidden", loc=(str(key),), input=data[key]) for key in strange)
             raise ValidationError.from_exception_data(cls.__name__, wrong)
         return data
@@ -454,7 +399,9 @@ class Workload(Section):
     def _branches_behind_something(self) -> Workload:
         branch = self.streams.branch if self.streams else None
         contexts = self.context if isinstance(self.context, tuple) else (self.context,)
-        short = next((each for each in contexts if each is not None and branch is not None and each <= branch), None)
+        short = next(
+            (context for context in contexts if context is not None and branch is not None and context <= branch), None
+        )
         if short is not None:
             raise refuse(f"streams.branch: {branch} tokens of a context of {short} leave none to share; use fewer")
         return self
@@ -462,7 +409,7 @@ class Workload(Section):
     @model_validator(mode="after")
     def _types_of_its_step(self) -> Workload:
         if isinstance(self.precision, PrecisionSpec) and not STEPS.get(self.pass_).serves:
-            serving = [each.name for each in STEPS.values() if each.serves]
+            serving = [kind.name for kind in STEPS.values() if kind.serves]
             raise refuse(f"precision: types by class and of a cache are of {', '.join(serving)}; name one type")
         return self
 
@@ -478,5 +425,5 @@ class Workload(Section):
             batch=self.batch or 0,
             contexts=contexts,
             speculation=self.speculation.speculation() if self.speculation else None,
-            streams=Streams(**self.streams.model_dump()) if self.streams else Streams(),
+            streams=as_stated(self.streams, Streams) if self.streams else ONE_STREAM,
         )

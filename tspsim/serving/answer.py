@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..base.units import digits, duration, percent
+from ..base.units import digits, duration, percent, several
 from ..parallel import Plan
 from ..scenario.traffic import TrafficSpec
 from ..step.description import describe_cluster, describe_model, provenance
@@ -243,7 +243,8 @@ def bottleneck(serving: dict[str, Any]) -> str:
     parts = sorted(step["parts_s"].items(), key=lambda item: -item[1])
     whole = sum(step["parts_s"].values()) or 1.0
     largest = ", ".join(f"{part.replace('_', '-')} {percent(taken / whole, decimals=0)}" for part, taken in parts[:3])
-    return f"{told}; a step that decodes {step['sequences']} sequences of {step['context']:,} tokens is {largest}"
+    decoded = f"{several(step['sequences'], 'sequence')} of {step['context']:,} tokens"
+    return f"{told}; a step that decodes {decoded} is {largest}"
 
 
 def notes_of_runs(deployment: Deployment, metrics: Sequence[Any], best: LoadedRun) -> Iterator[str]:

@@ -150,12 +150,13 @@ class Deployment:
     @property
     def _remembers(self) -> bool:
         """Whether the engine shares equal beginnings, as stated or by default."""
-        policy, own = self.policy, self.question.work.stack.engine.scheduler
+        policy = self.policy
         if policy.switch is None:
             return False
         name, off = policy.switch
-        usual = {name: policy.options.model_fields[name].default, **(own.options if policy.name == own.name else {})}
-        return bool(self.options.get(name, usual[name]) != off)
+        own = policy.own_options(self.question.work.stack.engine)
+        usual = own.get(name, policy.options.model_fields[name].default)
+        return bool(self.options.get(name, usual) != off)
 
     @once
     def states(self) -> States | None:
@@ -351,7 +352,7 @@ def configured(
     names = policy.sequence_option, engine.scheduler.share
     sequences, share = (options.get(name) if name else None for name in names)
     tokens = policy.step_tokens(options)
-    if tokens is None and few and engine.few_tokens and policy.name == engine.scheduler.name:
+    if tokens is None and few and engine.few_tokens and policy.schedules(engine):
         tokens = engine.few_tokens
     sequences = sequences if isinstance(sequences, int) else None  # what it is instead, the scheduler refuses
     if sequences is not None:

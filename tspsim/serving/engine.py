@@ -107,15 +107,7 @@ class Engine(Settings):
             What is stated goes before what the stack says.
         """
         name = stack.scheduler.name if scheduler is None else scheduler
-        policy, limits = POLICIES.get(name), stack.limits_on(memory_bytes)
-        values: dict[str, Any] = {}
-        if name == stack.scheduler.name:
-            values |= stack.scheduler.options
-            if limits is not None:
-                known = {policy.token_option: limits.tokens, policy.sequence_option: limits.sequences}
-                # What is none by default an engine finds by itself, of every attention replica.
-                fields = policy.options.model_fields
-                values |= {name: value for name, value in known.items() if name and fields[name].default is not None}
+        values = POLICIES.get(name).usual_options(stack, memory_bytes)
         block = stack.block_tokens if block_tokens is None else block_tokens
         return cls(
             name,

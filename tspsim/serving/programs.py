@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import hypot
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ..base.memo import knowing, once, remembered
+from ..base.memo import Itself, knowing, once, remembered
+from ..base.quick import replace
 from ..hardware.pricers import price
 from ..operators import Operator, Role
 from ..parallel import Job, Plan, axes_of, build_mesh, scheme_of, write_program
@@ -77,6 +78,14 @@ def is_routed(thing: Thing) -> bool:
     return isinstance(thing.what, Operator) and thing.what.role.routed
 
 
+def once_a_plan(changed: dict[Itself, Plan], plan: Plan, **changes: Any) -> Plan:
+    """The plan with changes, one object for each plan: what it has found of itself is there for the next step."""
+    key = Itself(plan)
+    if key not in changed:
+        changed[key] = replace(plan, **changes)
+    return changed[key]
+
+
 class StepPrograms:
     """Steps of one plan.
 
@@ -98,6 +107,9 @@ class StepPrograms:
         self._exchanges = Exchanges(cluster, self.mesh)
         self._adds_up = not question.scenario.faults.slow_gpus
         self._plans: dict[str, Plan] = {}
+        #: Of each of them the same where a step hides nothing, and with the layers that stand for all.
+        self._unhidden: dict[Itself, Plan] = {}
+        self._short: dict[Itself, Plan] = {}
         self._operators_s: dict[Captured, Callable[[Operator], float]] = {}
         self._once_s: dict[Captured, Callable[[Operator], float]] = {}
         self._layouts: dict[Hashable, InstructionLayout | None] = {}
@@ -117,7 +129,7 @@ class StepPrograms:
             self._plans[step.name] = chosen.plan
         plan = self._plans[step.name]
         if plan.hiding.halves and load.batch + load.prompts < 2:
-            plan = replace(plan, expert_overlap=ALONE)
+            plan = once_a_plan(self._unhidden, plan, expert_overlap=ALONE)
         return Job(question.model, plan, replace(question.work, pass_=step.name, load=load))
 
     def _typical(self, step: Step) -> Load:
@@ -237,7 +249,7 @@ class StepPrograms:
         """The programs with as many layers as all kinds are among. Of a pipeline all."""
         if job.plan.pp > 1:
             return self.written_of(job)
-        plan = replace(job.plan, stage_layers=(self._different_layers,))
+        plan = once_a_plan(self._short, job.plan, stage_layers=(self._different_layers,))
         # The passes are those of the whole model.
         return self.written_of(knowing(replace(job, plan=plan), passes=job.passes))
 

@@ -40,7 +40,8 @@ from ..network.fluid import Channel
 from ..parallel import Job, scheme_of, write_program
 from ..parallel.lengths import Pack
 from ..parallel.step import Writer
-from ..program import Collective, Compute, Issued, Program, Repeat
+from ..program import Compute, Program
+from ..program.excerpts import parted_behind_layers
 from ..program.instructions import length_of
 from ..program.mesh import Mesh
 from ..steps import FORWARD
@@ -183,7 +184,7 @@ class Apart:
         program = max(programs, key=self._kernels_s)
         if all(isinstance(each, Compute) for each, _ in program.counted()):
             return self._of_kernels(program)
-        before, behind = parted(program) if end == LAST else (program, None)
+        before, behind = parted_behind_layers(program) if end == LAST else (program, None)
         part = self._of_ranks(before)
         return part if behind is None else part + self._of_ranks(behind)
 
@@ -287,41 +288,6 @@ def run_apart(cluster: Cluster, cost: Cost, mesh: Mesh, job: Job, interference: 
         without length for each kind of bytes that it receives.
     """
     return Apart(cluster, cost, mesh, job, interference).submission()
-
-
-def parted(program: Program) -> tuple[Program, Program | None]:
-    """A program up to the first collective behind all layers before which everything else has to end, and from it on.
-
-    Ranks that are alike until then may not be in it: a tree of all ranks, which sums the norm of gradients, has a place
-    of its own for each.
-    """
-    issued = list(program.unrolled())
-    singles = next((turn for turn, item in enumerate(reversed(program.items)) if isinstance(item, Repeat)), 0)
-    for at in range(len(issued) - singles, len(issued)):
-        if isinstance(issued[at].instruction, Collective) and waits_for_all(issued, at):
-            behind = [
-                each.instruction.at(each.layer, tuple([index - at for index in each.after if index >= at]))
-                for each in issued[at:]
-            ]
-            return Program(program.role, program.items[: -len(behind)]), Program(program.role, tuple(behind))
-    return program, None
-
-
-def waits_for_all(issued: Sequence[Issued], at: int) -> bool:
-    """Whether an instruction begins when all before it have ended: each waits for its stream's and what it names."""
-    last: dict[str, int] = {}
-    before: list[int | None] = []
-    for index, each in enumerate(issued[: at + 1]):
-        before.append(last.get(each.instruction.stream))
-        last[each.instruction.stream] = index
-    ended: set[int] = set()
-    waits = [at]
-    while waits:
-        index = waits.pop()
-        earlier = (*issued[index].after, *([before[index]] if before[index] is not None else []))
-        waits += (new := [each for each in earlier if each is not None and each not in ended])
-        ended.update(new)
-    return len(ended) == at
 
 
 def part_of(submission: Submission) -> MicroBatchPart:

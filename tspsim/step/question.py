@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from ..base.errors import InputError, UnknownNameError
 from ..base.provenance import Provenance
+from ..base.strict import as_stated
 from ..hardware import Device, load_device, standing_for
 from ..model import Architecture, load_model
 from ..model.formats import BF16, Formats, WeightClass
@@ -23,7 +24,6 @@ from ..network import (
 )
 from ..operators import weight_bytes
 from ..parallel import (
-    SWITCHES,
     Adapters,
     ExpertRouting,
     Job,
@@ -38,13 +38,14 @@ from ..parallel import (
     switches_of,
 )
 from ..parallel.checks import check
+from ..parallel.switches import Switches
 from ..scenario import ClusterInline, Faults, PlanSpec, Scenario
 from ..scenario.cluster import Island, MeasuredBandwidths
 from ..scenario.workload import PrecisionSpec, Workload
 from ..steps import STEPS
 
-#: Keys of a plan beside its switches.
-OTHERS = ("stage_layers", "accumulation", "expert_balance", "activation_store", "offload_layers", "offload_weights")
+#: Switches of a plan that are read as they are stated.
+AS_STATED = tuple(field.name for field in fields(Switches) if field.name != "recomputation")
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def optimizer_of(workload: Workload, software: Stack) -> Optimizer:
     spec = workload.optimizer
     if "optimizer" not in workload.model_fields_set and software.optimizer_state is not None:
         spec = spec.model_copy(update={"name": f"{spec.name} of {software.name}", "state": software.optimizer_state})
-    return Optimizer(**spec.model_dump())
+    return as_stated(spec, Optimizer)
 
 
 def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
@@ -179,10 +180,10 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         optimizer=optimizer_of(workload, stack.stack()),
         runtime_reserve_bytes=workload.runtime_reserve,
         causal=workload.causal,
-        routing=ExpertRouting(**workload.routing.model_dump()),
+        routing=as_stated(workload.routing, ExpertRouting),
         multi_token=workload.multi_token,
         document=None if workload.document == workload.sequence else workload.document,
-        adapters=Adapters(**workload.adapters.model_dump()) if workload.adapters else None,
+        adapters=as_stated(workload.adapters, Adapters) if workload.adapters else None,
         stack=stack.stack().on(device.name, model.attention_kind.name),
         load=workload.load(),
         formats=formats,
@@ -201,7 +202,8 @@ def look_up(scenario: Scenario, lookups: Lookups = FRESH) -> Question:
         plan = Plan(
             entry.name,
             entry.degrees(gpus),
-            **{name: getattr(entry, name) for name in (*SWITCHES, *OTHERS) if name != "recomputation"},
+            **{name: getattr(entry, name) for name in AS_STATED},
+            vpp=entry.vpp,
             recomputation=recomputation,
             recomputed=recomputed,
             algorithms={str(kind): name for kind, name in entry.algorithms.items()},

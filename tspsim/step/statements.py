@@ -9,12 +9,12 @@ from ..base.units import GIB, duration, gib, percent
 from ..model.attention import MOST_DECODED
 from ..model.formats import WeightClass
 from ..operators import FusedMoE
-from ..parallel import SCHEMES, Job, Plan, Work, axes_of, choices_of, scheme_of, usual_method, write_program
+from ..parallel import Job, Plan, Work, axes_of, choices_of, method_of, scheme_of, write_program
 from ..parallel.decode.index_exchange import index_exchange_of
 from ..parallel.feature import features_of
 from ..parallel.rank_groups import expert_ranks
 from ..parallel.routing import BALANCED
-from ..parallel.sought import SOUGHT
+from ..parallel.search_keys import search_keys
 from ..parallel.state import weight_peers
 from ..parallel.state.memory import arriving_bytes
 from ..program import Compute
@@ -55,15 +55,14 @@ CLASS_WORDS = {
 
 
 def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, ...]:
-    """The assumptions that decide answers; each can be switched a plan, or in the workload."""
+    """The assumptions that decide answers about these plans; each can be switched a plan, or in the workload."""
     work, announced = question.work, announced_in_words(question)
     if work.step.serves:
         return (*announced, *served_in_words(question, plans))
     sentences = [
         *announced,
-        "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`).",
-        usual_method().assumption,
-        *filter(None, (scheme.assumption for scheme in sorted(SCHEMES.values(), key=lambda each: not each.usual))),
+        *dict.fromkeys(sentence for plan in plans for sentence in sharding_in_words(plan)),
+        *([f"Tokens fall on experts {routing_in_words(work)} (`routing`)."] if question.model.experts else ()),
         "Attention skips blocks above the causal diagonal, and counts half the scores.",
         f"Each GPU keeps {work.runtime_reserve_bytes / GIB:.3g} GiB for its context, collective buffers and "
         "fragmentation (`workload.runtime_reserve`).",
@@ -74,6 +73,14 @@ def defaults_in_words(question: Question, plans: Sequence[Plan]) -> tuple[str, .
             "(`workload.optimizer`)."
         )
     return tuple(sentences)
+
+
+def sharding_in_words(plan: Plan) -> Iterator[str]:
+    """What is assumed of a plan's shards: where their tokens lie, how they exchange keys and values, how they sum."""
+    scheme, method = scheme_of(plan), method_of(plan)
+    if plan.token_shards > 1 and plan.partition == Plan.partition:
+        yield "Tokens lie in zigzag order, so every sequence shard has the same causal work (`partition`)."
+    yield from filter(None, (method.assumption, scheme.assumption, *scheme.assumptions(plan)))
 
 
 #: How sentences about hardware that nobody has measured begin, behind its name.
@@ -116,10 +123,9 @@ def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
     kept = "stated" if not isinstance(stated, str) and stated.kv is not None else "as its checkpoint says, else bf16"
     yield f"Caches are kept in {work.formats.cache} ({kept}; `precision.kv`)."
     if model.experts is not None:
-        even = "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
         yield (
-            f"Tokens fall on experts {even} (`routing`), and each token chooses for itself: of {model.experts.count} "
-            "experts a step reads those that any of its tokens meets."
+            f"Tokens fall on experts {routing_in_words(work)} (`routing`), and each token chooses for itself: of "
+            f"{model.experts.count} experts a step reads those that any of its tokens meets."
         )
     yield engine_in_words(work)
     drafts = question.scenario.workload.speculation
@@ -139,6 +145,11 @@ def served_in_words(question: Question, plans: Sequence[Plan]) -> Iterator[str]:
     if not work.stack.engine.context_bytes.value:
         reserve = f"{work.runtime_reserve_bytes / GIB:.3g} GiB"
         yield f"Each GPU keeps {reserve} for its context, collective buffers and graphs (`workload.runtime_reserve`)."
+
+
+def routing_in_words(work: Work) -> str:
+    """How tokens spread over experts."""
+    return "evenly, each as likely as the others" if work.routing.load == "balanced" else f"as {work.routing.load}"
 
 
 def types_in_words(question: Question, parts: Sequence[WeightClass]) -> str:
@@ -219,9 +230,9 @@ def for_nothing(question: Question, job: Job) -> Iterator[str]:
     entry = next((each for each in question.scenario.plans if each.name == job.plan.name), None)
     usual = {name: field.default for name, field in type(entry).model_fields.items()} if entry is not None else {}
     idle = [
-        f"`{each.name}`"
-        for each in SOUGHT.values()
-        if entry is not None and getattr(entry, each.name, None) != usual.get(each.name) and not each.used(job)
+        f"`{key.name}`"
+        for key in search_keys().values()
+        if entry is not None and getattr(entry, key.name, None) != usual.get(key.name) and not key.used(job)
     ]
     if job.model.experts is None and job.work.routing != BALANCED:
         idle.append("`workload.routing`")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic import Field, StrictBool
+
+from ..base.units import PositiveCount, several
 from ..model import Architecture
 from ..model.attention import MOST_DECODED
 from .batch import Row, dealt
@@ -62,9 +65,21 @@ class Streams:
         time(P) / time(1) = (W + k·read(P)) / (W + k·C),    read = P·C (ParScale), C (Hogwild!), C − b + P·b (branches)
     """
 
-    count: int = 1
-    shared_cache: bool = False
-    branch: int | None = None
+    count: Annotated[PositiveCount, Field(le=1024, description="streams of a sequence")]
+    shared_cache: Annotated[
+        StrictBool,
+        Field(
+            description="true: all read and write one cache and each puts out a token; false: each has its own, "
+            "and all together put out one"
+        ),
+    ] = False
+    branch: Annotated[
+        PositiveCount | None,
+        Field(
+            description="tokens of each stream's own behind a context that all share and a step reads once; then "
+            "each puts out a token"
+        ),
+    ] = None
 
     @property
     def caches(self) -> int:
@@ -118,6 +133,9 @@ class Streams:
         return tuple(own), tuple(shared)
 
 
+ONE_STREAM = Streams(1)
+
+
 class Piece(NamedTuple):
     """``query_tokens`` of a prompt behind ``context_tokens`` of it; whether they ``end`` it."""
 
@@ -144,7 +162,7 @@ class Load:
     contexts: tuple[int, ...] = ()
     speculation: Speculation | None = None
     pieces: tuple[Piece, ...] = ()
-    streams: Streams = Streams()
+    streams: Streams = ONE_STREAM
     expert_share: float = 1.0
     pads_prompts: bool = False
 
@@ -153,7 +171,9 @@ class Load:
         """How much, for people."""
         said = []
         if self.pieces:
-            said.append(f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {len(self.pieces)} prompts")
+            said.append(
+                f"{sum(piece.query_tokens for piece in self.pieces):,} tokens of {several(len(self.pieces), 'prompt')}"
+            )
         elif self.prompts:
             behind = f" behind {self.cached:,} cached" if self.cached else ""
             pieces = f" in chunks of {self.chunk:,}" if self.chunk else ""
@@ -164,7 +184,7 @@ class Load:
             drafts = f", {self.speculation.tokens} drafts each" if self.speculation else ""
             streams = f" in {self.streams.count} streams each" if self.streams.count > 1 else ""
             streams += f", the last {self.streams.branch:,} tokens apart," if self.streams.branch and streams else ""
-            said.append(f"{self.batch} sequences{streams} at {length} tokens{drafts}")
+            said.append(f"{several(self.batch, 'sequence')}{streams} at {length} tokens{drafts}")
         return " and ".join(said)
 
     @property
@@ -180,11 +200,12 @@ class Load:
     def decoding(self, parts: int = 1) -> tuple[Row, ...]:
         """Rows of its decoding sequences, longest first; where they are dealt to ``parts`` in turn, those of the part
         with most."""
-        each, more = divmod(self.batch, max(1, len(self.contexts)))
+        whole, more = divmod(self.batch, max(1, len(self.contexts)))
         kinds: dict[int, int] = {}
         for index, context in enumerate(sorted(self.contexts, reverse=True)):
-            kinds[context] = kinds.get(context, 0) + self.streams.caches * (each + (index < more))
-        return dealt([Row(self.queries, context, count) for context, count in kinds.items()], parts)
+            kinds[context] = kinds.get(context, 0) + whole + (index < more)
+        caches, queries = self.streams.caches, self.queries
+        return dealt([(queries, context, caches * count) for context, count in kinds.items()], parts)
 
     def chunks(self) -> list[tuple[Row, bool]]:
         """Pieces of the prompts, first to last, and whether their last tokens are in one."""

@@ -1,4 +1,4 @@
-"""Many questions at once: sweeps over any path of a scenario, and how far their verdicts can be trusted."""
+"""Many questions at once: sweeps over any path of a scenario, and the uncertainty of their verdicts."""
 
 from __future__ import annotations
 

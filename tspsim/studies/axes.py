@@ -1,4 +1,4 @@
-"""What ``--over path=values`` means: the values of one swept path, and the points that several make.
+"""The values of ``--over path=values``: one swept path, and the points that several paths make.
 
 An axis is a path of the scenario (as ``--set`` takes it) and a list of values, separated by commas. Brackets and
 quotes hold commas together (``cluster={device: h100, nodes: 2, fabric: rails-400g},mi300x-8``). A value may be a range:
@@ -31,7 +31,7 @@ from ..scenario import Scenario
 from ..scenario.loading import assignment
 from ..step.cells import Cell
 
-#: A sweep larger than this is a slip of the keyboard.
+#: The largest sweep; a larger one is taken for a typing error.
 MOST_POINTS = 1_000_000
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?(?:[kKMGTPE]i?)?"
@@ -47,9 +47,9 @@ class Axis:
 
     #: Key path, and name of the column.
     path: str
-    #: What is assigned, one a step.
+    #: The assigned texts, one per step.
     texts: tuple[str, ...]
-    #: Numbers in SI where every value is one (counts and quantities with a unit), truths where every value is one,
+    #: Numbers in SI where every value is one (counts and quantities with a unit), booleans where every value is one,
     #: else the texts.
     cells: tuple[Cell, ...]
 
@@ -58,16 +58,19 @@ class Axis:
 
     @property
     def unit(self) -> str:
-        """The unit in SI of quantities; empty of counts, plain numbers and all else."""
+        """The SI unit of quantities; empty for counts, plain numbers and other values."""
         values = [value for text in self.texts if (value := catalog.parse_yaml(text)) is not None]
         if not values or not all(isinstance(cell, int | float) for cell in self.cells if cell is not None):
             return ""
-        known = (dimension for dimension in ("number", "count", *get_args(Dimension)))
-        fits = next((each for each in known if all(_number(value, each) is not None for value in values)), "")
+        dimensions = (dimension for dimension in ("number", "count", *get_args(Dimension)))
+        fits = next(
+            (dimension for dimension in dimensions if all(_number(value, dimension) is not None for value in values)),
+            "",
+        )
         return si_unit(fits) if fits not in ("", "number") else ""  # type: ignore[arg-type]
 
     def chosen_plans(self, step: int) -> tuple[str, ...] | None:
-        """Names of plans, where this axis chooses plans and the step is not a list of whole plans."""
+        """Names of plans, where this axis chooses plans; None where the step is a list of whole plans."""
         if self.path != "plans":
             return None
         text = self.texts[step]
@@ -80,7 +83,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Point:
-    """One question of a sweep: overrides of the scenario, the plans it looks at (None: all), and its table cells."""
+    """One question of a sweep: overrides of the scenario, names of its plans (None: all), and its table cells."""
 
     number: int
     overrides: tuple[str, ...]
@@ -107,7 +110,7 @@ def read_axis(text: str) -> Axis:
     """
     path, values, place = assignment(text, "--over", "path=values, such as workload.sequence=32Ki..1Mi*2")
     try:
-        texts = [each for item in split(values) for each in expand(item)]
+        texts = [text for item in split(values) for text in expand(item)]
         if len(texts) > MOST_POINTS:
             raise InputError(f"stands for more than {MOST_POINTS:,} values")
         return Axis(path, tuple(texts), column(texts))
@@ -145,16 +148,16 @@ def split(values: str) -> list[str]:
 
 
 def expand(item: str) -> list[str]:
-    """The values a range stands for, or the item itself.
+    """The values of a range, or the item itself.
 
     >>> expand("1..5"), expand("1..10*3"), expand("../model.yaml")
     (['1', '2', '3', '4', '5'], ['1', '3', '9'], ['../model.yaml'])
     """
-    found = _RANGE.fullmatch(item)
-    if found is None:
+    match = _RANGE.fullmatch(item)
+    if match is None:
         return [item]
-    first, last, sign = _exact(found["first"]), _exact(found["last"]), found["sign"]
-    step = _exact(found["step"]) if sign else Fraction(1)
+    first, last, sign = _exact(match["first"]), _exact(match["last"]), match["sign"]
+    step = _exact(match["step"]) if sign else Fraction(1)
     if last < first:
         raise InputError(f"range '{shorten(item)}' ends before it begins; write the smaller number first")
     if sign == "*" and (step <= 1 or first <= 0):
@@ -168,7 +171,7 @@ def expand(item: str) -> list[str]:
     while value <= last:
         values.append(value)
         value = value * step if sign == "*" else value + step
-    unit = f" {found['unit']}" if found["unit"] else ""
+    unit = f" {match['unit']}" if match["unit"] else ""
     return [_written(value) + unit for value in values]
 
 
@@ -180,7 +183,7 @@ def _exact(number: str) -> Fraction:
 
 
 def _written(value: Fraction) -> str:
-    """Digits that stand for the value: exact for integers and short decimals, else as precise as a float."""
+    """Digits of the value: exact for integers and short decimals, else as precise as a float."""
     if value.denominator == 1:
         return str(value.numerator)
     text = repr(float(value))
@@ -188,7 +191,7 @@ def _written(value: Fraction) -> str:
 
 
 def column(texts: Sequence[str]) -> tuple[Cell, ...]:
-    """The values as cells of one type: truths, whole numbers, numbers in SI, or the texts.
+    """The values as cells of one type: booleans, whole numbers, numbers in SI, or the texts.
 
     >>> column(["8", "128Ki"]), column(["1.5 ms", "20 us"]), column(["true", "false"]), column(["8", "many"])
     ((8, 131072), (0.0015, 2e-05), (True, False), ('8', 'many'))
@@ -230,8 +233,8 @@ def points(axes: Sequence[Axis], *, zipped: bool) -> list[Point]:
     _check_paths(axes)
     lengths = [len(axis) for axis in axes]
     if zipped and len(set(lengths)) > 1:
-        each = ", ".join(f"{axis.path} {len(axis)}" for axis in axes)
-        raise InputError(f"zipped axes need as many values each, not {each}", file="--zip")
+        sizes = ", ".join(f"{axis.path} {len(axis)}" for axis in axes)
+        raise InputError(f"zipped axes need as many values each, not {sizes}", file="--zip")
     size = lengths[0] if zipped else math.prod(lengths)
     if size > MOST_POINTS:
         raise InputError(f"{size:,} points are more than {MOST_POINTS:,}", file="--over")
@@ -265,8 +268,8 @@ def choose(scenario: Scenario, names: Sequence[str] | None) -> Scenario:
     """The scenario with the named plans only, in the order of the names; raises UnknownNameError."""
     if names is None:
         return scenario
-    known = {plan.name: plan for plan in scenario.plans}
+    by_name = {plan.name: plan for plan in scenario.plans}
     for name in names:
-        if name not in known:
-            raise UnknownNameError("plan", name, known, key="plans")
-    return scenario.model_copy(update={"plans": tuple(known[name] for name in dict.fromkeys(names))})
+        if name not in by_name:
+            raise UnknownNameError("plan", name, by_name, key="plans")
+    return scenario.model_copy(update={"plans": tuple(by_name[name] for name in dict.fromkeys(names))})

@@ -1,7 +1,7 @@
-"""``plans: best``: what is searched for becomes a plan that is stated, on every machine that is asked.
+"""``plans: best``: a search replaces the entry by the best plan, on every machine of the question.
 
-The planner looks for it at the batch of all other plans, which is then the scenario's global batch; who asks is told
-what was searched, and how much better a plan that was not simulated may be.
+The planner searches at the batch of all other plans, which is then the scenario's global batch. The answer says what
+was searched, and how much better a plan that was not simulated may be.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .planner.candidate import plan_keys
 from .planner.query import searched_apart
 from .searched import Searched
 
-#: Work for the best plan of one machine, in seconds of a processor, and how many plans are wanted: as of
-#: ``tspsim plan``, so that both find the same.
+#: Work of the search on one machine, in seconds of a processor, and the number of best plans: as in ``tspsim plan``,
+#: so that both give the same plan.
 BUDGET_S, TOP = 40.0, 3
-#: Called with what is under way and the share that is done.
+#: Called with the name of the current task and the share that is done.
 Progress = Callable[[str, float], None]
 
 
@@ -37,16 +37,16 @@ def with_best(
     budget_s: float | None = BUDGET_S,
     progress: Progress | None = None,
 ) -> list[tuple[Scenario, Searched | None]]:
-    """Every scenario with its best plan in the place where one was asked for, and what was searched (None: nothing).
+    """Every scenario with its best plan in the place of ``plans: best``, and its search (None: there is none).
 
     Parameters
     ----------
     scenarios
         One machine each.
     jobs
-        Processes, a machine each; None: as many as this machine lends.
+        Processes, one per machine; None: as many as this machine lends.
     budget_s
-        Work for each machine, counted in seconds of a processor; None: as it takes.
+        Work for each machine, counted in seconds of a processor; None: without a limit.
 
     Raises
     ------
@@ -55,16 +55,17 @@ def with_best(
     InfeasibleError
         No plan keeps the limits of a search.
     """
-    asked = [index for index, scenario in enumerate(scenarios) if scenario.searched is not None]
+    searched = [index for index, scenario in enumerate(scenarios) if scenario.searched is not None]
     answers: dict[int, tuple[Scenario, Searched | None]] = {}
-    if asked:
+    if searched:
         lent = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        found = in_order(min(jobs or lent, len(asked)), partial(_found, budget_s), [scenarios[i] for i in asked])
-        for done, index in enumerate(asked):
+        wanted = [scenarios[index] for index in searched]
+        results = in_order(min(jobs or lent, len(wanted)), partial(_searched, budget_s), wanted)
+        for done, index in enumerate(searched):
             if progress is not None:
-                progress(f"best plan of {scenarios[index].name}", done / len(asked))
-            answers[index] = next(found)
-        list(found)  # lets its processes go
+                progress(f"best plan of {scenarios[index].name}", done / len(searched))
+            answers[index] = next(results)
+        list(results)  # lets its processes go
     return [answers.get(index, (scenario, None)) for index, scenario in enumerate(scenarios)]
 
 
@@ -73,14 +74,14 @@ def fleet_with_best(
     *,
     budget_s: float | None = BUDGET_S,
     progress: Progress | None = None,
-    known: dict[str, dict[str, Any]] | None = None,
+    cache: dict[str, dict[str, Any]] | None = None,
 ) -> FleetQuestion:
-    """A fleet with the best plan of every job that asks for one, searched for alone on the nodes that it prefers.
+    """A fleet with the best plan of every job that asks for one, searched alone on the nodes that the job prefers.
 
     Parameters
     ----------
-    known
-        Plans that were found, by the job's own scenario: those are not searched for again, and new ones are added.
+    cache
+        Plans by the job's own scenario: a search looks here first, and adds its plan.
 
     Raises
     ------
@@ -89,26 +90,26 @@ def fleet_with_best(
     InfeasibleError
         No plan of a job fits its nodes.
     """
-    asked = [job for job in question.jobs if job.plan == BEST]
-    if not asked:
+    searched = [job for job in question.jobs if job.plan == BEST]
+    if not searched:
         return question
-    alone = [own_scenario(question, job, (job.nodes or (1,))[0]) for job in asked]
-    known = {} if known is None else known
+    alone = [own_scenario(question, job, (job.nodes or (1,))[0]) for job in searched]
+    cache = {} if cache is None else cache
     keys = [json.dumps(scenario.to_dict() | {"name": ""}, sort_keys=True, default=str) for scenario in alone]
-    new = {key: scenario for key, scenario in zip(keys, alone, strict=True) if key not in known}
+    new = {key: scenario for key, scenario in zip(keys, alone, strict=True) if key not in cache}
     answers = with_best(list(new.values()), jobs=1, budget_s=budget_s, progress=progress)
-    for key, (found, _) in zip(new, answers, strict=True):
-        plan = found.to_dict()["plans"][0]
-        known[key] = {name: value for name, value in plan.items() if name != "name" and value is not None}
-    return question.with_plans({job.name: known[key] for job, key in zip(asked, keys, strict=True)})
+    for key, (scenario, _) in zip(new, answers, strict=True):
+        plan = scenario.to_dict()["plans"][0]
+        cache[key] = {name: value for name, value in plan.items() if name != "name" and value is not None}
+    return question.with_plans({job.name: cache[key] for job, key in zip(searched, keys, strict=True)})
 
 
-def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
-    """One of them; where nothing fits with the plan that comes nearest."""
+def _searched(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Searched]:
+    """One scenario with its best plan; with the nearest plan where none fits."""
     entry = scenario.searched
     assert entry is not None and entry.search is not None
     limits = entry.search.limits
-    # Of a purchase that is run alone the question's own machine is meant.
+    # A purchase that is run alone means the question's own machine.
     planner = planner_of(scenario.model_copy(update={"offers": ()}), top=TOP, jobs=1, budget_s=budget_s)
     bare, _, _ = searched_apart(scenario, True)
     if isinstance(planner, ServingPlanner):
@@ -121,12 +122,12 @@ def _found(budget_s: float | None, scenario: Scenario) -> tuple[Scenario, Search
     served = planner.run()
     plan = PlanSpec.model_validate(dict(served.best[0].keys))
     keys = dict.fromkeys(served.searched, ())
-    found = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys, limits)
-    return _in_place(scenario, bare, plan), found
+    search = Searched(plan.name, "", served.simulated, served.bounded, 0.0, served.complete, keys, limits)
+    return _in_place(scenario, bare, plan), search
 
 
 def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Sequence[str]) -> tuple[Scenario, Searched]:
-    """The best of a training or forward step; all plans at the batch that the search had."""
+    """The best plan of a training or forward step; all plans at the batch of the search."""
     answer = planner.answer
     try:
         planner.only_best()
@@ -134,14 +135,14 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Seque
         lean = planner.leanest()
         if lean is None or lean.bytes <= planner.question.device.visible_memory_bytes:
             raise InfeasibleError(f"{scenario.name}: {error}") from None
-        # It stands in, is refused and says by how much it misses.
+        # The leanest plan stands in; its refusal says by how much it misses.
         plan, refused = PlanSpec.model_validate(plan_keys(replace(lean.job.plan, name=lean.name))), str(error)
     else:
         if answer.interrupted:
             raise KeyboardInterrupt
         plan, refused = PlanSpec.model_validate(answer.best[0].candidate.keys), ""
     workload = bare.workload.model_copy(update={"global_batch": answer.batch, "sequences_per_replica": 1})
-    found = Searched(
+    search = Searched(
         "" if refused else plan.name,
         refused,
         answer.simulated,
@@ -151,13 +152,13 @@ def _of_step(scenario: Scenario, bare: Scenario, planner: Planner, limits: Seque
         answer.searched,
         limits,
     )
-    return _in_place(scenario, bare.model_copy(update={"workload": workload}), plan), found
+    return _in_place(scenario, bare.model_copy(update={"workload": workload}), plan), search
 
 
 def _in_place(scenario: Scenario, bare: Scenario, plan: PlanSpec) -> Scenario:
-    """The plan where one was asked for; not twice where it is a stated one."""
-    stated = [each.name for each in scenario.plans if each.search is None]
-    plans = [plan if each.search is not None else each for each in scenario.plans]
+    """The scenario with the plan in the place of ``best``; not twice where a stated plan is the best."""
+    stated = [entry.name for entry in scenario.plans if entry.search is None]
+    plans = [plan if entry.search is not None else entry for entry in scenario.plans]
     if plan.name in stated:
-        plans = [each for each in scenario.plans if each.search is None]
+        plans = [entry for entry in scenario.plans if entry.search is None]
     return bare.model_copy(update={"plans": tuple(plans)})

@@ -1,7 +1,7 @@
-"""What an answer under ``ideal`` is a ceiling of: the same plan under the software that most people run.
+"""A note that an answer under ``ideal`` is a ceiling, with the step of the same plan under the usual software.
 
-``ideal`` takes a device's best library and nothing beside it. Who states no stack of a training step is told so, and,
-where one more simulation is cheap, what plain PyTorch makes of the best plan.
+``ideal`` is a device's best library and no overhead. A training step without a stated stack gets the note and, where
+one more simulation is cheap, the time of its best plan under plain PyTorch.
 """
 
 from __future__ import annotations
@@ -16,44 +16,59 @@ from ..step.simulation import simulate
 from ..steps import STEPS
 from .axes import choose
 
-#: The stack that nobody runs, and the one that most people run.
+#: The stack of the ceiling, and the one that most people run.
 CEILING, USUAL = "ideal", "fsdp2"
-#: Spans of a timeline up to which a step is simulated once more, counted on the best plan's.
+#: The longest timeline of a best plan, in spans, whose step is simulated once more.
 FEW_SPANS = 20_000
 
 
+def is_ceiling(scenario: Scenario) -> bool:
+    """Whether a scenario asks for training steps without the software that runs them."""
+    trains = scenario.traffic is None and scenario.loop is None and STEPS.get(scenario.workload.pass_).trains
+    return trains and scenario.workload.stack == CEILING
+
+
+def searched_under_the_ceiling(scenario: Scenario) -> tuple[str, ...]:
+    """What a reader of a search's plans has to know of their rates; empty where a stack is stated."""
+    if not is_ceiling(scenario):
+        return ()
+    return (
+        f"No stack is stated, and `{CEILING}` is a ceiling: nothing but the device's best kernels. "
+        f"`--set workload.stack={USUAL}` searches for plain PyTorch as most people run it.",
+    )
+
+
 def beside_the_ceiling(scenario: Scenario, result: Result) -> Result:
-    """The answer, its best plan with a note that it is a ceiling; as it was where a stack was stated, or where nothing
+    """The answer with a note on its best plan that it is a ceiling; unchanged where a stack is stated, or nothing
     trains.
 
     Parameters
     ----------
     scenario
-        What was asked, its plans stated.
+        The question, its plans stated.
     result
-        The answer to it.
+        Its answer.
     """
     best = result.best
-    trains = scenario.traffic is None and scenario.loop is None and STEPS.get(scenario.workload.pass_).trains
-    if best is None or not trains or scenario.workload.stack != CEILING:
+    if best is None or not is_ceiling(scenario):
         return result
     usual = _under_the_usual(scenario, result)
-    found = f"`stack: {USUAL}`, plain PyTorch as most people run it, " + (
+    usually = f"`stack: {USUAL}`, plain PyTorch as most people run it, " + (
         f"takes {percent(usual / best.step_time_s - 1.0)} longer for this plan" if usual else "says what that takes"
     )
-    note = f"no stack is stated, and `{CEILING}` is a ceiling: nothing but the device's best kernels; {found}"
+    note = f"no stack is stated, and `{CEILING}` is a ceiling: nothing but the device's best kernels; {usually}"
     plans = tuple(replace(plan, notes=(*plan.notes, note)) if plan is best else plan for plan in result.plans)
     return replace(result, plans=plans)
 
 
 def _under_the_usual(scenario: Scenario, result: Result) -> float | None:
-    """Seconds of the best plan's step under the usual software; None where that is not cheap, or it cannot run."""
+    """Seconds of the best plan's step under the usual stack; None where that is not cheap, or the plan cannot run."""
     best = result.best
     if best is None or best.timeline is None or len(best.timeline) > FEW_SPANS:
         return None
     workload = scenario.workload.model_copy(update={"stack": USUAL})
     try:
-        told = simulate(choose(scenario.model_copy(update={"workload": workload}), [best.name]))
+        usual = simulate(choose(scenario.model_copy(update={"workload": workload}), [best.name]))
     except TspsimError:
         return None
-    return told.plans[0].step_time_s if told.plans[0].ran else None
+    return usual.plans[0].step_time_s if usual.plans[0].ran else None

@@ -1,7 +1,7 @@
-"""Many models on one machine: how many stay in its GPUs' memory, and what a request waits for one that does not.
+"""Many models on one machine: how many fit its GPUs' memory, and how long a request waits for one that does not.
 
-A router picks one of N models of W bytes for every request; one that is not resident is copied from a capacity tier
-before its prompt is read, in the place of the one that was asked for longest ago (composition of experts: Prabhakar et
+A router picks one of N models of W bytes for every request. A model that is not resident is copied from a capacity tier
+before the prompt is read; it replaces the least recently used one (composition of experts: Prabhakar et
 al. 2024, SN40L, arXiv 2405.07518). With G GPUs, M bytes of each for weights and B bytes/s from the tier to each,
 
     resident = min(N, ⌊G·M/W⌋),      switch = W/(G·B),      mean wait = miss share · switch.
@@ -21,25 +21,24 @@ from ..base.errors import InputError
 from ..hardware import load_device
 from ..network import host_bandwidth, load_cluster
 
-#: Requests that are simulated before those that count, over the models: by then who is resident no longer depends on
-#: who was at first.
+#: Warm-up requests per model, which do not count: after them the resident models no longer depend on the first ones.
 WARM = 20
 
 
 @dataclass(frozen=True)
 class Composition:
-    """What one machine makes of some models."""
+    """Models on one machine, and their waits."""
 
     models: int
     #: Models that stay in memory at once.
     resident: int
-    #: Of all GPUs' memory, beside those and what was set aside.
+    #: GPU memory that is left beside resident models and what is set aside.
     left_bytes: float
-    #: Of requests whose model is not there, least recently used ones replaced; and with the most popular ones for
-    #: good, which nothing beats.
+    #: Share of requests whose model is not resident, with least recently used replacement; and with the most popular
+    #: models resident for good, which is the least possible.
     miss_share: float
     least_miss_share: float
-    #: Of a miss, and over all requests.
+    #: Seconds of one switch, and its mean over all requests.
     switch_s: float
     mean_switch_s: float
 
@@ -55,18 +54,18 @@ def composition(
     requests: int = 20_000,
     seed: int = 0,
 ) -> Composition:
-    """Models that are spread over all GPUs of a cluster, each asked for as a Zipf law of exponent ``skew`` says.
+    """Models that are spread over all GPUs of a cluster; requests pick them by a Zipf law of exponent ``skew``.
 
     Parameters
     ----------
     cluster
         A name of the catalog.
     weight_bytes
-        Of one model, over all GPUs.
+        Weights of one model, over all GPUs.
     set_aside_bytes
-        Of all GPUs together, for caches and activations.
+        Memory for caches and activations, of all GPUs together.
     tier_bytes_per_s
-        From the capacity tier to one GPU; default: what copies reach of the node's link to its host.
+        Rate from the capacity tier to one GPU; default: the rate of copies over the node's link to its host.
 
     Raises
     ------
@@ -78,8 +77,8 @@ def composition(
     150 models of 7B in bf16 are 2.1 TB:
 
     >>> for name in ("mi355x-8", "hgx-b200-8", "mi300x-8"):
-    ...     found = composition(name, 150, 14e9)
-    ...     print(name, found.resident, f"{1e3 * found.switch_s:.0f} ms, mean {1e3 * found.mean_switch_s:.1f} ms")
+    ...     placed = composition(name, 150, 14e9)
+    ...     print(name, placed.resident, f"{1e3 * placed.switch_s:.0f} ms, mean {1e3 * placed.mean_switch_s:.1f} ms")
     mi355x-8 150 33 ms, mean 0.0 ms
     hgx-b200-8 109 33 ms, mean 2.7 ms
     mi300x-8 117 33 ms, mean 2.1 ms
@@ -120,15 +119,15 @@ def popularity(models: int, skew: float) -> np.ndarray[tuple[int], np.dtype[np.f
 def miss_share(
     shares: np.ndarray[tuple[int], np.dtype[np.float64]], resident: int, requests: int, seed: int = 0
 ) -> float:
-    """Share of requests whose model is not resident, where the least recently used one makes room."""
+    """Share of requests whose model is not resident, with least recently used replacement."""
     models = len(shares)
     if resident >= models:
         return 0.0
     before = WARM * models
-    asked = np.random.default_rng(seed).choice(models, size=before + requests, p=shares).tolist()
+    requested = np.random.default_rng(seed).choice(models, size=before + requests, p=shares).tolist()
     here = OrderedDict.fromkeys(range(resident))
     missed = 0
-    for number, model in enumerate(asked):
+    for number, model in enumerate(requested):
         if model in here:
             here.move_to_end(model)
             continue

@@ -1,8 +1,8 @@
-"""Who answers: this process, processes on this machine, or an existing Dask cluster, behind one interface.
+"""Executors of questions: this process, processes on this machine, or a running Dask cluster, behind one interface.
 
-An executor takes chunks of questions and gives ``concurrent.futures.Future`` objects. :func:`answers` keeps it busy and
-copes with workers that die: questions that were under way are asked again, one at a time, so that one that kills its
-worker is told from those that only stood beside it.
+An executor takes chunks of questions and returns ``concurrent.futures.Future`` objects. :func:`answers` keeps it busy
+and copes with workers that die: questions under way are asked again, one at a time, to find the one that kills its
+worker.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from .worker import Answer, looking_up_in
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-#: Seconds of work sent at once: far more than sending costs, far less than anybody minds losing.
+#: Seconds of work in one chunk: far more than sending it costs, and little enough to lose.
 CHUNK_S = 0.25
 LARGEST_CHUNK = 32
-#: A question whose worker died this often while it ran alone is given up.
+#: Deaths of a question's worker, while it ran alone, after which the question is given up.
 MOST_DEATHS = 3
-#: So many deaths with no answer between them, and the workers themselves are wrong.
+#: Deaths without an answer between them, after which the workers themselves must be wrong.
 MOST_DEATHS_IN_A_ROW = 8
 
 
 class Executor(Protocol):
     """Workers.
 
-    ``width`` is how many chunks under way keep them all busy. A future raises one of ``deaths`` when its worker died;
-    :meth:`submit` then finds or makes another worker.
+    ``width`` is the number of chunks under way that keeps them all busy. A future raises one of ``deaths`` when its
+    worker died; :meth:`submit` then finds or starts another worker.
     """
 
     deaths: tuple[type[BaseException], ...]
@@ -59,7 +59,7 @@ class Executor(Protocol):
     def submit(self, work: Callable[[Sequence[Given]], Made], given: Sequence[Given]) -> Future[Made]: ...
 
     def close(self, *, now: bool) -> None:
-        """Let the workers go; ``now`` does not wait for what is under way."""
+        """Let the workers go; ``now`` does not wait for running chunks."""
 
 
 class Here:
@@ -68,8 +68,8 @@ class Here:
     Parameters
     ----------
     library
-        What was looked up already, with all that was found out about it. None: nothing was; what its own answers look
-        up is remembered, what those before it found is not, for files may have changed since.
+        Resolved questions, with their caches. None: an empty one; it keeps what its own answers look up, but nothing
+        from before, for files may have changed since.
     """
 
     deaths: tuple[type[BaseException], ...] = ()
@@ -88,13 +88,13 @@ class Here:
         return future
 
     def close(self, *, now: bool) -> None:
-        """Nobody to let go."""
+        """Do nothing: there are no workers."""
 
 
 class Processes:
-    """``jobs`` processes on this machine, started afresh (*spawn*) so that they hold nothing of this one.
+    """``jobs`` processes on this machine, started afresh (*spawn*), so that they share nothing with this one.
 
-    They end when this process ends, however it ends: each waits for the closing of a pipe that only this one can write.
+    They end when this process ends, in whatever way: each waits for the end of a pipe that only this process writes.
     """
 
     deaths: tuple[type[BaseException], ...] = (BrokenProcessPool,)
@@ -133,8 +133,8 @@ class Processes:
 
 @contextlib.contextmanager
 def _without_program() -> Iterator[None]:
-    """Processes that begin in here do not run the program again that is running, so a script needs no
-    ``if __name__ == "__main__":``. One that registered something itself is run again, for workers need that too."""
+    """Processes that start within this context do not run the main program again, so that a script needs no
+    ``if __name__ == "__main__":``. A program that registers objects is run again, for workers need them too."""
     if by_program():
         yield
         return
@@ -155,10 +155,9 @@ _starting = threading.RLock()
 
 
 class Growing:
-    """This process, and once it has worked for :data:`EARNED_S` as many processes as were asked for.
+    """This process, and after :data:`EARNED_S` of work the requested number of processes.
 
-    A process of its own imports and looks up what this one has already: answers that are few and quick would wait for
-    that, and pay for it.
+    A new process has to import and look up what this one has already, which costs more than a few quick answers.
     """
 
     deaths: tuple[type[BaseException], ...] = Processes.deaths
@@ -192,12 +191,12 @@ class Growing:
             self._processes.close(now=now)
 
 
-#: Seconds of processor time after which more processes are worth the two that each takes to begin.
+#: Seconds of processor time after which further processes are worth their start of two seconds each.
 EARNED_S = 10.0
 
 
 def _begin(parent: Connection) -> None:
-    """Start of a worker process: Ctrl-C is the parent's business, it goes when the parent goes, and it seldom looks for
+    """Start of a worker process: it ignores Ctrl-C, which is its parent's, ends with its parent, and seldom looks for
     cycles."""
     collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -216,8 +215,8 @@ class Dask:
     Parameters
     ----------
     address
-        Of its scheduler, such as ``tcp://10.0.0.1:8786``. Workers need this package in the same version, and the same
-        catalog files.
+        Address of its scheduler, such as ``tcp://10.0.0.1:8786``. Workers need this package in the same version, and
+        the same catalog files.
 
     Raises
     ------
@@ -233,7 +232,7 @@ class Dask:
         except ImportError:
             raise InputError("needs the extra dask: pip install 'tspsim[dask]'", file="--scheduler") from None
         for name in list(logging.root.manager.loggerDict):
-            if name.partition(".")[0] == "distributed":  # what matters is told in one line
+            if name.partition(".")[0] == "distributed":  # errors are reported in one line
                 logging.getLogger(name).setLevel(logging.CRITICAL)
         self.address = address
         self.deaths = (distributed.KilledWorker,)
@@ -262,7 +261,7 @@ CONNECT_S = 10.0
 
 
 def executor_of(jobs: int | None, scheduler: str | None, plans: int) -> Executor:
-    """The executor that was asked for; by default as many processes as this machine lends us and ``plans`` can use."""
+    """The requested executor; by default as many processes as this machine lends and ``plans`` can use."""
     if scheduler is not None:
         return Dask(scheduler)
     if jobs is None:
@@ -271,7 +270,7 @@ def executor_of(jobs: int | None, scheduler: str | None, plans: int) -> Executor
 
 
 def growing(jobs: int | None, library: Library) -> Executor:
-    """Who answers questions of which nobody knows how many there will be; ``library``: what is looked up here."""
+    """An executor for an unknown number of questions; ``library`` is this process's."""
     jobs = jobs or lent()
     return Here(library) if jobs == 1 else Growing(jobs, library)
 
@@ -281,12 +280,12 @@ def lent() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-#: So few plans are answered before a second process has started.
+#: Plans that one process answers before a second one has started.
 TOO_FEW = 8
 
 
 def in_order(jobs: int | None, work: Callable[[Given], Made], given: Sequence[Given]) -> Iterator[Made]:
-    """What ``work`` makes of each of ``given``, in their order, by ``jobs`` processes (None: as :func:`executor_of`).
+    """The results of ``work`` for each of ``given``, in order, by ``jobs`` processes (None: as :func:`executor_of`).
 
     Raises
     ------
@@ -316,22 +315,22 @@ def _each(work: Callable[[Given], Made], given: Sequence[Given]) -> list[Made]:
 
 
 class Keyed(Protocol):
-    """A question whose content has a name."""
+    """A question with a key that stands for its content."""
 
     @property
     def key(self) -> str: ...
 
 
 Asked = TypeVar("Asked", bound=Keyed)
-#: What a worker makes of some questions.
+#: A worker's answers to some questions.
 Work = Callable[[Sequence[Asked]], list[Answer]]
 
 
 def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -> Iterator[list[Answer]]:
     """Every question answered once, in the order the answers come.
 
-    When a worker dies, what was under way becomes suspect and is asked again alone; a question whose worker dies
-    :data:`MOST_DEATHS` times while nothing runs beside it gets an answer that says so.
+    When a worker dies, its questions become suspects and are asked again one by one. A question whose worker dies
+    :data:`MOST_DEATHS` times while it runs alone gets an answer that says so.
 
     Raises
     ------
@@ -358,7 +357,7 @@ def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -
         for future in done:
             chunk = flying.pop(future)
             try:
-                found = future.result()
+                batch = future.result()
             except executor.deaths as death:
                 suspects.extend(chunk)
                 lonely = alone and len(chunk) == 1
@@ -374,15 +373,15 @@ def answers(questions: Iterable[Asked], executor: Executor, work: Work[Asked]) -
                 ) from None
             else:
                 deaths[IN_A_ROW] = 0
-                size = chunk_size(found)
-                yield found
+                size = chunk_size(batch)
+                yield batch
 
 
-#: Key under which deaths are counted that no answer separates.
+#: Key that counts deaths without an answer between them.
 IN_A_ROW = ""
 
 
-def chunk_size(found: Sequence[Answer]) -> int:
-    """Questions like these that make :data:`CHUNK_S` of work."""
-    each_s = sum(answer.wall_s for answer in found) / len(found)
+def chunk_size(batch: Sequence[Answer]) -> int:
+    """The number of similar questions that makes :data:`CHUNK_S` of work."""
+    each_s = sum(answer.wall_s for answer in batch) / len(batch)
     return max(1, min(LARGEST_CHUNK, round(CHUNK_S / max(each_s, 1e-6))))

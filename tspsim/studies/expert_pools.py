@@ -1,18 +1,18 @@
-"""Decoding with attention on some GPUs and experts on others: what a layer takes, by the kernels and links of the rest.
+"""Decode steps with attention on some GPUs and experts on others: the time of a layer, in closed form.
 
 Attention replicas (one GPU each, with its requests' caches) send every token of a layer to the nodes of the expert
 pool, whose ranks choose experts, multiply, and send sums back (Janus, arXiv 2512.13525; second-hand notes of its text).
-Experts are read once for the tokens of *all* attention replicas, which is what pools are for: with a_max distinct
-experts on the fullest rank their time is β·a_max + c, and a_max grows ever slower with tokens.
+Experts are read once for the tokens of *all* attention replicas, which is the use of pools: with a_max distinct experts
+on the fullest rank their time is β·a_max + c, and a_max grows ever slower with tokens.
 
     layer = T_a + T_e + 2·T_c                                        one micro-batch
-    layer = max(m·T_a, m·T_e, T_a + T_e + 2·T_c)                     m of them, each in turn (MegaScale-Infer, §4.1)
+    layer = max(m·T_a, m·T_e, T_a + T_e + 2·T_c)                     m micro-batches in turn (MegaScale-Infer, §4.1)
 
 T_a: norm, attention, output projection and shared experts of an attention GPU's tokens; T_e: router and routed experts
 of all tokens, with the balance policy's loads; T_c: messages from every attention GPU to one GPU of every expert node
-over the NICs, and their gather inside the node; back, sums inside the node and messages of each node's sums. Kernels
-are those of :mod:`tspsim.hardware`, messages those of :class:`tspsim.network.wires.Wires`. This is no program of the
-engine: what pools disturb in each other is not in it.
+over the NICs, and their gather inside the node; back, sums inside the node and messages of each node's sums. Kernel
+times are from :mod:`tspsim.hardware`, message times from :class:`tspsim.network.wires.Wires`. The engine runs no
+program for it, so that contention of the pools is left out.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from ..step.question import Question, look_up
 
 @dataclass(frozen=True)
 class ExpertPoolPair:
-    """One decode step; rates count the GPUs of both pools."""
+    """One decode step on two pools; rates count the GPUs of both."""
 
     gpus: int
     batch: int
     micro_batches: int
-    #: Of one micro-batch in one layer with experts: T_a, T_e, T_c there and back.
+    #: Seconds of one micro-batch in one layer with experts: T_a, T_e, T_c there and back.
     attention_s: float
     experts_s: float
     there_s: float
     back_s: float
-    #: Of all micro-batches; the step has dense layers, tables and the head on the attention GPUs.
+    #: Seconds of all micro-batches; the step adds dense layers, embedding and head on the attention GPUs.
     layer_s: float
     step_s: float
-    #: a_max.
+    #: a_max: distinct experts on the fullest rank.
     touched: float
-    #: Weights of a GPU in each pool, and of the first its requests' caches.
+    #: Bytes of a GPU in each pool: weights, and on attention GPUs the caches of its requests.
     attention_bytes: float
     expert_bytes: float
 
@@ -83,13 +83,13 @@ def expert_pools(
     Parameters
     ----------
     cluster
-        As a scenario states it.
+        The cluster as a scenario states it.
     workload
-        The same, of one that decodes: ``model``, ``context``, and what a scenario may say of precision and routing.
+        The workload of a scenario that decodes: ``model``, ``context``, and keys of precision and routing.
     batch
         Sequences of the step, on all attention GPUs together.
     micro_batches
-        That take turns between the pools.
+        Number of micro-batches that take turns between the pools.
     balance
         A policy of experts, as a plan's ``expert_balance``.
 
@@ -106,8 +106,8 @@ def expert_pools(
     if not 0 < expert_gpus < gpus:
         raise InputError(f"{expert_gpus} of {gpus} GPUs leave none for one of the pools", key="expert_gpus")
     if micro_batches < 1 or batch % (attention_gpus * micro_batches):
-        told = f"{micro_batches} micro-batches on {attention_gpus} GPUs do not divide {batch} sequences"
-        raise InputError(told, key="batch")
+        problem = f"{micro_batches} micro-batches on {attention_gpus} GPUs do not divide {batch} sequences"
+        raise InputError(problem, key="batch")
     if experts.count % expert_gpus:
         raise InputError(f"{experts.count} experts do not divide over {expert_gpus} GPUs", key="expert_gpus")
     tokens = batch // micro_batches
@@ -117,7 +117,7 @@ def expert_pools(
     plan = {"dp": expert_gpus, "ep": expert_gpus, "expert_balance": balance}
     if nodes and more:
         raise InputError(f"{expert_gpus} GPUs do not fill nodes of {whole.cluster.gpus_per_node}", key="expert_gpus")
-    # A rank's part of the tokens may be a fraction: what experts get is of all of them.
+    # A rank's share of the tokens may be a fraction; experts get rows of all tokens.
     multiplying = _job(_question(pool, workload, -(-tokens // expert_gpus), plan))
     seconds = _Seconds(whole, attending)
     attention_s, dense_s, table_s = seconds.layer(routed=True), seconds.layer(routed=False), seconds.tables()
@@ -142,8 +142,8 @@ def expert_pools(
 def exchange_s(cluster: Cluster, expert_gpus: int, size_bytes: float) -> tuple[float, float]:
     """Seconds of one micro-batch's rows to the expert pool, and of their sums back.
 
-    Every attention GPU sends its rows to each expert node once, to a GPU of it in turn; the node gathers them. Back, a
-    node's GPUs sum their parts of all rows and send each attention GPU its own.
+    Every attention GPU sends its rows to each expert node once, to its GPUs in turn; the node gathers them. Back, a
+    node's GPUs sum their parts of all rows and send each attention GPU its rows.
     """
     attention = cluster.gpus - expert_gpus
     nodes: dict[int, list[int]] = {}
@@ -160,12 +160,12 @@ def exchange_s(cluster: Cluster, expert_gpus: int, size_bytes: float) -> tuple[f
     inside = []
     for kind in ("all_gather", "reduce_scatter"):
         moved = [collective(cluster, members, kind, size_bytes) for members in nodes.values() if len(members) > 1]
-        inside.append(max((each.latency_s + each.fluid_s for each in moved), default=0.0))
+        inside.append(max((traffic.latency_s + traffic.fluid_s for traffic in moved), default=0.0))
     return wires.way(messages).alone_s + inside[0], inside[1] + wires.way(sums).alone_s
 
 
 class _Seconds:
-    """Kernels of a job, one after the other."""
+    """Seconds of a job's kernels, one after the other."""
 
     def __init__(self, question: Question, job: Job) -> None:
         self.job = job
@@ -176,7 +176,7 @@ class _Seconds:
         return sum(self._cost(operator) for operator in self._lower(tuple(operators)))
 
     def layer(self, *, routed: bool) -> float:
-        """An attention GPU's part of a layer with routed experts, or all of one without; of its kinds the mean."""
+        """A layer with routed experts without them, or a layer without any; the mean over its kinds."""
         job = self.job
         blocks = Counter(block for block in job.model.blocks if bool(block.experts) == routed)
         return sum(count * self._layer(job.layer(1, block)) for block, count in blocks.items()) / max(1, blocks.total())
@@ -190,11 +190,11 @@ class _Seconds:
         if layer.ffn:
             mlp = (*mlp, layer.gate_up(tokens), layer.activation(tokens), layer.down(tokens))
         if layer.kind.experts:
-            mlp = (*mlp, layer.add(tokens))  # what comes back from the pool
+            mlp = (*mlp, layer.add(tokens))  # adds the pool's output
         return self.of((*entering, *attended, *mlp))
 
     def experts(self, tokens: int, touched: float) -> float:
-        """Router and routed experts of a rank, of ``tokens`` of all attention GPUs."""
+        """Router and routed experts of a rank, for ``tokens`` of all attention GPUs."""
         job = self.job
         assert job.model.experts is not None
         routed = routed_shard(job, tokens)
@@ -213,7 +213,7 @@ class _Seconds:
 def _question(
     cluster: Mapping[str, Any], workload: Mapping[str, Any], batch: int, plan: Mapping[str, Any] | None = None
 ) -> Question:
-    """A decode step of so many sequences a replica, by default on replicas of one GPU."""
+    """A decode step of ``batch`` sequences per replica, by default on replicas of one GPU."""
     work = {**workload, "pass": "decode", "batch": batch}
     plans = [{"name": "pools", **(plan or {})}]
     return look_up(load({"name": "pools", "cluster": dict(cluster), "workload": work, "plans": plans}))
@@ -224,13 +224,13 @@ def _job(question: Question) -> Job:
 
 
 def _kept(attending: Job, multiplying: Job, sequences: int) -> tuple[float, float]:
-    """Bytes of a GPU in each pool: weights, and of the first caches of all its sequences."""
+    """Bytes of a GPU in each pool: weights, and in the first pool caches of all its sequences."""
     model, chunks = multiplying.model, attending.chunks(0)
     assert model.experts is not None
     layers = sum(bool(block.experts) for block in model.blocks)
-    each = layers * model.expert_parameters * multiplying.work.formats.weight_bytes(WeightClass.EXPERTS)
+    expert_bytes = layers * model.expert_parameters * multiplying.work.formats.weight_bytes(WeightClass.EXPERTS)
     own = model.experts.count / multiplying.plan.ep + multiplying.expert_loads.further_experts
-    whole = served.weight_bytes(attending, 1, chunks) - each * model.experts.count
+    whole = served.weight_bytes(attending, 1, chunks) - expert_bytes * model.experts.count
     cached = replace(attending.work.load, batch=sequences)
     cache = served.cache_bytes(replace(attending, work=replace(attending.work, load=cached)), chunks)
-    return whole + cache, each * own
+    return whole + cache, expert_bytes * own

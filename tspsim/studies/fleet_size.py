@@ -1,7 +1,7 @@
-"""How many nodes a fleet's year takes: of every offer the fewest that reach its needs, in every draw.
+"""Nodes that a fleet needs for a year: for each offer the fewest that meet its needs in every draw.
 
-Of each draw (a seed) the fewest nodes are found by halving, as far as more nodes never make a need worse; the answer is
-the most that any draw takes, looked at again in all of them, and between which numbers the draws lie.
+A draw is a seed. The fewest nodes of each draw are found by bisection, if more nodes never make a need worse. The
+answer is the largest of them, checked in all draws; the range of the draws stands beside it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ..step.result import Result
 from .best_plans import BUDGET_S, fleet_with_best
 from .executors import in_order
 
-#: Nodes more than the draws' own that are looked at, as a share, where one of them does not hold at the most of all.
+#: Further nodes to try, as a share, where the draws' largest number does not hold in all draws.
 MORE = 0.25
 Progress = Callable[[str, float], None]
-#: Of the table of offers.
+#: Columns of the table of offers.
 COLUMNS = ("offer", "nodes", "of single draws", "GPUs", "USD", "MWh")
 
 
 @dataclass(frozen=True)
 class FleetSize:
-    """One offer: so many nodes reach what is needed; or why none do."""
+    """One offer: the number of nodes that meet the needs; or why none do."""
 
     offer: str
     device: str
@@ -42,23 +42,23 @@ class FleetSize:
     error: str = ""
     nodes: int = 0
     gpus: int = 0
-    #: The fewest nodes that single draws take.
+    #: The fewest and the most nodes that single draws need.
     low: int = 0
     high: int = 0
-    #: Of every need the worst of all draws.
+    #: For every need the worst value of all draws.
     reached: tuple[Reached, ...] = ()
-    #: With one node less, the worst of all draws; empty where there is none less.
+    #: The worst of all draws with one node less; empty where no such fleet runs.
     fewer: tuple[Reached, ...] = ()
-    #: Of the fleet's own seed, and from the least to the most of all draws.
+    #: Of the fleet's own seed, and the range over all draws.
     usd: float | None = None
     usd_of_draws: tuple[float, float] | None = None
     energy_kwh: float | None = None
     energy_of_draws: tuple[float, float] | None = None
-    #: On so many nodes, of the fleet's own seed.
+    #: The answer on ``nodes`` nodes, with the fleet's own seed.
     answer: FleetAnswer | None = field(default=None, repr=False, compare=False)
 
     def cells(self) -> list[str]:
-        """Under :data:`COLUMNS`."""
+        """The cells of :data:`COLUMNS`."""
         if self.error:
             return [self.offer, *["–"] * (len(COLUMNS) - 1)]
         draws = f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
@@ -67,15 +67,15 @@ class FleetSize:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        told: dict[str, Any] = {"name": self.offer, "device": self.device, "draws": self.draws}
+        document: dict[str, Any] = {"name": self.offer, "device": self.device, "draws": self.draws}
         if self.error:
-            return told | {"error": self.error}
-        return told | {
+            return document | {"error": self.error}
+        return document | {
             "nodes": self.nodes,
             "gpus": self.gpus,
             "nodes_of_draws": [self.low, self.high],
-            "reached": [each.to_json() for each in self.reached],
-            "with_one_node_less": [each.to_json() for each in self.fewer],
+            "reached": [need.to_json() for need in self.reached],
+            "with_one_node_less": [need.to_json() for need in self.fewer],
             "cost_usd": self.usd,
             "cost_usd_of_draws": None if self.usd_of_draws is None else list(self.usd_of_draws),
             "energy_kwh": self.energy_kwh,
@@ -84,7 +84,7 @@ class FleetSize:
 
 
 def between(ends: tuple[float, float] | None, scale: float = 1.0) -> str:
-    """Both ends of a range, one where they read alike.
+    """Both ends of a range; one where they read alike.
 
     >>> between((1234.2, 1250.0)), between((1234.2, 1234.3)), between(None)
     ('1,234 to 1,250', '1,234', '–')
@@ -97,7 +97,7 @@ def between(ends: tuple[float, float] | None, scale: float = 1.0) -> str:
 
 @dataclass(frozen=True)
 class FleetSizes:
-    """All offers."""
+    """The sizes of all offers."""
 
     name: str
     sizes: tuple[FleetSize, ...]
@@ -105,70 +105,70 @@ class FleetSizes:
 
     @property
     def cheapest(self) -> FleetSize | None:
-        """Of those that reach what is needed; None where a price is missing or nothing does."""
+        """The cheapest offer that meets the needs; None where a price is missing or no offer meets them."""
         able = [size for size in self.sizes if not size.error]
         if not able or any(size.usd is None for size in able):
             return None
         return min(able, key=lambda size: size.usd or 0.0)
 
     def rows(self) -> list[list[str]]:
-        """A row an offer, under :data:`COLUMNS`."""
+        """One row per offer, under :data:`COLUMNS`."""
         return [size.cells() for size in self.sizes]
 
     def in_words(self) -> list[str]:
-        """Of every offer what it reaches, and why one node less does not."""
+        """A sentence per offer: what it reaches, and why one node less is too few."""
         sentences = []
         for size in self.sizes:
             if size.error:
                 sentences.append(f"{size.offer}: {size.error}.")
                 continue
-            told = "; ".join(_with_range(each) for each in size.reached)
-            missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+            values = "; ".join(_with_range(need) for need in size.reached)
+            missed = "; ".join(need.in_words() for need in size.fewer if not need.kept)
             less = f" With one node less {missed}." if missed else ""
-            sentences.append(f"{size.offer}: in the worst of {size.draws} draws {told}.{less}")
+            sentences.append(f"{size.offer}: in the worst of {size.draws} draws {values}.{less}")
         return [
             *sentences,
-            "Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes.",
+            "Step times are those of the jobs' stacks; their uncertainty is not in the numbers of nodes.",
         ]
 
     @property
     def verdict(self) -> str:
-        """Which offer is cheapest; empty where there is no choice, or no price."""
+        """The cheapest offer in a sentence; empty where there is no choice, or no price."""
         best = self.cheapest
         if best is None or len(self.sizes) < 2:
             return ""
-        return f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the time that is looked at."
+        return f"Cheapest: {best.offer}, {best.usd:,.0f} USD for the period."
 
     def to_json(self) -> dict[str, Any]:
         """The contract's JSON (``docs/json.md``)."""
         return {"schema": 1, "scenario": self.name, "fleet_sizes": [size.to_json() for size in self.sizes]}
 
     def csv(self) -> str:
-        """A row an offer, full digits; empty cells where an offer has none."""
+        """One row per offer, full digits; empty cells where an offer has no number."""
         rows = [size.to_json() for size in self.sizes]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        needs = list(dict.fromkeys(each["need"] for row in rows for each in row.get("reached", ())))
+        needs = list(dict.fromkeys(need["need"] for row in rows for need in row.get("reached", ())))
         plain = ("name", "device", "draws", "nodes", "gpus", "cost_usd", "energy_kwh")
         fewer = [f"{need}_with_one_node_less" for need in needs]
         writer.writerow([*plain, "nodes_low", "nodes_high", *needs, *fewer, "error"])
         for row in rows:
             values = [
-                {each["need"]: each["value"] for each in row.get(key, ())} for key in ("reached", "with_one_node_less")
+                {need["need"]: need["value"] for need in row.get(key, ())} for key in ("reached", "with_one_node_less")
             ]
-            told = [each.get(need) for each in values for need in needs]
+            reached_values = [by_need.get(need) for by_need in values for need in needs]
             ends = row.get("nodes_of_draws", (None, None))
-            writer.writerow([*(row.get(key) for key in plain), *ends, *told, row.get("error")])
+            writer.writerow([*(row.get(key) for key in plain), *ends, *reached_values, row.get("error")])
         return text.getvalue()
 
     def dumps(self) -> str:
-        """The same as text."""
+        """The JSON as text."""
         return json.dumps(self.to_json(), indent=1)
 
 
-def _with_range(each: Reached) -> str:
-    told = each.range_in_words()
-    return f"{each.in_words()}, {told} by the draw" if told else each.in_words()
+def _with_range(need: Reached) -> str:
+    span = need.range_in_words()
+    return f"{need.in_words()}, {span} by the draw" if span else need.in_words()
 
 
 def fleet_sizes(
@@ -179,47 +179,47 @@ def fleet_sizes(
     budget_s: float | None = BUDGET_S,
     progress: Progress | None = None,
 ) -> FleetSizes:
-    """How many nodes of each offer a fleet takes.
+    """The number of nodes that a fleet needs, of each offer.
 
     Parameters
     ----------
     source
-        What :func:`tspsim.fleet.load` returns, or what it takes; it states ``needs``.
+        What :func:`tspsim.fleet.load` returns or takes; it states ``needs``.
     jobs
-        Processes, an offer each; None: as many as help.
+        Processes, one per offer; None: as many as are of use.
     budget_s
-        Work for the best plan of each job that asks for one, on each offer, counted in seconds of a processor.
+        Work of the search for each job with ``plan: best``, on each offer, counted in seconds of a processor.
 
     Raises
     ------
     InputError
-        The question is wrong, or says not what is needed.
+        The question is wrong, or states no needs.
     """
     question = source if isinstance(source, FleetQuestion) else load(source, overrides)
     if question.needs is None:
         raise InputError(
-            "says nothing of what has to hold; how many nodes is asked with needs, such as needs: {p95_wait: 2 h}",
+            "states no needs; the number of nodes follows from needs, such as needs: {p95_wait: 2 h}",
             key="needs",
         )
     offers = question.offers or (FleetOffer(name=question.name[:60], cluster=question.cluster),)
-    found = []
+    sizes = []
     answers = in_order(jobs, partial(_sized, question, budget_s), offers)
     for index, offer in enumerate(offers):
         if progress is not None:
             progress(offer.name, index / len(offers))
-        found.append(next(answers))
+        sizes.append(next(answers))
     list(answers)  # lets its processes go
-    return FleetSizes(question.name, tuple(found))
+    return FleetSizes(question.name, tuple(sizes))
 
 
 def _sized(question: FleetQuestion, budget_s: float | None, offer: FleetOffer) -> FleetSize:
-    """One offer."""
+    """The size of one offer."""
     assert question.needs is not None
     return _NodeSearch(question, question.needs, offer, budget_s).run()
 
 
 class _NodeSearch:
-    """The halving of one offer, which remembers what it simulated."""
+    """The bisection for one offer; it keeps the answers that it simulated."""
 
     def __init__(self, question: FleetQuestion, needs: Needs, offer: FleetOffer, budget_s: float | None) -> None:
         self.needs, self.offer, self.budget_s = needs, offer, budget_s
@@ -235,16 +235,16 @@ class _NodeSearch:
         least = spares + max(min(job.nodes or (1,)) for job in self.question.jobs)
         if least > most:
             beside = f" beside {spares} spares" if spares else ""
-            told = f"a job takes {least - spares} nodes{beside}; {most} are offered"
-            return FleetSize(self.offer.name, device, needs.draws, told)
+            reached_values = f"a job takes {least - spares} nodes{beside}; {most} are offered"
+            return FleetSize(self.offer.name, device, needs.draws, reached_values)
         try:
             self.question = fleet_with_best(self.question, budget_s=self.budget_s)
             own = [self._fewest(draw, least, most) for draw in range(needs.draws)]
         except InfeasibleError as error:
             return FleetSize(self.offer.name, device, needs.draws, str(error))
         if None in own:
-            told = ", ".join(each.in_words() for each in self._worst(most) if not each.kept)
-            return FleetSize(self.offer.name, device, needs.draws, f"{most} nodes are too few: {told}")
+            reached_values = ", ".join(need.in_words() for need in self._worst(most) if not need.kept)
+            return FleetSize(self.offer.name, device, needs.draws, f"{most} nodes are too few: {reached_values}")
         draws = [nodes for nodes in own if nodes is not None]
         nodes = self._in_all(max(draws), min(most, max(draws) + max(1, int(MORE * max(draws)))))
         if nodes is None:
@@ -263,14 +263,14 @@ class _NodeSearch:
             reached=self._worst(nodes),
             fewer=self._fewer(nodes, least),
             usd=facts.cost_usd,
-            usd_of_draws=_ends([each.cost_usd for each in every]),
+            usd_of_draws=_ends([of_draw.cost_usd for of_draw in every]),
             energy_kwh=facts.energy_kwh,
-            energy_of_draws=_ends([each.energy_kwh for each in every]),
+            energy_of_draws=_ends([of_draw.energy_kwh for of_draw in every]),
             answer=shown,
         )
 
     def _fewest(self, draw: int, least: int, most: int) -> int | None:
-        """Nodes that one draw takes; None where the most are too few."""
+        """The fewest nodes of one draw; None where even ``most`` are too few."""
         if not self._holds(most, draw):
             return None
         low, high = least - 1, most  # low is too few, high is enough
@@ -280,40 +280,40 @@ class _NodeSearch:
         return high
 
     def _holds_on_fewer(self, nodes: int, draw: int) -> bool:
-        """Whether so many are enough, where the most are a fleet that runs: what does not run is too few."""
+        """Whether ``nodes`` are enough, where ``most`` run; a fleet that does not run has too few."""
         try:
             return self._holds(nodes, draw)
         except (InputError, InfeasibleError):
             return False
 
     def _fewer(self, nodes: int, least: int) -> tuple[Reached, ...]:
-        """What one node less reaches; nothing where such a fleet does not run."""
+        """The values with one node less; empty where such a fleet does not run."""
         try:
             return self._worst(nodes - 1) if nodes > least else ()
         except (InputError, InfeasibleError):
             return ()
 
     def _in_all(self, nodes: int, most: int) -> int | None:
-        """The first number from ``nodes`` on that is enough in every draw."""
+        """The first number from ``nodes`` on that holds in every draw."""
         holds = (all(self._holds(count, draw) for draw in range(self.needs.draws)) for count in range(nodes, most + 1))
         return next((nodes + more for more, enough in enumerate(holds) if enough), None)
 
     def _holds(self, nodes: int, draw: int) -> bool:
-        return all(each.kept for each in reached(self.needs, self._answer(nodes, draw)))
+        return all(need.kept for need in reached(self.needs, self._answer(nodes, draw)))
 
     def _worst(self, nodes: int) -> tuple[Reached, ...]:
-        """Of every need the largest value of all draws."""
+        """For every need the worst value of all draws."""
         return worst_of([reached(self.needs, self._answer(nodes, draw)) for draw in range(self.needs.draws)])
 
     def _answer(self, nodes: int, draw: int) -> FleetAnswer:
         if (nodes, draw) not in self._tried:
             cluster = self.offer.cluster.model_copy(update={"nodes": nodes})
-            asked = self.question.model_copy(update={"cluster": cluster, "seed": self.question.seed + draw})
-            self._tried[nodes, draw] = answer(asked, self._step)
+            question = self.question.model_copy(update={"cluster": cluster, "seed": self.question.seed + draw})
+            self._tried[nodes, draw] = answer(question, self._step)
         return self._tried[nodes, draw]
 
     def _step(self, scenario: Scenario) -> Result:
-        """A job's own scenario, simulated once whatever the fleet's size."""
+        """A job's own scenario, simulated once for all sizes of the fleet."""
         key = json.dumps(scenario.to_dict(), sort_keys=True, default=str)
         if key not in self._steps:
             self._steps[key] = simulate(scenario)
@@ -321,9 +321,9 @@ class _NodeSearch:
 
 
 def _ends(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """The least and the most; None where one is not known."""
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if len(known) == len(values) else None
+    """The smallest and the largest value; None where one is missing."""
+    present = [value for value in values if value is not None]
+    return (min(present), max(present)) if len(present) == len(values) else None
 
 
 __all__ = ["FleetSize", "FleetSizes", "fleet_sizes"]

@@ -1,4 +1,4 @@
-"""A sweep over a fleet: many jobs asked at many points, a row each."""
+"""A sweep over a fleet: the fleet's answer at many points, one row each."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class FleetTable(Table):
 
 
 class FleetSweep(Sweeping[FleetQuestion]):
-    """A fleet and the points it is asked at; :meth:`run` answers them. A process simulates a job's step once for all
-    points that have it. A job's ``plan: best`` is searched for once for all points where the job is the same.
+    """A fleet and the points of its sweep; :meth:`run` answers them. A process simulates a job's step once for all
+    points that share it. A job's ``plan: best`` is searched once for all points where the job is the same.
 
     Parameters
     ----------
     source
         Catalog name or path of a fleet.
     over, zipped, overrides
-        As of :class:`~tspsim.studies.Sweep`.
+        As in :class:`~tspsim.studies.Sweep`.
 
     Raises
     ------
     InputError
-        The fleet is wrong as it stands, or an axis is.
+        The fleet or an axis is wrong.
 
     Examples
     --------
@@ -69,12 +69,12 @@ class FleetSweep(Sweeping[FleetQuestion]):
     def expected(self) -> int:
         return len(self.points)
 
-    def questions(self, known: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
-        library, seen = Library(), set(known)
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+        library, seen = Library(), set(answered)
         best: dict[str, dict[str, Any]] = {}
         for point in self.points:
             try:
-                question = fleet_with_best(self.load([*self.overrides, *point.overrides]), known=best)
+                question = fleet_with_best(self.load([*self.overrides, *point.overrides]), cache=best)
                 key = key_of(question, library)
             except (InputError, InfeasibleError) as error:
                 entries.append(Entry(point.number, "", error=str(error)))
@@ -91,11 +91,11 @@ class FleetSweep(Sweeping[FleetQuestion]):
     def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> FleetTable:
         rows: list[dict[str, Cell]] = []
         for entry in entries:
-            told = store.get(entry.key) if entry.key and entry.key not in bugs else None
+            kept = store.get(entry.key) if entry.key and entry.key not in bugs else None
             named = dict(zip((axis.path for axis in self.axes), self.points[entry.point].cells, strict=True))
             row: dict[str, Cell] = {"point": entry.point, **named, "error": None}
-            if told is not None:
-                row |= _document(told.text, store) | {"wall_s": told.wall_s}
+            if kept is not None:
+                row |= _document(kept.text, store) | {"wall_s": kept.wall_s}
             else:
                 row["error"] = entry.error or f"bug: {bugs[entry.key]}"
             rows.append(row)
@@ -107,12 +107,12 @@ class FleetSweep(Sweeping[FleetQuestion]):
 
 
 def _document(text: str, store: AnswerStore) -> dict[str, Any]:
-    """What an answer says; raises InputError where it was changed since it was kept, or is no fleet's."""
+    """The numbers of a stored answer; raises InputError where it was changed since, or is no fleet's."""
     try:
         document = json.loads(text)
         if "error" not in document and "allocated" not in document:
             raise ValueError
     except (ValueError, TypeError):
-        told = "holds an answer that cannot be read, so something else changed it; name another --out"
-        raise InputError(told, file=str(store.path or "memory")) from None
+        problem = "holds an answer that cannot be read, so something else changed it; name another --out"
+        raise InputError(problem, file=str(store.path or "memory")) from None
     return dict(document)

@@ -1,8 +1,8 @@
-"""What a worker does with fleets: answer some of them, every distinct step of their jobs simulated once a process.
+"""A worker for fleets: it answers some of them, and simulates every distinct step of their jobs once per process.
 
-A fleet's key is a hash of what its answer depends on: its keys with all defaults filled in, but for names, words and
-what is asked of ``compare``; the contents of its cluster, of its logs, of the catalog of failures, and of every job's
-own scenario; and the version of this package.
+A fleet's key is a hash of everything that its answer depends on: its keys with all defaults, without names, texts and
+the keys of ``compare``; the contents of its cluster, its logs, the catalog of failures, and every job's own scenario;
+and the version of this package.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .._version import __version__
 from ..answer.kinds import simulate
 from ..base.collector import seldom_collecting
 from ..base.errors import InfeasibleError, InputError, shorten
+from ..base.memo import BoundedCache
 from ..fleet import FleetAnswer, FleetQuestion, own_scenario
 from ..fleet import answer as answer_fleet
 from ..fleet.answer import cluster_of
@@ -32,22 +33,22 @@ from ..step.result import Result
 from .query import Library, cluster_content, content_of, device_content
 from .worker import Answer, StrangerError
 
-#: Distinct steps that a process remembers; then it begins afresh.
+#: Distinct steps in a process's cache.
 MOST_STEPS = 2_000
-#: Keys of a question that its answer does not depend on.
+#: Keys of a question that do not change its answer.
 WORDS = ("name", "description", "source", "needs", "offers")
 
 
 @dataclass(frozen=True)
 class FleetQuery:
-    """A fleet; ``key`` names its content."""
+    """A fleet, and the key of its content."""
 
     key: str
     question: FleetQuestion
 
 
 def key_of(question: FleetQuestion, library: Library) -> str:
-    """The content of a fleet, as 64 hexadecimal digits; raises InputError where a job's own scenario is wrong."""
+    """The hash of a fleet's content, as 64 hexadecimal digits; raises InputError where a job is wrong."""
     document = question.to_dict()
     for word in WORDS:
         document.pop(word, None)
@@ -67,28 +68,18 @@ def key_of(question: FleetQuestion, library: Library) -> str:
         "machine": [cluster_content(cluster), device_content(load_device(cluster.device_name))],
         "version": __version__,
         "logs": [hashlib.sha256(Path(job.file).read_bytes()).hexdigest() for job in question.jobs if job.file],
-        "components": {name: each.model_dump(mode="json") for name, each in failures.items()},
+        "components": {name: component.model_dump(mode="json") for name, component in failures.items()},
     }
     return content_of(document)
 
 
-class JobSteps:
-    """Scenarios of jobs, each simulated once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Result] = {}
-
-    def __call__(self, scenario: Scenario) -> Result:
-        """The answer of one job alone."""
-        key = json.dumps(scenario.to_dict(), sort_keys=True, default=str)
-        if key not in self._known:
-            if len(self._known) >= MOST_STEPS:
-                self._known.clear()
-            self._known[key] = simulate(scenario)
-        return self._known[key]
+_library, _steps = Library(), BoundedCache(MOST_STEPS)
 
 
-_library, _steps = Library(), JobSteps()
+def _step(scenario: Scenario) -> Result:
+    """A job's own scenario, simulated once for all fleets of this process."""
+    key = json.dumps(scenario.to_dict(), sort_keys=True, default=str)
+    return _steps.once(key, lambda: simulate(scenario))
 
 
 def answer(questions: Sequence[FleetQuery]) -> list[Answer]:
@@ -97,30 +88,30 @@ def answer(questions: Sequence[FleetQuery]) -> list[Answer]:
     Raises
     ------
     StrangerError
-        The content of a question is not the same here.
+        The content of a question differs here.
     """
     with seldom_collecting():
         return [_answer(question) for question in questions]
 
 
-def _answer(asked: FleetQuery) -> Answer:
+def _answer(query: FleetQuery) -> Answer:
     begin_s = time.perf_counter()
-    _familiar(asked)
+    _familiar(query)
     try:
-        document = cells_of(answer_fleet(asked.question, _steps))
+        document = cells_of(answer_fleet(query.question, _step))
     except (InputError, InfeasibleError) as error:
         document = {"error": str(error)}
-    except Exception as error:  # a bug that one question meets must not end a sweep
-        told = f"{type(error).__name__}: {shorten(error, 200)}"
-        return Answer(asked.key, "", time.perf_counter() - begin_s, told)
+    except Exception as error:  # one question's bug must not end a sweep
+        reason = f"{type(error).__name__}: {shorten(error, 200)}"
+        return Answer(query.key, "", time.perf_counter() - begin_s, reason)
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     _library.tidy()
-    return Answer(asked.key, text, time.perf_counter() - begin_s)
+    return Answer(query.key, text, time.perf_counter() - begin_s)
 
 
-def _familiar(asked: FleetQuery) -> None:
+def _familiar(query: FleetQuery) -> None:
     try:
-        same = key_of(asked.question, _library) == asked.key
+        same = key_of(query.question, _library) == query.key
     except (InputError, OSError) as error:
         raise StrangerError(f"a worker cannot look up what this process can: {error}") from None
     if not same:
@@ -130,9 +121,9 @@ def _familiar(asked: FleetQuery) -> None:
         )
 
 
-def cells_of(found: FleetAnswer) -> dict[str, Any]:
+def cells_of(fleet: FleetAnswer) -> dict[str, Any]:
     """A fleet's numbers under flat names."""
-    facts = found.facts
+    facts = fleet.facts
     waits = facts.waits_s()
     half, most = (float(np.quantile(waits, share)) if len(waits) else None for share in (0.5, 0.95))
     cells: dict[str, Cell] = {

@@ -1,4 +1,4 @@
-"""Things that no other beats in everything."""
+"""The Pareto front of some objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Thing = TypeVar("Thing")
 
 
 def front_of(things: Iterable[Thing], merits: Callable[[Thing], tuple[float, ...]]) -> list[Thing]:
-    """The things of which none is at least as good in every merit and better in one; of equals the first.
+    """The objects that no other dominates: none is at least as good in every merit. Of equals the first.
 
     Examples
     --------
@@ -21,7 +21,9 @@ def front_of(things: Iterable[Thing], merits: Callable[[Thing], tuple[float, ...
         own = merits(thing)
         if any(all(a >= b for a, b in zip(other, own, strict=True)) for other, _ in kept):
             continue
-        kept = [(other, each) for other, each in kept if not all(a >= b for a, b in zip(own, other, strict=True))] + [
-            (own, thing)
-        ]
+        kept = [
+            (other, other_thing)
+            for other, other_thing in kept
+            if not all(a >= b for a, b in zip(own, other, strict=True))
+        ] + [(own, thing)]
     return [thing for _, thing in kept]

@@ -1,8 +1,7 @@
-"""A plan on a workload on a cluster as one question, and the name of its content.
+"""A plan on a workload on a cluster as one question, and the key of its content.
 
-Two questions with the same content have the same :attr:`Query.key`, wherever they come from: the key is a hash of
-what the answer depends on. That is the workload, the plan and the prices with all defaults filled in; the *contents* of
-the catalog entries they name (not their names or places); and the version of this package.
+Two questions with the same content have the same :attr:`Query.key`, wherever they come from. The key is a hash of
+everything that the answer depends on: workload, plan and prices with all defaults filled in; the *contents* of
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Query:
-    """A scenario with a single plan; ``key`` names its content."""
+    """A scenario with a single plan, and the key of its content."""
 
     key: str
     scenario: Scenario
@@ -39,7 +38,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Entry:
-    """A row to come: a point, a plan's name, and its question's key, or why there is none."""
+    """A future row of the table: its point, its plan's name, and its question's key, or the error of the question."""
 
     point: int
     plan: str
@@ -49,20 +48,20 @@ class Entry:
 
 @dataclass
 class Library:
-    """Look-ups that remember, for one process; catalog files are read once.
+    """Cached look-ups of one process; catalog files are read once.
 
-    Devices and clusters keep what they were asked, so that memory would grow with the number of different questions;
-    :meth:`tidy` starts afresh now and then.
+    Devices and clusters have caches that grow with the number of different questions; :meth:`tidy` clears them now and
+    then.
     """
 
-    #: Whole answers, with their timelines, of how many questions answered last stay at hand.
+    #: Number of whole answers, with their timelines, that are kept, the latest ones.
     keep: int = 0
     _answers: dict[str, PlanResult] = field(default_factory=dict)
     _found: dict[Hashable, Any] = field(default_factory=dict)
     _digests: dict[int, tuple[object, str]] = field(default_factory=dict)
     _asked: int = 0
 
-    #: Questions after which everything is forgotten.
+    #: Questions after which the caches are cleared.
     TIDY_AFTER = 2000
 
     @property
@@ -79,77 +78,77 @@ class Library:
     def _once(self, key: Hashable, find: Callable[[], Found]) -> Found:
         if key not in self._found:
             self._found[key] = find()
-        found: Found = self._found[key]
-        return found
+        value: Found = self._found[key]
+        return value
 
     def tidy(self) -> None:
-        """Call it once a question."""
+        """Count one question; clear the caches after :attr:`TIDY_AFTER` of them."""
         self._asked += 1
         if self._asked % self.TIDY_AFTER == 0:
             self._found.clear()
             self._digests.clear()
 
     def take(self, key: str, answer: PlanResult) -> None:
-        """A question was answered here."""
+        """Keep the answer of a question."""
         if self.keep:
             self._answers[key] = answer
             while len(self._answers) > self.keep:
                 del self._answers[next(iter(self._answers))]
 
     def answer(self, key: str) -> PlanResult | None:
-        """What was answered here to a question of this content, if it is at hand."""
+        """The kept answer to a question of this content; None where there is none."""
         return self._answers.get(key)
 
     def look_up(self, scenario: Scenario) -> simulation.Question:
-        """:func:`tspsim.step.simulation.look_up`, remembering; raises InputError."""
+        """:func:`tspsim.step.simulation.look_up` with these caches; raises InputError."""
         return simulation.look_up(scenario, self.lookups)
 
-    def key(self, asked: simulation.Question) -> str:
-        """The content of a question that was looked up, as 64 hexadecimal digits."""
-        document = asked.scenario.to_dict()
+    def key(self, resolved: simulation.Question) -> str:
+        """The hash of a resolved question's content, as 64 hexadecimal digits."""
+        document = resolved.scenario.to_dict()
         for label in ("name", "description", "source"):
             del document[label]
-        document["cluster"] = self._digest(asked.cluster, cluster_content)  # slow links among it, but not slow GPUs
-        if asked.scenario.faults.slow_gpus:
-            document["slow_gpus"] = [slow.model_dump() for slow in asked.scenario.faults.slow_gpus]
-        if asked.scenario.variation is not None:
-            document["variation"] = asked.scenario.variation.model_dump()
-        if asked.others:
+        document["cluster"] = self._digest(resolved.cluster, cluster_content)  # includes slow links, but not slow GPUs
+        if resolved.scenario.faults.slow_gpus:
+            document["slow_gpus"] = [slow.model_dump() for slow in resolved.scenario.faults.slow_gpus]
+        if resolved.scenario.variation is not None:
+            document["variation"] = resolved.scenario.variation.model_dump()
+        if resolved.others:
             document["others"] = [
-                (each.first, each.gpus, self._digest(each.device, device_content)) for each in asked.others
+                (other.first, other.gpus, self._digest(other.device, device_content)) for other in resolved.others
             ]
-        document["device"] = self._digest(asked.device, device_content)
-        document["workload"]["model"] = self._digest(asked.model, asdict)
-        document["workload"]["stack"] = repr(asked.work.stack)
-        if asked.scenario.traffic is not None:
-            document["traces"] = [content_of(_trace_content(name)) for name in asked.scenario.traffic.files]
+        document["device"] = self._digest(resolved.device, device_content)
+        document["workload"]["model"] = self._digest(resolved.model, asdict)
+        document["workload"]["stack"] = repr(resolved.work.stack)
+        if resolved.scenario.traffic is not None:
+            document["traces"] = [content_of(_trace_content(name)) for name in resolved.scenario.traffic.files]
         document["version"] = __version__
         return content_of(document)
 
     def _digest(self, thing: Found, content: Callable[[Found], Any]) -> str:
-        known = self._digests.get(id(thing))
-        if known is None:  # the thing is kept beside its digest, so that its id stays its own
-            known = self._digests[id(thing)] = (thing, content_of(content(thing)))
-        return known[1]
+        entry = self._digests.get(id(thing))
+        if entry is None:  # the thing is kept beside its digest, so that its id stays its own
+            entry = self._digests[id(thing)] = (thing, content_of(content(thing)))
+        return entry[1]
 
 
 def ask(library: Library, point: int, scenario: Scenario) -> list[tuple[Entry, Query | None]]:
-    """One entry for every plan of a point's scenario; a plan that is wrong has an error and hinders no other."""
-    asked: list[tuple[Entry, Query | None]] = []
+    """One entry for every plan of a point's scenario; a plan with an error does not stop the others."""
+    pairs: list[tuple[Entry, Query | None]] = []
     for plan in scenario.plans:
         single = scenario.model_copy(update={"plans": (plan,)})
         try:
             key = library.key(library.look_up(single))
         except InputError as error:
-            asked.append((Entry(point, plan.name, error=str(error)), None))
+            pairs.append((Entry(point, plan.name, error=str(error)), None))
         else:
-            asked.append((Entry(point, plan.name, key), Query(key, single)))
+            pairs.append((Entry(point, plan.name, key), Query(key, single)))
         library.tidy()
-    return asked
+    return pairs
 
 
 def cluster_content(cluster: Cluster) -> dict[str, Any]:
-    """What a cluster is, as plain data, but for slow GPUs."""
+    """A cluster as plain data, without slow GPUs."""
     return {
         "node": cluster.node.model_dump(mode="json"),
         "nodes": cluster.nodes,
@@ -167,7 +166,7 @@ def _islands_content(islands: Islands) -> list[Any]:
 
 
 def device_content(device: Device) -> list[Any]:
-    """What a device and its relatives are, as plain data."""
+    """A device and its relatives as plain data."""
     return [spec.model_dump(mode="json") for spec in (device.spec, *device.relatives)]
 
 

@@ -1,8 +1,8 @@
-"""How many machines a recorded trace takes: of every offer the best plan, and as many as keep the bounds.
+"""Machines for a recorded trace: the best plan of every offer, and the fewest machines that keep the bounds.
 
-The plan is searched for on one machine, at the highest rate of the trace that keeps the bounds; the rate that is wanted
-over that rate guesses how many are needed. Then the whole trace, with its bursts, is served by so many behind one
-router, and by more or fewer, until they keep the bounds and one less does not.
+The plan is searched on one machine, at the highest rate of the trace that keeps the bounds; the wanted rate over that
+rate is the first estimate of the number. Then the whole trace, with its bursts, is served by that many machines behind
+one router, and by more or fewer, until they keep the bounds and one machine less does not.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from .purchase.offers import expand
 if TYPE_CHECKING:
     import pandas
 
-#: Nodes of a machine, where fewer have no room for the model; and the fabric that joins them.
+#: Most nodes of one machine, where fewer have no room for the model; and the fabric between them.
 MOST_NODES, FABRIC = 8, "rails-400g"
-#: Numbers of machines that are looked at, at most.
+#: Most numbers of machines that are tried.
 MOST_TRIES = 16
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Sized:
-    """One offer: so many machines of a plan serve the trace; or why none do."""
+    """One offer: the number of machines that serve the trace; or why none do."""
 
     offer: str
     error: str = ""
@@ -51,11 +51,11 @@ class Sized:
     nodes: int = 0
     gpus: int = 0
     plan: Tried | None = None
-    #: All machines under the trace.
+    #: Metrics of all machines under the trace.
     served: Mapping[str, Any] | None = None
-    #: What keeps the bounds on one machine.
+    #: Requests/s within the bounds on one machine.
     requests_per_s_each: float = 0.0
-    #: Of one machine less, why it is not enough; empty where there is none less.
+    #: Why one machine less is not enough; empty where there is none.
     fewer: str = ""
     rates: Rates | None = None
     deployment: Deployment | None = None
@@ -63,7 +63,7 @@ class Sized:
 
     @property
     def router(self) -> str:
-        """Who sends requests to replicas."""
+        """Name of the router in front of the replicas."""
         return str(self.plan.result.settings.get("router", "round_robin")) if self.plan else ""
 
     @property
@@ -80,18 +80,18 @@ class Sized:
 
     @property
     def replicas_in_words(self) -> list[str]:
-        """How many of each."""
+        """Number of replicas of each kind."""
         alone = {"replicas": "replica"}
         return [f"{count} {alone.get(name, name) if count == 1 else name}" for name, count in self.pools.items()]
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all GPUs, on the basis that ranks."""
+        """Price of all GPUs, on the basis that ranks."""
         return self.rates.usd * self.gpus if self.rates is not None and self.rates.usd else None
 
     @property
     def launch(self) -> str:
-        """How its engine is launched; empty where it does not serve, or its engine has no launcher."""
+        """Its launch script; empty where it does not serve, or its engine has no launcher."""
         if self.deployment is None or self.scenario is None:
             return ""
         engine = self.deployment.engine.scheduler
@@ -119,7 +119,7 @@ class Sized:
         }
 
     def in_words(self) -> str:
-        """In a sentence or two."""
+        """The offer in a sentence or two."""
         if self.error:
             return f"{self.offer}: {self.error}."
         assert self.plan is not None and self.served is not None
@@ -127,12 +127,12 @@ class Sized:
         nodes = self.size_in_words
         usd = self.usd_per_hour
         price = f", ${digits(usd)} an hour ({self.rates.basis})" if usd is not None and self.rates else ""
-        told = self.served["bounds"]
+        bounds = self.served["bounds"]
         fewer = f" {self.fewer}." if self.fewer else ""
         fewer += "" if self.served["steady"] else " The trace ends in the ramp: ramp and drain are in that share."
         return (
             f"{self.offer}: {nodes}{price}: {self.plan.name}, {counts}, router {self.router}; "
-            f"{share_beside(told['share'], told['wanted'])} of requests keep the bounds.{fewer}"
+            f"{share_beside(bounds['share'], bounds['wanted'])} of requests keep the bounds.{fewer}"
         )
 
 
@@ -146,7 +146,7 @@ class Sizing(Pictured):
 
     @property
     def asked_in_words(self) -> str:
-        """What is served, how fast it comes, and within which bounds."""
+        """The model, the rate, and the bounds."""
         work, traffic = self.scenario.workload, self.scenario.traffic
         assert traffic is not None
         model = next((size.deployment.question.model for size in self.sized if size.deployment is not None), None)
@@ -157,34 +157,34 @@ class Sizing(Pictured):
         return f"{digits(self.rate)} requests/s to {named} under {work.stack}, {bounds or 'without bounds'}"
 
     def __repr__(self) -> str:
-        lines = [f"  {each.in_words()}" for each in self.sized]
+        lines = [f"  {size.in_words()}" for size in self.sized]
         return "\n".join([f"<Sizing {self.scenario.name}, {digits(self.rate)} requests/s", *lines]) + ">"
 
     def _repr_html_(self) -> str:
-        rows = [(each.offer, each.in_words().partition(": ")[2]) for each in self.sized]
-        return html_table(f"{self.scenario.name}, {digits(self.rate)} requests/s", ("offer", "what it takes"), rows)
+        rows = [(size.offer, size.in_words().partition(": ")[2]) for size in self.sized]
+        return html_table(f"{self.scenario.name}, {digits(self.rate)} requests/s", ("offer", "machines"), rows)
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row an offer: dollars an hour on the basis that ranks, nodes, GPUs, plan, router, share within bounds."""
+        """One row per offer: dollars/h on the basis that ranks, nodes, GPUs, plan, router, share within bounds."""
         import pandas
 
         rows = [
             {
-                "usd_per_hour": each.usd_per_hour, "nodes": each.nodes, "gpus": each.gpus, "machines": each.machines,
-                "requests_per_s_each": each.requests_per_s_each, "plan": each.plan.name if each.plan else None,
-                "router": each.router, "share": each.served["bounds"]["share"] if each.served else None,
-                "error": each.error or None,
+                "usd_per_hour": size.usd_per_hour, "nodes": size.nodes, "gpus": size.gpus, "machines": size.machines,
+                "requests_per_s_each": size.requests_per_s_each, "plan": size.plan.name if size.plan else None,
+                "router": size.router, "share": size.served["bounds"]["share"] if size.served else None,
+                "error": size.error or None,
             }
-            for each in self.sized
+            for size in self.sized
         ]  # fmt: skip
-        return pandas.DataFrame(rows, index=pandas.Index([each.offer for each in self.sized], name="offer"))
+        return pandas.DataFrame(rows, index=pandas.Index([size.offer for size in self.sized], name="offer"))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data (docs/json.md)."""
         return {
             "schema": 1,
             "scenario": self.scenario.to_dict(),
-            "size": {"requests_per_s": self.rate, "offers": [each.to_json() for each in self.sized]},
+            "size": {"requests_per_s": self.rate, "offers": [size.to_json() for size in self.sized]},
         }
 
 
@@ -197,44 +197,44 @@ def question_of(
     offers: Sequence[str],
     overrides: Sequence[str] = (),
 ) -> Scenario:
-    """The question as a scenario with an offer a machine.
+    """The question as a scenario with one offer per device.
 
     Raises
     ------
     InputError
         The trace, the model, a bound or an offer is wrong.
     """
-    found = read_trace(trace)
-    if not len(found.arrival_s):
+    recorded = read_trace(trace)
+    if not len(recorded.arrival_s):
         raise InputError("has lengths and no arrival times; a size needs both (arrival_s or timestamp_s)", file=trace)
-    if not found.rate:
+    if not recorded.rate:
         raise InputError("has all its requests at one moment, which is no rate to size for", file=trace)
-    more = {"prefix": {"kind": "hash_ids"}} if found.hashes else {}
-    asked = {
-        "name": f"size-{found.name}",
+    more = {"prefix": {"kind": "hash_ids"}} if recorded.hashes else {}
+    document = {
+        "name": f"size-{recorded.name}",
         "workload": {"model": model, "stack": stack},
         "traffic": {"arrivals": {"kind": "trace", "file": trace, "rate": "highest"}, "slo": dict(slo), **more},
         "plans": [{"name": "any"}],
         "offers": [{"name": name, "cluster": {"device": name, "nodes": 1}} for name in offers],
     }
-    return load(asked, list(overrides))
+    return load(document, list(overrides))
 
 
 def bounds_of(text: str) -> dict[str, str]:
-    """Bounds as ``--slo`` has them.
+    """Bounds as ``--slo`` writes them.
 
     >>> bounds_of("ttft=2s, tpot=40ms")
     {'ttft': '2s', 'tpot': '40ms'}
     """
-    found: dict[str, Any] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
+    bounds: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, equals, value = part.partition("=")
         if not equals or not value.strip():
             raise InputError(f"'{part}' is no bound; state such as ttft=2s,tpot=40ms,share=0.95", key="--slo")
-        found[name.strip()] = float(value) if name.strip() == "share" and _number(value) else value.strip()
-    if not found:
+        bounds[name.strip()] = float(value) if name.strip() == "share" and _number(value) else value.strip()
+    if not bounds:
         raise InputError("states no bound; state such as ttft=2s,tpot=40ms", key="--slo")
-    return found
+    return bounds
 
 
 def _number(text: str) -> bool:
@@ -246,7 +246,7 @@ def _number(text: str) -> bool:
 
 
 def rate_of(text: str | None, trace: RequestTrace) -> float:
-    """Requests/s to size for: the trace's own, or as stated; raises InputError."""
+    """The rate to size for in requests/s: the trace's own, or the stated one; raises InputError."""
     if text is None:
         return trace.rate
     return float(parse(text if "/" in text else f"{text} requests/s", "requests/s", positive=True))
@@ -277,22 +277,22 @@ def size(
     rate
         Mean requests/s to size for; None: the trace's own.
     budget
-        Of the search for plans, as ``--budget`` has it.
+        Budget of the search for plans, as ``--budget`` takes it.
     progress
-        Called with what is done so far; None: a bar in a terminal or a notebook.
+        Called with the work done so far; None: a bar in a terminal or a notebook.
 
     Raises
     ------
     InputError
         The trace, a bound, the model or an offer is wrong.
     KeyboardInterrupt
-        Ctrl-C; machines that were not all tried are no answer.
+        Ctrl-C; there is no answer before all machines were tried.
     """
     bounds = bounds_of(slo) if isinstance(slo, str) else slo
-    asked = question_of(trace, model=model, stack=stack, slo=bounds, offers=on, overrides=overrides)
+    question = question_of(trace, model=model, stack=stack, slo=bounds, offers=on, overrides=overrides)
     wanted = rate_of(None if rate is None else str(rate), read_trace(trace))
-    with progress_bar(progress) as told:
-        return sized(asked, wanted, budget_s=read_budget(budget), progress=told)
+    with progress_bar(progress) as callback:
+        return sized(question, wanted, budget_s=read_budget(budget), progress=callback)
 
 
 def sized(
@@ -310,33 +310,33 @@ def sized(
     answers = []
     for number, offered in enumerate(offers):
 
-        def told(what: str, share: float, number: int = number) -> None:
+        def tell(what: str, share: float, number: int = number) -> None:
             if progress is not None:
                 progress(what, (number + share) / len(offers))
 
         try:
-            answers.append(_sized(offered, rate, each_s, told))
+            answers.append(_sized(offered, rate, each_s, tell))
         except InfeasibleError as error:
             answers.append(Sized(offered.name, str(error)))
-    ranked = sorted(answers, key=lambda each: (bool(each.error), each.usd_per_hour or math.inf, each.gpus))
+    ranked = sorted(answers, key=lambda size: (bool(size.error), size.usd_per_hour or math.inf, size.gpus))
     return Sizing(scenario, rate, tuple(ranked))
 
 
-def _sized(offered: Scenario, rate: float, budget_s: float | None, told: Progress) -> Sized:
-    scenario, best = _best(offered, budget_s, told)
+def _sized(offered: Scenario, rate: float, budget_s: float | None, tell: Progress) -> Sized:
+    scenario, best = _best(offered, budget_s, tell)
     if not best.kept:
         missed = best.result.serving.get("bounds")
         return Sized(offered.name, f"keeps the bounds at no rate ({kept_in_words(missed) if missed else best.name})")
-    each = float(figures(best.result.serving)["goodput_requests_per_s"] or 0.0)
-    machines = max(1, math.ceil(rate / float(best.load.get("rate") or each)))
+    good_per_s = float(figures(best.result.serving)["goodput_requests_per_s"] or 0.0)
+    machines = max(1, math.ceil(rate / float(best.load.get("rate") or good_per_s)))
     tries: dict[int, tuple[LoadedRun, Deployment]] = {}
 
     def keeps(count: int) -> bool:
-        told(f"{offered.name}: {count} machines", 0.8)
+        tell(f"{offered.name}: {count} machines", 0.8)
         if count not in tries:
-            deployment, asked = _of_machines(scenario, best, count)
-            assert asked.traffic is not None
-            one = point(deployment, asked.traffic.at_rate(rate), ranges=False)
+            deployment, served = _of_machines(scenario, best, count)
+            assert served.traffic is not None
+            one = point(deployment, served.traffic.at_rate(rate), ranges=False)
             if one.interrupted:
                 raise KeyboardInterrupt
             tries[count] = one, deployment
@@ -355,13 +355,13 @@ def _sized(offered: Scenario, rate: float, budget_s: float | None, told: Progres
     nodes = machines * question.cluster.nodes
     rates = rates_of(scenario, question.cluster, question.device)
     return Sized(
-        offered.name, "", machines, nodes, machines * question.cluster.gpus, best, one.run.metrics, each, fewer, rates,
-        deployment, _of_machines(scenario, best, machines)[1],
+        offered.name, "", machines, nodes, machines * question.cluster.gpus, best, one.run.metrics, good_per_s, fewer,
+        rates, deployment, _of_machines(scenario, best, machines)[1],
     )  # fmt: skip
 
 
-def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Scenario, Tried]:
-    """The best plan of the smallest machine that has room, and that machine."""
+def _best(offered: Scenario, budget_s: float | None, tell: Progress) -> tuple[Scenario, Tried]:
+    """The best plan on the smallest machine with enough memory, and that machine."""
     nodes = 1
     while True:
         cluster = offered.cluster
@@ -370,7 +370,7 @@ def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Sc
             cluster = cluster.model_copy(update=update)  # type: ignore[union-attr]
         scenario = offered.model_copy(update={"cluster": cluster})
         try:
-            planner = TrafficPlanner(scenario, stated=False, top=1, budget_s=budget_s, progress=told)
+            planner = TrafficPlanner(scenario, stated=False, top=1, budget_s=budget_s, progress=tell)
             answer = planner.run()
             if answer.interrupted:
                 raise KeyboardInterrupt
@@ -382,12 +382,12 @@ def _best(offered: Scenario, budget_s: float | None, told: Progress) -> tuple[Sc
 
 
 def _of_machines(scenario: Scenario, best: Tried, count: int) -> tuple[Deployment, Scenario]:
-    """So many machines behind one router: of two pools on one larger cluster, so that caches go between all of them."""
+    """``count`` machines behind one router; with two pools one larger cluster, which caches cross."""
     plan, cluster = best.asked.plans[0], scenario.cluster
     if plan.pools is None:
-        asked = scenario.model_copy(update={"plans": (plan,)})
-        question = look_up(asked)
-        return replace(deployment_of(question, question.plans[0]), machines=count), asked
+        stated = scenario.model_copy(update={"plans": (plan,)})
+        question = look_up(stated)
+        return replace(deployment_of(question, question.plans[0]), machines=count), stated
     if count > 1:
         parts = {
             name: pool.model_copy(update={"replicas": count * (pool.replicas or 1)})
@@ -396,8 +396,8 @@ def _of_machines(scenario: Scenario, best: Tried, count: int) -> tuple[Deploymen
         plan = plan.model_copy(update={"pools": plan.pools.model_copy(update=parts)})
         update = {"nodes": count * getattr(cluster, "nodes", 1), "fabric": getattr(cluster, "fabric", None) or FABRIC}
         cluster = cluster.model_copy(update=update)  # type: ignore[union-attr]
-    asked = scenario.model_copy(update={"plans": (plan,), "cluster": cluster})
-    question = look_up(asked)
+    stated = scenario.model_copy(update={"plans": (plan,), "cluster": cluster})
+    question = look_up(stated)
     deployment = deployment_of(question, question.plans[0])
     assert isinstance(deployment, PooledDeployment)
-    return deployment, asked
+    return deployment, stated

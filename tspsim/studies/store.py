@@ -1,6 +1,6 @@
-"""Where a sweep keeps its answers as they come: one SQLite file, keyed by the content of the question.
+"""The store of a sweep's answers: one SQLite file, keyed by the content of the question.
 
-The journal is SQLite's rollback journal, not its write-ahead log: what was committed is in the one file, whatever
+The journal is SQLite's rollback journal, not its write-ahead log: committed answers are in the one file, whatever
 happens to the process, and a copy of that file is complete. A commit is synced to the disk before the sweep goes on.
 """
 
@@ -17,7 +17,7 @@ from .worker import Answer
 #: Marks the file as ours ("tsps" in ASCII); ``user_version`` is the version of the layout.
 APPLICATION_ID = 0x74737073
 LAYOUT = 1
-#: Seconds to wait for somebody else who reads or writes the file.
+#: Seconds to wait for another program that holds the file.
 PATIENCE_S = 30.0
 
 
@@ -29,12 +29,12 @@ class AnswerStore:
     path
         The file; None keeps the answers in memory.
     resume
-        Go on with a file that exists; else it must not exist.
+        Continue a file that exists; else it must not exist.
 
     Raises
     ------
     InputError
-        The file exists and ``resume`` is not asked for, is not a sweep's store, or cannot be written.
+        The file exists and ``resume`` is False, it is not a sweep's store, or it cannot be written.
     """
 
     def __init__(self, path: Path | None, *, resume: bool = False) -> None:
@@ -81,7 +81,7 @@ class AnswerStore:
             return {key for (key,) in self._connection.execute("SELECT key FROM answers")}
 
     def add(self, answers: Iterable[Answer]) -> None:
-        """Keep some answers: all of them or, when this raises InputError, none."""
+        """Store some answers: all of them or, when this raises InputError, none."""
         rows = [(answer.key, answer.text, answer.wall_s) for answer in answers]
         with self._explained():
             self._connection.execute("BEGIN IMMEDIATE")
@@ -94,7 +94,7 @@ class AnswerStore:
                 raise
 
     def get(self, key: str) -> Answer | None:
-        """The answer to one question, if it is known."""
+        """The stored answer to one question; None where there is none."""
         with self._explained():
             query = "SELECT key, answer, wall_s FROM answers WHERE key = ?"
             row = self._connection.execute(query, (key,)).fetchone()
@@ -105,15 +105,15 @@ class AnswerStore:
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
-        """What SQLite reports, as one line that says what to do."""
+        """Raises errors of SQLite as one line with a remedy."""
         try:
             yield
         except sqlite3.Error as error:
             code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
             remedy = _REMEDIES.get(code, _DAMAGED)
-            # What was committed outlives these failures; of others nobody can say what the file still holds.
-            known = self.path is not None and code in _KEEPING
-            kept = "; what was kept before is still there, run again with --resume" if known else ""
+            # Committed answers survive these failures; after others the content of the file is uncertain.
+            intact = self.path is not None and code in _KEEPING
+            kept = "; what was kept before is still there, run again with --resume" if intact else ""
             raise InputError(
                 f"cannot keep answers: {shorten(error)}; {remedy}{kept}", file=str(self.path or "memory")
             ) from error

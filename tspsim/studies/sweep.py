@@ -1,4 +1,4 @@
-"""A sweep: one scenario asked at many points, every answer kept as it comes."""
+"""A sweep: one scenario at many points, with every answer stored as it comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .worker import Answer, answer
 
 
 class Sweep(Sweeping[Scenario]):
-    """A scenario and the points it is asked at; parameters and errors of :class:`Sweeping`.
+    """A scenario and the points of its sweep; parameters and errors of :class:`Sweeping`.
 
     Examples
     --------
@@ -63,15 +63,15 @@ class Sweep(Sweeping[Scenario]):
         """The scenario of one point; raises InputError."""
         return choose(load(self.source, [*self.overrides, *point.overrides]), point.plans)
 
-    def questions(self, known: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
-        library, seen = Library(), set(known)
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+        library, seen = Library(), set(answered)
         for point in self.points:
             try:
-                asked = ask(library, point.number, self.scenario_at(point))
+                pairs = ask(library, point.number, self.scenario_at(point))
             except InputError as error:
                 entries.append(Entry(point.number, "", error=str(error)))
                 continue
-            for entry, question in asked:
+            for entry, question in pairs:
                 entries.append(entry)
                 if question is None or question.key in seen:
                     clock.skipped()
@@ -85,14 +85,14 @@ class Sweep(Sweeping[Scenario]):
         results: dict[int, list[PlanResult]] = {}
         places: dict[int, dict[str, Any]] = {}
         for entry in entries:
-            told = store.get(entry.key) if entry.key and entry.key not in bugs else None
-            document = _document(told, store.path) if told else _failed(entry, bugs)
+            stored = store.get(entry.key) if entry.key and entry.key not in bugs else None
+            document = _document(stored, store.path) if stored else _failed(entry, bugs)
             named = dict(zip(swept, self.points[entry.point].cells, strict=True))
             row = {"point": entry.point, **named, "plan": entry.plan or None, **numbers_of(document)}
-            rows.append(row | ({"wall_s": told.wall_s} if told else {}))
+            rows.append(row | ({"wall_s": stored.wall_s} if stored else {}))
             results.setdefault(entry.point, []).append(plan_result(document))
             places[entry.point] = {"gpus": document["gpus"] or 0, "device": {"name": document["device"] or "–"}}
-        _told_apart(rows, self.points, swept)
+        _set_clusters(rows, self.points, swept)
         shown = tuple(
             Result({"name": self.label(self.points[number])}, places[number], tuple(plans))
             for number, plans in results.items()
@@ -108,9 +108,9 @@ class Sweep(Sweeping[Scenario]):
         return ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
 
 
-def _told_apart(rows: Sequence[dict[str, Cell]], points: Sequence[Point], swept: Sequence[str]) -> None:
-    """Where clusters are swept, their column has the names of what answered; as swept where those are not as many, and
-    of points that nothing answered."""
+def _set_clusters(rows: Sequence[dict[str, Cell]], points: Sequence[Point], swept: Sequence[str]) -> None:
+    """Fill the column of a swept ``cluster``: with the names of the simulated clusters, or with the swept texts where
+    names repeat or a point has no answer."""
     if "cluster" not in swept:
         return
     place = swept.index("cluster")
@@ -123,7 +123,7 @@ def _told_apart(rows: Sequence[dict[str, Cell]], points: Sequence[Point], swept:
 
 
 def _document(answer: Answer, path: Path | None) -> dict[str, Any]:
-    """What an answer says; raises InputError where it was changed since it was kept."""
+    """An answer's document; raises InputError where it was changed since it was stored."""
     try:
         document: dict[str, Any] = json.loads(answer.text)
         numbers_of(document)
@@ -135,6 +135,6 @@ def _document(answer: Answer, path: Path | None) -> dict[str, Any]:
 
 
 def _failed(entry: Entry, bugs: dict[str, str]) -> dict[str, Any]:
-    """The document of a row that no answer fills."""
+    """The document of a row without an answer."""
     error = entry.error or f"bug: {bugs[entry.key]}"
     return {"cluster": None, "device": None, "gpus": None, "plan": {"name": entry.plan or "–", "error": error}}

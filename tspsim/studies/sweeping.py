@@ -1,4 +1,4 @@
-"""What sweeps have in common, whatever they ask: every answer kept as it comes, workers, interruptions."""
+"""The common part of all sweeps: storage of answers, workers, interruptions."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from .query import Entry
 from .store import AnswerStore
 from .table import Table
 
-#: Called with what is under way and the share that is done.
+#: Called with the name of the current task and the share that is done.
 Progress = Callable[[str, float], None]
-#: What is swept.
+#: The question that is swept.
 Asked = TypeVar("Asked")
 
 
 class SweepInterruptedError(TspsimError):
-    """Ctrl-C: what was answered is kept, and ``found`` is the table of it; exit code 130."""
+    """Ctrl-C: answers so far are stored, and ``found`` is their table; exit code 130."""
 
     exit_code = 130
     found: Table | None = None
 
 
 class Sweeping(Generic[Asked]):
-    """A question and the points it is asked at, checked; :meth:`run` answers them.
+    """A question and the points of its sweep, checked; :meth:`run` answers them.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Sweeping(Generic[Asked]):
     Raises
     ------
     InputError
-        The question is wrong as it stands, or an axis is: an unknown path or plan, an empty range, too many points.
+        The question or an axis is wrong: an unknown path or plan, an empty range, too many points.
     """
 
     def __init__(
@@ -68,28 +68,28 @@ class Sweeping(Generic[Asked]):
 
     @property
     def work(self) -> Work[Any]:
-        """What a worker makes of some of the questions."""
+        """The function by which a worker answers some questions."""
         raise NotImplementedError
 
     def load(self, overrides: Sequence[str]) -> Asked:
-        """What is swept, with these overrides; raises InputError."""
+        """The question with these overrides; raises InputError."""
         raise NotImplementedError
 
     def check_path(self, axis: Axis) -> None:
-        """A path nobody knows is wrong at every point: refuse it before the work; other errors are a point's own."""
+        """Refuse an unknown path, which is wrong at every point, before the work; other errors are a point's own."""
         raise NotImplementedError
 
     @property
     def expected(self) -> int:
-        """Rows to come, points with a wrong question aside."""
+        """Number of rows to come, without points whose question is wrong."""
         raise NotImplementedError
 
-    def questions(self, known: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
-        """Questions nobody has answered, each once; ``entries`` grows with every row to come."""
+    def questions(self, answered: set[str], entries: list[Entry], clock: Clock) -> Iterator[Keyed]:
+        """Questions without a stored answer, each once; ``entries`` grows with every row to come."""
         raise NotImplementedError
 
     def table(self, store: AnswerStore, entries: Sequence[Entry], bugs: dict[str, str]) -> Table:
-        """The rows of what was answered."""
+        """The table of the answers."""
         raise NotImplementedError
 
     def run(
@@ -108,9 +108,9 @@ class Sweeping(Generic[Asked]):
         store
             SQLite file that keeps the answers; None keeps them in memory.
         resume
-            Go on with that file; what it holds is not asked again.
+            Continue that file; its answers are not simulated again.
         jobs
-            Processes; None: as many as help. One answers in this process.
+            Processes; None: as many as are of use. One answers in this process.
         scheduler
             Address of a Dask scheduler, instead of processes.
         progress
@@ -119,7 +119,7 @@ class Sweeping(Generic[Asked]):
         Raises
         ------
         InputError
-            The store exists and ``resume`` is not asked for, or it cannot be written; the cluster does not answer.
+            The store exists and ``resume`` is False, or it cannot be written; the Dask cluster does not answer.
         SweepInterruptedError
             Ctrl-C.
         """
@@ -142,10 +142,10 @@ class Sweeping(Generic[Asked]):
         executor = executor_of(jobs, scheduler, self.expected)
         finished = False
         try:
-            for found in answers(questions, executor, self.work):
-                store.add(answer for answer in found if not answer.bug)
-                bugs |= {answer.key: answer.bug for answer in found if answer.bug}
-                clock.answered(len(found))
+            for batch in answers(questions, executor, self.work):
+                store.add(answer for answer in batch if not answer.bug)
+                bugs |= {answer.key: answer.bug for answer in batch if answer.bug}
+                clock.answered(len(batch))
             finished = True
         except KeyboardInterrupt:
             done = [entry for entry in entries if entry.error or store.get(entry.key)]
@@ -156,7 +156,7 @@ class Sweeping(Generic[Asked]):
 
 
 class Clock:
-    """Counts answers and says how long the rest will take, from the pace of those that were answered here."""
+    """Counts answers and estimates the remaining time, from the pace of the answers of this run."""
 
     def __init__(self, expected: int, progress: Progress | None, what: str = "plans") -> None:
         self._expected, self._progress, self._what = expected, progress, what

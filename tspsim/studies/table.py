@@ -1,4 +1,4 @@
-"""The answers of a sweep as a table: one row a plan a point, in the order of the points.
+"""The answers of a sweep as a table: one row per plan and point, in the order of the points.
 
 Columns: ``point``; the swept paths; ``plan``; then the numbers of :meth:`tspsim.step.result.PlanResult.to_json` under
 flat names, times in seconds, sizes in bytes; ``error``; and ``wall_s``, the time an answer took. Columns whose names
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Cell]
 SUFFIXES = (".parquet", ".csv")
-#: What helps where a table cannot be written.
+#: The remedy in messages where a table cannot be written.
 REMEDY = "make room or name another file; the answers are kept, run again with --resume"
 #: Rows that a notebook shows of a table.
 ROWS_SHOWN = 40
 
-#: Columns that stand in every table; those of families, kinds and price bases come as answers have them.
+#: Columns of every table; columns of families, kinds and price bases depend on the answers.
 _NUMBERS = (
     "tokens_per_s",
     "tokens_per_s_low",
@@ -57,15 +57,15 @@ _NUMBERS = (
 class Table(Pictured):
     """Rows of equal columns."""
 
-    #: The paths that were swept: names of columns.
+    #: The swept paths, which are names of columns.
     swept: tuple[str, ...]
-    #: Name → cells, one a row; a column holds one type and None.
+    #: Name → cells, one per row; a column holds one type and None.
     columns: Mapping[str, Sequence[Cell]]
-    #: The rows again, a :class:`~tspsim.step.result.Result` a point, for pages and pictures; without timelines.
+    #: The rows as one :class:`~tspsim.step.result.Result` per point, for pages and pictures; without timelines.
     results: tuple[Result, ...]
     #: Unit of a swept path's cells, where they are quantities.
     units: Mapping[str, str] = field(default_factory=dict)
-    #: Whether the paths stepped together, and no combinations were made.
+    #: Whether the paths step together, without combinations.
     zipped: bool = False
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class Table(Pictured):
         return f"<Table: {len(self):,} rows over {what}, {self.ran:,} ran; to_frame() has them>"
 
     def _repr_html_(self) -> str:
-        """What was swept, rate and step of the first rows, for notebooks."""
+        """Swept values, rate and step of the first rows, for notebooks."""
         columns = ["plan", *self.swept, "tokens/s", "step"]
         rows = [
             [str(row["plan"]), *(str(row[path]) for path in self.swept if path != "plan"), *_rate_and_step(row)]
@@ -152,7 +152,7 @@ def numbers_of(document: Mapping[str, Any]) -> dict[str, Cell]:
 
 
 def make_columns(rows: Sequence[Row], leading: Sequence[str]) -> dict[str, list[Cell]]:
-    """Rows as columns: ``leading`` first, then the numbers every table has, then what the rows have, by name."""
+    """Rows as columns: ``leading`` first, then the numbers of every table, then the rows' further ones, by name."""
     last = ("bottleneck", "error", "wall_s")
     named = (*leading, *_NUMBERS, *last)
     others = sorted({name for row in rows for name in row} - set(named))
@@ -161,7 +161,7 @@ def make_columns(rows: Sequence[Row], leading: Sequence[str]) -> dict[str, list[
 
 
 def plan_result(document: Mapping[str, Any]) -> PlanResult:
-    """An answer as the object reports read."""
+    """An answer as the object that reports read."""
     plan = document["plan"]
     memory = plan.get("memory", {"parts": {}, "capacity_bytes": 0.0})
     common: dict[str, Any] = {
@@ -203,7 +203,7 @@ def plan_result(document: Mapping[str, Any]) -> PlanResult:
     return PlanResult(
         **common,
         **{name: plan[name] for name in same},
-        dropped_share=plan.get("dropped_share", 0.0),  # stores of before it was told have none
+        dropped_share=plan.get("dropped_share", 0.0),  # older stores lack it
         communication_bytes_per_step=plan.get("communication_bytes_per_step", {}),
         gpus=document["gpus"],
         checkpoint=plan.get("checkpoint", {}),

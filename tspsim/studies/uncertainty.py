@@ -1,17 +1,16 @@
-"""How far a verdict can be trusted: what each error could do, and how likely the other side wins.
+"""The uncertainty of a verdict: the effect of each error, and the probability that the other side wins.
 
-An :class:`PricedPlan` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
+A :class:`PricedPlan` is a plan on hardware at a price. Its step is a sum of parts, each scaled by one uncertain
 :class:`Factor`: the kernels of one family on one device, the transfers of one network, the bias of a generation's
-tables, software, a price. A factor is common to all offers that name it: two plans on one device err together, two
+tables, software, a price. All offers that name a factor share it: two plans on one device err together, plans on two
 devices apart. To first order, with part ``p`` of
 the step under factor ``f``,
 
     time = (step − Σ p) + Σ p·f,        cost of a token = time · price · f_price / tokens,
 
-where exposed communication counts as the transfers' part and idle time as nobody's. How wide a factor ranges may
-differ by offer (kernels are known better at some shapes), yet it is high or low for all offers together.
-:func:`rerun` gives the exact time instead, by simulating again with scaled costs; where transfers hide behind compute
-the two differ.
+where exposed communication is the part of transfers, and idle time has no factor. The width of a factor may differ by
+offer (kernels are better known at some shapes), yet it is high or low for all offers together. :func:`rerun` gives the
+exact time instead, by a simulation with scaled costs; where transfers hide behind compute the two differ.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from ..step.costs import TRANSFERS, Costs
 from ..step.result import PlanResult
 from .axes import choose
 
-#: A number, or one a draw: shape (draws,).
+#: A number, or an array with one number per draw: shape (draws,).
 Normal = Any
 
-#: What is compared: tokens a second, a dollar or a joule.
+#: The compared rate: tokens per second, dollar or joule.
 Measure = Literal["tokens_per_s", "tokens_per_dollar", "tokens_per_joule"]
 
 #: Ranges hold nine times of ten: 5 % lie below and 5 % above.
 COVERAGE = 0.90
 TAILS = (0.5 - COVERAGE / 2, 0.5 + COVERAGE / 2)
-#: Measured over simulated time of a GPU's published training runs, the median of each of twelve GPUs: between these lie
-#: nine of ten. What tables of one generation, from one laboratory's library, are wrong by together
+#: Measured over simulated time of a GPU's published training runs, the median of each of twelve GPUs: nine of ten lie
+#: in this range. It is the common error of one generation's tables, which come from one laboratory's library
 #: (docs/validation-training.md; ``tspsim validate``, published/training.csv).
 BETWEEN_TABLES = (0.90, 1.25)
-#: The same of 36 runs of plain frameworks that nothing was fitted on; each framework left out, 78 % of its runs lie in
-#: the others' range, all with those of kernels beside it (published/training_frameworks.csv). How wide software ranges
-#: that nobody measured.
+#: The same for 36 runs of plain frameworks that no fit uses; with each framework left out, 78 % of its runs lie in
+#: the others' range, all of them if the range of kernels is added (published/training_frameworks.csv). It is the width
+#: of software that was not measured.
 BETWEEN_FRAMEWORKS = (0.92, 1.18)
-#: A lead that is less likely is none: who is ahead is then as good as a coin's throw.
+#: The least probability of a lead; below it the offers tie.
 LEAST_LEAD = 0.6
 #: A standard normal variable at the low end of a range.
 Z_LOW = NormalDist().inv_cdf(0.5 - COVERAGE / 2)
@@ -85,35 +84,35 @@ class Factor:
 class PricedPlan:
     """A plan on hardware at a price."""
 
-    #: How answers call it.
+    #: Its name in answers.
     name: str
-    #: Tokens a step.
+    #: Tokens per step.
     tokens: float
-    #: Seconds a step.
+    #: Seconds per step.
     step_s: float
     #: Seconds of the step under each factor, by name: of kernels and transfers together at most ``step_s``, and all of
-    #: it under what is common to the step (its generation's tables, its software).
+    #: it under factors that are common to the step (its generation's tables, its software).
     parts_s: Mapping[str, float]
-    #: What is uncertain, by name. Offers that share a name share its luck: their factors are high together, each
-    #: as high as its own range goes.
+    #: The uncertain factors, by name. Offers that share a name share its draws: their factors are high together, each
+    #: within its own range.
     factors: Mapping[str, Factor] = field(default_factory=dict)
-    #: How many it takes.
+    #: Number of GPUs.
     gpus: int = 1
-    #: Price of one of them; 0 where nobody asks for money.
+    #: Price of a GPU hour; 0 where no price is needed.
     usd_per_gpu_hour: float = 0.0
     #: Name of the price's factor, if it is uncertain.
     price: str | None = None
-    #: What comes on top of the price (the fabric), and the name of its factor.
+    #: Addition to the price (the fabric), and the name of its factor.
     added_usd_per_gpu_hour: float = 0.0
     added: str | None = None
-    #: What one of them draws, all in; 0 where nobody asks. Stated, without a doubt.
+    #: Power of a GPU, all in; 0 where none is needed. It is stated, and certain.
     watts_per_gpu: float = 0.0
-    #: Half the interval of its rate over the rate, of what was drawn for it: a longer run may change so much. It counts
-    #: for whether two offers tie, and for nothing else.
+    #: Half the interval of the rate over the rate, by the drawn requests: a longer run may change it by as much. It
+    #: decides whether two offers tie, and nothing else.
     drawn: float = 0.0
 
     def per_token(self, measure: Measure, normals: Mapping[str, Normal]) -> Normal:
-        """Seconds, dollars or joules a token, factors named in ``normals`` at these, the others at their medians."""
+        """Seconds, dollars or joules per token, with factors at ``normals``, the others at their medians."""
         step_s: Normal = self.step_s
         for name, part_s in self.parts_s.items():
             if name in normals:
@@ -134,7 +133,7 @@ class PricedPlan:
 
 @dataclass(frozen=True)
 class Swing:
-    """What one factor does alone: the quantity with the factor at its low end, and at its high end."""
+    """The effect of one factor alone: a quantity with the factor at its low end, and at its high end."""
 
     factor: str
     at_low: float
@@ -147,9 +146,9 @@ class Swing:
 
 @dataclass(frozen=True)
 class VerdictChange:
-    """What would change the verdict: with this factor at ``value`` the offers tie.
+    """A change of the verdict: with this factor at ``value`` the offers tie.
 
-    ``value`` is the factor of the first offer that has it; it goes that far or farther with ``probability``.
+    ``value`` is the factor of the first offer that has it; it is as far or farther with ``probability``.
     """
 
     factor: str
@@ -164,34 +163,34 @@ class Verdict:
     a: str
     b: str
     measure: Measure
-    #: Rate of ``a`` over rate of ``b``: as predicted, and where it lies nine times of ten.
+    #: Rate of ``a`` over rate of ``b``: as predicted, and its range.
     ratio: float
     low: float
     high: float
-    #: That ``a`` beats ``b``; a tie counts half.
+    #: Probability that ``a`` beats ``b``; a tie counts half.
     probability: float
-    #: Of ``probability``, from the number of draws.
+    #: Standard error of ``probability``, by the number of draws.
     standard_error: float
-    #: Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys as many tokens from both, with its
-    #: range: the ratio of their tokens/s/GPU.
+    #: Price of a GPU hour of ``a`` over that of ``b`` at which a dollar buys equally many tokens, with its range: the
+    #: ratio of their tokens/s/GPU.
     break_even_price_ratio: float
     break_even_low: float
     break_even_high: float
-    #: What each factor alone does to ``ratio``, the strongest first.
+    #: The effect of each factor alone on ``ratio``, the strongest first.
     tornado: tuple[Swing, ...]
-    #: What would change the verdict, the most likely first.
+    #: Single factors that would change the verdict, the most likely first.
     changes: tuple[VerdictChange, ...]
-    #: Half the interval of ``ratio`` by what was drawn for both; 0 where nothing was.
+    #: Half the interval of ``ratio`` by the requests drawn for both; 0 where none were drawn.
     drawn: float = 0.0
 
     @property
     def alike(self) -> bool:
-        """Whether the two differ by no more than what was drawn for them allows."""
+        """Whether the two differ by no more than the drawn requests allow."""
         return abs(self.ratio - 1.0) <= self.drawn * self.ratio if self.drawn else False
 
     @property
     def tie(self) -> bool:
-        """Whether neither is named as better: they are alike, or the lead is less likely than :data:`LEAST_LEAD`."""
+        """Whether neither is better: they are alike, or the lead is less likely than :data:`LEAST_LEAD`."""
         return self.alike or self.probability < LEAST_LEAD
 
 
@@ -244,7 +243,7 @@ def ratio(a: PricedPlan, b: PricedPlan, measure: Measure, normals: Mapping[str, 
 
 
 def tornado(a: PricedPlan, b: PricedPlan | None = None, measure: Measure = "tokens_per_s") -> tuple[Swing, ...]:
-    """What each factor does alone to the rate of ``a``, or to its ratio to the rate of ``b``; the strongest first."""
+    """The effect of each factor alone on the rate of ``a``, or on its ratio to ``b``'s; the strongest first."""
 
     def value(name: str, normal: float) -> float:
         return float(1.0 / a.per_token(measure, {name: normal}) if b is None else ratio(a, b, measure, {name: normal}))
@@ -255,14 +254,14 @@ def tornado(a: PricedPlan, b: PricedPlan | None = None, measure: Measure = "toke
 
 
 def changes(a: PricedPlan, b: PricedPlan, measure: Measure = "tokens_per_s") -> tuple[VerdictChange, ...]:
-    """For each factor that can turn the verdict alone, where it does; the most likely first."""
-    found = []
+    """For each factor that can change the verdict alone, its value there; the most likely first."""
+    turns = []
     for name in factors_of(a, b):
         normal = _tie(a, b, measure, name)
         if normal is not None:
             factor = (a if name in a.factors else b).factors[name]
-            found.append(VerdictChange(name, float(factor.at(normal)), NormalDist().cdf(-abs(normal))))
-    return tuple(sorted(found, key=lambda change: (-change.probability, change.factor)))
+            turns.append(VerdictChange(name, float(factor.at(normal)), NormalDist().cdf(-abs(normal))))
+    return tuple(sorted(turns, key=lambda change: (-change.probability, change.factor)))
 
 
 def _tie(a: PricedPlan, b: PricedPlan, measure: Measure, name: str) -> float | None:
@@ -283,12 +282,12 @@ def _tie(a: PricedPlan, b: PricedPlan, measure: Measure, name: str) -> float | N
     return (left + right) / 2
 
 
-#: Standard deviations beyond which nothing is looked for.
+#: Standard deviations that the search for a tie covers.
 FARTHEST = 6.0
 
 
 def factors_of(*offers: PricedPlan) -> list[str]:
-    """Every name once, in order."""
+    """All names of factors, once each, sorted."""
     return sorted({name for offer in offers for name in offer.factors})
 
 
@@ -303,12 +302,12 @@ def offer_of(
     name: str | None = None,
     lookups: simulation.Lookups | None = None,
 ) -> PricedPlan:
-    """Simulate one plan of a scenario and take its step apart.
+    """Simulate one plan of a scenario and split its step into parts.
 
     Kernel families have the ranges of the device's fits (:meth:`tspsim.step.costs.Costs.errors`), transfers that of the
-    network's anchors. All of a step ranges with what the tables of its generation have in common, and with the
-    software: by the spread of the stack where one was measured, else by that between frameworks. The price is the
-    scenario's, which has no doubt, or the device's on ``basis``, ranging over all bases of its file.
+    network's anchors. The whole step has the common range of its generation's tables and that of the software: the
+    stack's where it was measured, else the range between frameworks. The price is the scenario's, which is certain, or
+    the device's on ``basis``, with a range over all bases of its file.
 
     Raises
     ------
@@ -334,7 +333,7 @@ def offer_from(
     name: str,
     basis: str = "neocloud",
 ) -> PricedPlan:
-    """A plan that ran, with the ``errors`` of its kernels' families and transfers, as its range has them."""
+    """A plan that ran, with ``errors`` of its kernel families and transfers, as in its range."""
     device = question.device.name
     parts = {f"{device} {family}": seconds for family, seconds in answer.compute_by_kind_s.items()}
     factors = {f"{device} {family}": Factor(*errors[family]) for family in answer.compute_by_kind_s}
@@ -350,7 +349,7 @@ def offer_from(
 
 
 def offer_told(answer: PlanResult) -> PricedPlan | None:
-    """A plan as its answer tells it, to compare with others of the same question; None where it tells no factors."""
+    """A plan from its answer, to compare with others of the same question; None where the answer has no factors."""
     if answer.range is None or not answer.range.factors:
         return None
     exposed = sum(answer.breakdown_s["exposed_communication"].values())
@@ -360,7 +359,7 @@ def offer_told(answer: PlanResult) -> PricedPlan | None:
 
 
 def likely_ratio(a: PricedPlan, b: PricedPlan) -> tuple[float, float]:
-    """Where the rate of ``a`` over that of ``b`` lies nine times of ten, as :func:`compare` draws it."""
+    """The range of the rate of ``a`` over that of ``b``, by the draws of :func:`compare`."""
     normals = _drawn(a, b, 20_000, 0)
     low, high = np.quantile(np.broadcast_to(ratio(a, b, "tokens_per_s", normals), (20_000,)), TAILS)
     return float(low), float(high)
@@ -375,14 +374,14 @@ def offer_served(
     drawn: float,
     basis: str = "neocloud",
 ) -> PricedPlan:
-    """A plan that served requests at a rate that lasts: all steps faster or slower together.
+    """A plan that served requests at a steady rate: all its steps are faster or slower together.
 
     Parameters
     ----------
     spread
-        Low and high of the rate over the rate, nine times of ten.
+        Low and high end of the rate over the rate, nine times of ten.
     drawn
-        Half the interval of the rate over the rate, by the requests that were drawn.
+        Half the interval of the rate over the rate, by the drawn requests.
     """
     steps = f"{question.device.name} steps"
     low, high = spread
@@ -391,7 +390,7 @@ def offer_served(
 
 
 def _priced(offer: PricedPlan, question: simulation.Question, basis: str) -> PricedPlan:
-    """On its machine, at its price and the doubt of that."""
+    """The offer with its GPUs, its price and the range of the price."""
     usd, spread = _price(question, basis)
     price = f"{question.device.name} price" if spread else None
     factors = {**offer.factors, price: spread} if price and spread else offer.factors
@@ -399,7 +398,7 @@ def _priced(offer: PricedPlan, question: simulation.Question, basis: str) -> Pri
 
 
 def _price(question: simulation.Question, basis: str) -> tuple[float, Factor | None]:
-    """USD a GPU hour and its doubt."""
+    """USD per GPU hour, and its factor."""
     stated = question.scenario.prices.gpu_hour
     if stated is not None:
         return stated, None
@@ -414,7 +413,7 @@ def _price(question: simulation.Question, basis: str) -> tuple[float, Factor | N
 
 
 def rerun(scenario: Scenario, plan: str, values: Mapping[str, float]) -> float:
-    """Seconds a step, simulated again with kernel families and transfers slower or faster.
+    """Seconds per step, simulated again with slower or faster kernel families and transfers.
 
     Parameters
     ----------
@@ -423,8 +422,8 @@ def rerun(scenario: Scenario, plan: str, values: Mapping[str, float]) -> float:
 
     Notes
     -----
-    Transfers that take f times as long beside the same kernels are kernels that take 1/f as long beside the same
-    transfers, on a clock that runs f times as long.
+    Transfers that take f times as long beside the same kernels equal kernels that take 1/f as long beside the same
+    transfers, on a clock that runs f times as slow.
     """
     question = simulation.look_up(choose(scenario, [plan]))
     unknown: Sequence[str] = [name for name in values if name not in (*FAMILIES, TRANSFERS)]

@@ -1,4 +1,4 @@
-"""What a worker does: answer questions, one after another, in a process that imports and looks up once."""
+"""A worker: it answers questions one after another, in a process that imports and looks up once."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _library = Library()
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one question.
+    """The answer to one question.
 
     ``text`` is JSON: ``{"cluster", "device", "gpus", "plan": the plan's entry of the contract}``. It is the same in any
-    process; ``wall_s``, the time it took, is not. ``bug`` says what went wrong inside; such an answer is not kept.
+    process; ``wall_s``, its time, is not. ``bug`` is an unexpected error; such an answer is not stored.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Answer:
 
 
 class StrangerError(InputError):
-    """A worker does not see what the sweep sees: another version of the package, or other catalog files."""
+    """A worker's catalog or package differs from the sweep's."""
 
 
 def answer(questions: Sequence[Query]) -> list[Answer]:
@@ -41,7 +41,7 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
     Raises
     ------
     StrangerError
-        The content of a question is not the same here.
+        The content of a question differs here.
     """
     with seldom_collecting():
         return [_answer(question) for question in questions]
@@ -49,7 +49,7 @@ def answer(questions: Sequence[Query]) -> list[Answer]:
 
 @contextmanager
 def looking_up_in(library: Library) -> Iterator[None]:
-    """Answers in this process find what somebody else here has looked up."""
+    """Answers within this context, in this process, use the caches of ``library``."""
     global _library
     before = _library
     _library = library
@@ -61,26 +61,31 @@ def looking_up_in(library: Library) -> Iterator[None]:
 
 def _answer(question: Query) -> Answer:
     begin_s = time.perf_counter()
-    asked = _familiar(question)
+    resolved = _familiar(question)
     try:
-        result = run_plan(asked, asked.plans[0])
+        result = run_plan(resolved, resolved.plans[0])
         entry = result.to_json()
         _library.take(question.key, result)
     except InputError as error:
-        entry = {"name": asked.plans[0].name, "error": str(error)}
-    except Exception as error:  # a bug that one question meets must not end a sweep
+        entry = {"name": resolved.plans[0].name, "error": str(error)}
+    except Exception as error:  # one question's bug must not end a sweep
         return Answer(question.key, "", time.perf_counter() - begin_s, f"{type(error).__name__}: {shorten(error, 200)}")
-    document = {"cluster": asked.cluster.name, "device": asked.device.name, "gpus": asked.cluster.gpus, "plan": entry}
+    document = {
+        "cluster": resolved.cluster.name,
+        "device": resolved.device.name,
+        "gpus": resolved.cluster.gpus,
+        "plan": entry,
+    }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     _library.tidy()
     return Answer(question.key, text, time.perf_counter() - begin_s)
 
 
 def _familiar(question: Query) -> simulation.Question:
-    """The question looked up here, if its content is the same here."""
+    """The question, resolved here, if its content is the same here."""
     try:
-        asked = _library.look_up(question.scenario)
-        same = _library.key(asked) == question.key
+        resolved = _library.look_up(question.scenario)
+        same = _library.key(resolved) == question.key
     except InputError as error:
         raise StrangerError(
             f"a worker, which begins afresh, cannot look up what this process can: {error}; what is registered by hand "
@@ -91,4 +96,4 @@ def _familiar(question: Query) -> simulation.Question:
             "a worker reads another catalog, or runs another version of tspsim, than this process; "
             "give all workers the same files and version"
         )
-    return asked
+    return resolved

@@ -1,9 +1,8 @@
-"""The studio: a question put together in a browser on this machine, answered as it changes, and kept as a file that the
-command line answers to the same bytes.
+"""The studio: edit a question in a browser on this machine, with an answer to every change, and save it as a file. The
+command line gives the same bytes for that file.
 
-Pages are data: the room draws what :mod:`tspsim.api` answers and simulates nothing itself. The server's process
-reads no file that a page names; processes of their own do (:mod:`.work`), within limits (:mod:`.confine`), and can be
-killed at any time (:mod:`.desks`). Who may talk to the server stands in :mod:`.guard`.
-
-This module imports nothing, so that the command line stays quick; :func:`tspsim.studio.server.serve` opens it.
+The room draws the answers of :mod:`tspsim.api` and simulates nothing itself. The server's process reads no file that a
+page names; workers do (:mod:`.work`), within limits (:mod:`.confine`), and can be killed at any time (:mod:`.desks`).
+Access to the server is in :mod:`.guard`. This module imports nothing, so that the command line starts quickly;
+:func:`tspsim.studio.server.opened` opens the studio.
 """

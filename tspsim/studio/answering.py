@@ -1,4 +1,4 @@
-"""The answer: there, refused, or under way."""
+"""The answer on the page: shown, refused, or under way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
 class Answers(StudioPart):
-    """What the question's number is answered with."""
+    """The answer to the current question."""
 
     def join(self, app: Dash) -> None:
         """Bind the answer to its question."""
@@ -50,7 +50,7 @@ class Answers(StudioPart):
         app.callback(
             Output("about", "children"),
             Output("about-of", "data"),
-            Input("answered", "data"),  # figures do not wait for what they rest on
+            Input("answered", "data"),  # figures do not wait for their sources
             State("tab", "data"),
             prevent_initial_call=True,
         )(self.about)
@@ -69,7 +69,7 @@ class Answers(StudioPart):
     def answer(
         self, question: Said | None, _tick: int, _again: int, tab: str, figure: str | None, answered: Said | None
     ) -> tuple[Any, ...]:
-        """The answer as far as it is: there, refused, or under way."""
+        """The current state of the answer: shown, refused, or under way."""
         if question is None:
             raise PreventUpdate
         desk = self.desks.of(tab)
@@ -88,26 +88,26 @@ class Answers(StudioPart):
             place = values.place_of(question["text"], job.key)
             at = values.line_told(job.line) or (place[0] if place else None)
             where = f"line {at}: " if at else ""
-            told = {"n": question["n"], "refused": True, "path": values.path(place[1]) if place else ""}
-            status = "cancelled" if job.cancelled else "no answer; what is shown is of an earlier question"
+            state = {"n": question["n"], "refused": True, "path": values.path(place[1]) if place else ""}
+            status = "cancelled" if job.cancelled else "no answer; the page shows an earlier question's"
             if not (answered and answered.get("shown")):
                 status = "cancelled" if job.cancelled else "no answer yet"
-            told["shown"] = bool(answered and answered.get("shown"))
+            state["shown"] = bool(answered and answered.get("shown"))
             mend = _mend(question, place[1] if place else [])
-            return (no_update, told, status, True, True, True, f"{where}{job.line}", mend, _lines(count, at), *keep)
+            return (no_update, state, status, True, True, True, f"{where}{job.line}", mend, _lines(count, at), *keep)
         value = job.value
         document = json.loads(value["json"])
         desk.document, desk.value = document, value
         sort = SORTS[value["sort"]]
-        names = {each.key: each.name for figures in sort.lines(document, value).values() for each in figures}
+        names = {one.key: one.name for figures in sort.lines(document, value).values() for one in figures}
         options = [{"label": name, "value": key} for key, name in names.items()]
         chosen = figure if figure in names else next(iter(names), None)
         points = loads.loads(document)
-        told = {"n": question["n"], "refused": False, "path": "", "shown": True}
+        state = {"n": question["n"], "refused": False, "path": "", "shown": True}
         problem = value["refused"]
         return (
             sort.parts(document, value),
-            told,
+            state,
             "answered",
             True,
             True,
@@ -123,20 +123,20 @@ class Answers(StudioPart):
         )
 
     def about(self, answered: Said | None, tab: str) -> tuple[Any, int]:
-        """What the figures that are shown rest on, and of which question."""
+        """Notes, assumptions and sources of the shown figures, and the number of their question."""
         desk = self.desks.of(tab)
         if not answered or answered["refused"] or desk.document is None or desk.value is None:
             raise PreventUpdate
         return about(desk.document, desk.value), answered["n"]
 
     def cancel(self, clicks: int | None, tab: str) -> Any:
-        """End what answers."""
+        """Stop the answer under way."""
         if clicks:
             self.desks.of(tab).cancel("front")
         raise PreventUpdate
 
     def load(self, index: float | str | None, answered: Said | None, tab: str) -> tuple[Any, str]:
-        """The figures of a serving curve at the load that the slider is at."""
+        """The figures of a serving curve at the load of the slider."""
         document = self.desks.of(tab).document
         if document is None or not answered or answered.get("refused"):
             raise PreventUpdate
@@ -148,7 +148,7 @@ class Answers(StudioPart):
 
 
 def _mend(question: Said, of: list[str]) -> list[Any]:
-    """A button that opens the section with the key that is wrong, where the form shows another."""
+    """A button to the section with the wrong key, where the form shows another section."""
     try:
         data = mapping_of(question["text"], Path(question["file"]))
     except InputError:
@@ -161,5 +161,5 @@ def _mend(question: Said, of: list[str]) -> list[Any]:
 
 
 def _lines(count: int, wrong: int | None) -> str:
-    """Numbers of lines, the wrong one marked."""
+    """Line numbers, with the wrong line marked."""
     return "\n".join(f"▶{number}" if number == wrong else str(number) for number in range(1, count + 1))

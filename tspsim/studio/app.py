@@ -1,10 +1,10 @@
-"""The application: the page, and the parts of it that do something, one file each.
+"""The application: the page, and its active parts, one file each.
 
-A question is text. Whatever changes it (a key in the form, a line of YAML, a link, a plan that was found) goes through
-:meth:`tspsim.studio.question.QuestionTurns.turn`, which gives the text a number;
-:meth:`tspsim.studio.answering.Answers.answer` answers the numbered text, and what is shown of an older number is dimmed
-until then. The question stands in the page's address, so that reloading, going back and a new server find it again.
-Every part declares what it listens to in its ``join``, beside the functions that answer.
+A question is text. Every change of it (a key in the form, a line of YAML, a link, a searched plan) goes through
+:meth:`tspsim.studio.question.QuestionTurns.turn`, which numbers the text;
+:meth:`tspsim.studio.answering.Answers.answer` answers the numbered text, and the page dims answers to older numbers.
+The question is part of the page's address, so that a reload, the back button and a new server restore it. Every part
+declares its inputs and outputs in its ``join``, beside the functions that answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import answering, aside, catalogs, keeping, layout, pins, question, whati
 from .desks import Desks
 from .fields import Forms
 
-#: In the page itself: browsers ask anew for an icon of the server whenever the address changes.
+#: Part of the page: browsers fetch an icon of the server again whenever the address changes.
 ICON = (
     '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%27http://www.w3.org/2000/svg%27 viewBox=%270 0 16 16%27%3E'
     "%3Cpath d=%27M1 2h14v5H1z%27 fill=%27%232b6cb0%27/%3E%3Cpath d=%27M1 9h6v5H1z%27 fill=%27%23dd6b20%27/%3E"
@@ -35,12 +35,12 @@ PARTS = (
 
 
 def made(desks: Desks, start: str | None) -> Dash:
-    """The application; every file of it comes from this machine.
+    """The application; all of its files come from this machine.
 
     Parameters
     ----------
     start
-        What a new page begins with: a scenario's name or file; None: a first question.
+        The first question of a new page: a scenario's name or file; None: the built-in one.
     """
     app = Dash(
         "tspsim.studio",
@@ -57,8 +57,8 @@ def made(desks: Desks, start: str | None) -> Dash:
     for part in PARTS:
         part(desks, forms, start).join(app)
     app.server.add_url_rule("/leave/<tab>", "leave", lambda tab: _left(desks, tab), methods=["POST"])
-    # Dash looks at its files on the first request, and answers others meanwhile without them: tabs of a server before
-    # this one ask at once.
+    # Dash reads its files on the first request, and answers others meanwhile without them; tabs of an earlier server
+    # send requests at once.
     app.server.test_client().get("/")
     return app
 

@@ -1,4 +1,4 @@
-"""Work beside the answer that takes its time: a search for plans, a purchase."""
+"""Slow work beside the answer: a search for plans, a purchase."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Aside(StudioPart):
     def _under_way(
         self, tab: str, question: Said | None, job: str, arguments: tuple[Any, ...]
     ) -> tuple[WorkerTask, str]:
-        """A job that a button begins and another ends, after a moment; and how far it is (nothing: it is over)."""
+        """A job that one button starts and another stops, after a moment; and its progress (empty: it is over)."""
         desk = self.desks.of(tab)
         if question is None:
             raise PreventUpdate
@@ -67,7 +67,7 @@ class Aside(StudioPart):
     def plans(
         self, _search: int, _stop: int, _tick: int, budget: str | None, question: Said | None, tab: str
     ) -> tuple[Any, ...]:
-        """What the planner finds."""
+        """The planner's best plans."""
         job, words = self._under_way(tab, question, "plans", (budget or "10 s", []))
         if words:
             return no_update, words, False, False, no_update
@@ -75,7 +75,7 @@ class Aside(StudioPart):
             return [], job.line, True, True, []
         rows = job.value["rows"]
         return (
-            html.Ol([_plan(*each) for each in enumerate(rows)], className="found"),
+            html.Ol([_plan(*row) for row in enumerate(rows)], className="found"),
             job.value["told"],
             True,
             True,
@@ -83,7 +83,7 @@ class Aside(StudioPart):
         )
 
     def offers(self, _compare: int, _stop: int, _tick: int, question: Said | None, tab: str) -> tuple[Any, ...]:
-        """The offers of a purchase, decided."""
+        """The decided offers of a purchase."""
         job, words = self._under_way(tab, question, "purchase", ())
         if words:
             return no_update, words, False, False
@@ -91,7 +91,7 @@ class Aside(StudioPart):
 
 
 def _plan(number: int, row: Mapping[str, Any]) -> Any:
-    """A plan that was found, and the button that adds it."""
+    """A searched plan, and the button that adds it."""
     name = row["plan"]["name"]
     button = html.Button(
         "Add to the question",
@@ -105,11 +105,11 @@ def _plan(number: int, row: Mapping[str, Any]) -> Any:
 
 
 def _bought(value: Mapping[str, Any]) -> list[Any]:
-    """A purchase: the verdict in words, and a row an offer."""
+    """A purchase: the verdict in words, and a row per offer."""
     rows = [
         html.Tr(
             [html.Th(cells[0], scope="row"), *map(html.Td, cells[1:])], className="best" if at == value["best"] else ""
         )
         for at, cells in enumerate(value["rows"])
     ]
-    return [*(html.P(prose(each)) for each in value["words"]), region("Offers", heads(value["columns"]), rows)]
+    return [*(html.P(prose(sentence)) for sentence in value["words"]), region("Offers", heads(value["columns"]), rows)]

@@ -1,4 +1,4 @@
-"""What a page may name: entries of catalogs, files of the folder."""
+"""Names that a page may use: entries of catalogs, files of the folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .part import StudioPart
 
 
 class Choices(StudioPart):
-    """What fields offer while somebody types."""
+    """Suggestions for fields."""
 
     def join(self, app: Dash) -> None:
-        """Bind the lists to the page's opening and to files that were saved."""
+        """Bind the lists to the page's opening and to saved files."""
         app.callback(Output("offered", "children"), Input("saved", "children"), State("tab", "data"))(self.choices)
 
     def choices(self, saved: Any, tab: str) -> list[Any]:
-        """The lists, anew when a page opens or a file was saved."""
+        """The lists, made anew when a page opens or a file was saved."""
         if ctx.triggered_id is not None and not str(saved).startswith("saved"):
             raise PreventUpdate
         desk = self.desks.of(tab)
@@ -33,8 +33,8 @@ class Choices(StudioPart):
 
 
 def offered(desk: TabProcesses, described: bool = False) -> dict[str, list[tuple[str, str]]]:
-    """Entries of catalogs and files of the folder, by kind: each its name and what it is (``described``: with its
-    figures, which may take a moment)."""
+    """Entries of catalogs and files of the folder, by kind, with name and description (``described``: with figures as
+    well, which may take a moment)."""
     with desk.listing:
         try:
             if desk.own is None:
@@ -46,4 +46,4 @@ def offered(desk: TabProcesses, described: bool = False) -> dict[str, list[tuple
         entries = desk.catalogs(described)
     except InputError:
         return {}
-    return {kind: [*own[kind], *told] for kind, told in entries.items()}
+    return {kind: [*own[kind], *listed] for kind, listed in entries.items()}

@@ -1,8 +1,8 @@
-"""What a process that answers pages may use: memory, time of a processor, and files.
+"""Limits of a worker: memory, processor time, and files.
 
-A page may name any path: a model, a trace, a file to save. What the process then opens is looked at when it is opened,
-whoever asks for it and through whichever link: only what lies below the folder that the studio was started in, what
-Python and this package are made of, and the catalogs that the user named himself.
+A page may name any path: a model, a trace, a file to save. Every path is checked when the process opens it, whoever
+asks for it and through whichever link. Allowed are paths below the folder of the studio, the files of Python and this
+package, and the catalogs in the user's ``TSPSIM_CATALOG``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEMORY_BYTES = 6 * 2**30
 #: Seconds of a processor for one answer.
 PROCESSOR_S = 900
 OUTSIDE = "lies outside the folder that the studio was started in"
-#: What programs read of a machine that is none of its users'; of processes only how large this one is.
+#: System files that programs read and that belong to no user; of processes only this one's size.
 _SYSTEM = (
     *(f"/proc/{name}" for name in ("self/statm", "self/stat", "self/status", "cpuinfo", "meminfo", "stat")),
     *("/sys/devices/system", "/sys/fs/cgroup", "/dev/null", "/dev/urandom"),
@@ -30,7 +30,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
-    """No more memory than ``more_bytes`` beyond what this process has now; a system without limits keeps none."""
+    """Limit memory to ``more_bytes`` beyond the present use; without effect on a system without limits."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -41,7 +41,7 @@ def limit_memory(more_bytes: int = MEMORY_BYTES) -> None:
 
 
 def limit_time(seconds: float = PROCESSOR_S) -> None:
-    """From now on so many seconds of a processor, then the system ends this process."""
+    """End this process after ``seconds`` more of processor time."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -52,14 +52,14 @@ def limit_time(seconds: float = PROCESSOR_S) -> None:
 
 
 def keep_to(folder: Path) -> None:
-    """Files that are opened from now on lie below ``folder``; what Python is made of may be read, and no more written.
+    """From now on, files can be opened only below ``folder``; the files of Python may be read, and not written.
 
-    A file elsewhere cannot be opened (an ``OSError``), as if its owner had said so. This holds until the process ends.
+    Any other file raises an ``OSError``, as if permission were denied. This holds until the process ends.
     """
     mine = os.path.realpath(folder)
     given = [part for part in os.environ.get("TSPSIM_CATALOG", "").split(os.pathsep) if part]
     package = Path(__file__).resolve().parents[1]
-    shipped = [str(package), *(str(package.parent / each) for each in ("topologies", "workloads", "scenarios"))]
+    shipped = [str(package), *(str(package.parent / part) for part in ("topologies", "workloads", "scenarios"))]
     python = [sys.prefix, sys.base_prefix, *(path for path in sys.path if path)]
     read = _real([*given, *shipped, *python, *_SYSTEM])
     write = _real([mine, "/dev/null", "/dev/shm"])

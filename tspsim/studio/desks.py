@@ -1,10 +1,10 @@
 """A tab's processes: one that answers the question, one that lists files, one that writes them, one that draws
 curves, one that searches.
 
-A :class:`WorkerTask` is what was asked of a process, a :class:`Worker` the process, a :class:`TabProcesses` those of a
-tab, and :class:`Desks` all tabs. What a tab asks anew replaces what it asked before: a job that is still under way
-a moment later is killed with its process, and the next begins in a new one. A process is made of another that has
-everything imported, which takes milliseconds.
+A :class:`WorkerTask` is a job of a process, a :class:`Worker` the process, a :class:`TabProcesses` those of a tab, and
+:class:`Desks` all tabs. A new job of a tab replaces the one before it: a job that is still under way a moment later is
+killed with its process, and the next starts in a new one. A process is forked from one that has everything imported,
+which takes milliseconds.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from ..base.errors import InputError
 from . import confine, work
 from .processes import context
 
-#: Seconds that a job which is no longer wanted may take to end by itself.
+#: Seconds that a replaced job may take to end by itself.
 GRACE_S = 0.15
-#: Seconds without a word from its tab after which a desk is cleared; a page that is open says something more often.
+#: Seconds without a request from its tab after which a tab's processes end; an open page sends requests more often.
 IDLE_S = 900.0
-#: So many tabs have processes; the one that was silent longest gives way.
+#: Tabs with processes, at most; the one that was silent longest loses them.
 MOST_DESKS = 12
-#: What a tab's processes are for, and how far each gives way to others of the machine.
+#: Purposes of a tab's processes, and their niceness.
 LANES = {"front": 0, "list": 0, "file": 0, "curve": 3, "back": 3}
 
 
 @dataclass
 class WorkerTask:
-    """Something asked of a worker; it is over once ``value`` or ``line`` is there."""
+    """A job of a worker; it is over once ``value`` or ``line`` is set."""
 
     number: int
     words: str = ""
     share: float = 0.0
-    #: Pieces that came so far.
+    #: Pieces of the answer so far.
     parts: list[Any] = field(default_factory=list)
     value: Any = None
-    #: Why there is no answer, in one line; and of which key.
+    #: Why there is no answer, in one line; and the key that is wrong.
     line: str = ""
     key: str | None = None
     code: int = 0
@@ -53,7 +53,7 @@ class WorkerTask:
     _news: threading.Condition = field(default_factory=threading.Condition)
 
     def wait(self, seconds: float) -> bool:
-        """Until it is over, or so many seconds; returns whether it is over."""
+        """Wait until it is over, for at most ``seconds``; returns whether it is over."""
         with self._news:
             self._news.wait_for(lambda: self.over, seconds)
         return self.over
@@ -65,14 +65,14 @@ class WorkerTask:
                 self.parts.append(part)
 
     def end(self, value: Any = None, line: str = "", key: str | None = None, code: int = 0) -> None:
-        """The answer, or why there is none; a second end says nothing."""
+        """Set the answer, or why there is none; a second call has no effect."""
         with self._news:
             if not self.over:
                 self.value, self.line, self.key, self.code, self.over = value, line, key, code, True
             self._news.notify_all()
 
 
-#: Kind of catalog → its entries: name, what it is.
+#: Kind of catalog → its entries: name, description.
 Entries = dict[str, list[tuple[str, str]]]
 _numbers = itertools.count(1)
 
@@ -81,10 +81,10 @@ class Worker:
     """A process that answers one job after another, until it is killed."""
 
     def __init__(self, folder: Path, nice: int) -> None:
-        made = context()
+        processes = context()
         self.connection: Connection
-        self.connection, there = made.Pipe()
-        self.process = made.Process(target=work.main, args=(there, str(folder), nice), daemon=True)
+        self.connection, there = processes.Pipe()
+        self.process = processes.Process(target=work.main, args=(there, str(folder), nice), daemon=True)
         self.process.start()
         there.close()
         self.job: WorkerTask | None = None
@@ -106,7 +106,7 @@ class Worker:
         return self.job is not None and not self.job.over
 
     def ask(self, name: str, arguments: tuple[Any, ...]) -> WorkerTask:
-        """A job for this process, which has none."""
+        """Start a job; the process must have none."""
         job = self.job = WorkerTask(next(_numbers))
         try:
             with self._lock:
@@ -116,7 +116,7 @@ class Worker:
         return job
 
     def kill(self, line: str = "cancelled") -> None:
-        """End it now; what was asked is over without an answer."""
+        """End the process now; its job is over without an answer."""
         if self.job is not None and not self.job.over:
             self.job.cancelled = True
             self.job.end(line=line, code=1)
@@ -163,25 +163,25 @@ class TabProcesses:
         self.heard_s = time.monotonic()
         self._lock = threading.Lock()
         self._asking = threading.Lock()
-        #: Number of the question that was asked last, what answers it, and the last answer: its JSON, and all of it.
+        #: Number of the latest question, the job that answers it, and the latest answer: its JSON, and all of it.
         self.asked = 0
         self._asked = ("", "")
         self.answering: WorkerTask | None = None
-        #: What was begun before it was asked: text and file, and what answers them.
+        #: A job that was started before its question: text and file, and the job.
         self._begun: tuple[tuple[str, str], WorkerTask] | None = None
         self.document: dict[str, Any] | None = None
         self.value: dict[str, Any] | None = None
-        #: What the curve that was asked for last is of, and the jobs beside the answer.
+        #: Key of the latest curve, and its job; jobs beside the answer.
         self.drawn = ""
         self.drawing: WorkerTask | None = None
         self.aside: dict[str, WorkerTask] = {}
         self.writing: WorkerTask | None = None
-        #: Files of the folder that can be named, by kind; None: it is to be looked at.
+        #: Files of the folder that can be named, by kind; None: not listed yet.
         self.own: Entries | None = None
         self.listing = threading.Lock()
 
     def ask(self, lane: str, name: str, *arguments: Any) -> WorkerTask:
-        """A job in place of what the lane does now."""
+        """Start a job in place of the lane's present one."""
         with self._lock:
             self.heard_s = time.monotonic()
             worker = self.lanes.get(lane)
@@ -192,8 +192,8 @@ class TabProcesses:
             return worker.ask(name, arguments)
 
     def answer(self, number: int, text: str, file: str, again: bool = False) -> WorkerTask | None:
-        """What answers the question of a number, begun when it is first asked for, or ``again``; None: a later one is
-        asked by now."""
+        """The job that answers the question of a number, started on the first call, or ``again``; None where there is
+        a later question."""
         with self._asking:
             if number < self.asked:
                 return None
@@ -207,18 +207,18 @@ class TabProcesses:
             return self.answering
 
     def begin(self, text: str, file: str) -> None:
-        """Begin the answer of a question that is about to be asked, where nothing else is under way."""
+        """Start the answer of a question that will follow, where nothing else is under way."""
         with self._asking:
             if self.answering is None or self.answering.over:
                 self._begun = (text, file), self.ask("front", "answer", text, file)
 
     def done(self, lane: str, name: str, *arguments: Any, seconds: float = 60.0) -> Any:
-        """What a short job gives back.
+        """The result of a short job.
 
         Raises
         ------
         InputError
-            It was refused, with the line that says why.
+            The job was refused.
         """
         job = self.ask(lane, name, *arguments)
         if not job.wait(seconds):
@@ -228,14 +228,14 @@ class TabProcesses:
         return job.value
 
     def cancel(self, lane: str) -> None:
-        """End what a lane does."""
+        """Stop the job of a lane."""
         with self._lock:
             worker = self.lanes.get(lane)
             if worker is not None and worker.busy:
                 worker.kill()
 
     def clear(self) -> None:
-        """End all of them."""
+        """End all processes."""
         with self._lock:
             for worker in self.lanes.values():
                 worker.kill()
@@ -243,7 +243,7 @@ class TabProcesses:
 
 
 class Desks:
-    """All tabs, by the name that each gave itself."""
+    """The processes of all tabs, by the name that each tab gave itself."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -255,8 +255,8 @@ class Desks:
         self._described = False
 
     def catalogs(self, described: bool = False) -> Entries:
-        """Kind → its entries: name, what it is called, and once they were read what they are; ``described`` waits for
-        that. Looked at once, before a page asks where there is time (raises InputError)."""
+        """Kind → its entries: name and title, and once they were read the description; ``described`` waits for that.
+        They are listed once, before a page asks where there is time (raises InputError)."""
         with self._listing:
             if self._entries is None:
                 self._entries = self._first.done("list", "catalogs")
@@ -269,20 +269,20 @@ class Desks:
         return self._entries
 
     def of(self, tab: str) -> TabProcesses:
-        """The desk of a tab, laid when it is first asked for; desks of tabs that fell silent are cleared."""
+        """The processes of a tab, made on the first call; those of silent tabs are ended."""
         cleared: list[TabProcesses] = []
         with self._lock:
             now = time.monotonic()
             desk = self._desks.get(tab)
             if desk is None:
-                silent = [name for name, each in self._desks.items() if now - each.heard_s > IDLE_S]
+                silent = [name for name, other in self._desks.items() if now - other.heard_s > IDLE_S]
                 by_silence = sorted(self._desks, key=lambda name: self._desks[name].heard_s)
                 silent += by_silence[: max(0, len(self._desks) - MOST_DESKS + 1)]
                 cleared = [self._desks.pop(name) for name in dict.fromkeys(silent)]
                 desk = self._desks[tab] = TabProcesses(self.folder, self.catalogs)
             desk.heard_s = now
-        for each in cleared:
-            each.clear()
+        for silent_desk in cleared:
+            silent_desk.clear()
         return desk
 
     def leave(self, tab: str) -> None:
@@ -302,4 +302,4 @@ class Desks:
     def processes(self) -> dict[str, dict[str, int | None]]:
         """Tab → lane → number of its process."""
         with self._lock:
-            return {tab: {lane: each.pid for lane, each in desk.lanes.items()} for tab, desk in self._desks.items()}
+            return {tab: {lane: worker.pid for lane, worker in desk.lanes.items()} for tab, desk in self._desks.items()}

@@ -1,4 +1,4 @@
-"""Changes of a question's text by its form: a key that was typed, a section that a button begins, a plan that joins."""
+"""Edits of a question's text by its form: a typed key, a section that a button adds, a searched plan."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _data(text: str) -> dict[str, Any]:
 
 
 def typed(forms: Forms, text: str, said: dict[str, Any]) -> tuple[str, bool]:
-    """The text with what was typed into fields, and whether the form looks otherwise then."""
+    """The text with the typed values of fields, and whether the form changes with them."""
     whole = False
     for path, value_said in said.items():
         of = values.parts(path)
         data = _data(text)
         level = forms.of(data).level(data, values.path(of[:-1]))
-        field = next((each for each in level.fields if each.path == path), None)
+        field = next((candidate for candidate in level.fields if candidate.path == path), None)
         if field is None or field.opened:
             continue
         empty = value_said is None or value_said == ""
@@ -38,7 +38,7 @@ def typed(forms: Forms, text: str, said: dict[str, Any]) -> tuple[str, bool]:
 
 
 def edited(forms: Forms, text: str, path: str, value: Any) -> str:
-    """The text with a value at a place; a section that begins with a kind is begun with it."""
+    """The text with a value at a place; a section with a kind starts with that kind."""
     of = values.parts(path)
     data = _data(text)
     for depth in range(1, len(of)):
@@ -54,13 +54,13 @@ def edited(forms: Forms, text: str, path: str, value: Any) -> str:
 
 
 def put(forms: Forms, text: str, path: str, what: str, at: str) -> tuple[str, str]:
-    """A section or an entry that a button begins or takes out, and where the form goes."""
-    word, _, told = what.partition(" ")
+    """The text after a button added or removed a section or an entry, and the new place of the form."""
+    word, _, argument = what.partition(" ")
     of = values.parts(path)
     data = _data(text)
     if word == "remove":
         return values.edited(text, of, values.GONE), at
-    begun = json.loads(told)
+    begun = json.loads(argument)
     if word == "add":
         count = len(values.get(data, of) or [])
         below = values.path([*of, str(count)])
@@ -69,7 +69,7 @@ def put(forms: Forms, text: str, path: str, what: str, at: str) -> tuple[str, st
 
 
 def place(forms: Forms, text: str, find: str, at: str) -> str:
-    """The level with the key that was looked for."""
+    """The level with the key that a search text matches."""
     sought = find.strip().lower()
     data = _data(text)
     keys = [path for path, _ in forms.of(data).keys(data)]
@@ -82,11 +82,11 @@ def place(forms: Forms, text: str, find: str, at: str) -> str:
 
 
 def joined(text: str, row: Said) -> str:
-    """The question with a plan that was found, at the batch that it was found for."""
+    """The question with a searched plan added, at the batch of its search."""
     data = _data(text)
     plan = dict(row["plan"])
     plans = data.get("plans")
-    taken = {each.get("name") for each in plans if isinstance(each, dict)} if isinstance(plans, list) else set()
+    taken = {other.get("name") for other in plans if isinstance(other, dict)} if isinstance(plans, list) else set()
     name, number = str(plan["name"]), 2
     while plan["name"] in taken:
         plan["name"], number = f"{name} {number}", number + 1

@@ -1,8 +1,8 @@
-"""A form from the JSON Schema: what stands at a place of a question, and which keys may.
+"""A form from the JSON Schema: the value at a place of a question, and the keys that may stand there.
 
-Nothing here knows a key of a scenario. A level is one place (a section, a list, a mapping of free keys), a field a key
-of it; both come from walking the schema along the place's parts, and where a value may be one of several kinds along
-what the question says there.
+Nothing here names a key of a scenario. A level is one place (a section, a list, a mapping of free keys), a field a key
+of it. Both follow from the schema along the parts of the place, and where several kinds of value are allowed from the
+question's present value.
 """
 
 from __future__ import annotations
@@ -35,46 +35,50 @@ class Form:
     # --- the schema -------------------------------------------------------------------------------------------
 
     def resolved(self, schema: Schema) -> Schema:
-        """Without a reference; what stands beside it wins."""
+        """The schema without a reference; keys beside the reference win."""
         while "$ref" in schema:
             name = str(schema["$ref"]).rpartition("/")[2]
             schema = {**self._definitions[name], **{key: value for key, value in schema.items() if key != "$ref"}}
         return schema
 
     def alternatives(self, schema: Schema) -> list[Schema]:
-        """Everything that may stand at a place, in the schema's order; nothing itself is left out."""
+        """All values that may stand at a place, in the schema's order, without null."""
         schema = self.resolved(schema)
-        told = [each for word in ("anyOf", "oneOf") for each in schema.get(word, ())]
-        if not told:
+        stated = [option for word in ("anyOf", "oneOf") for option in schema.get(word, ())]
+        if not stated:
             return [schema]
-        found = [deeper for each in told for deeper in self.alternatives(each)]
-        return [each for each in found if each.get("type") != "null"]
+        options = [deeper for option in stated for deeper in self.alternatives(option)]
+        return [option for option in options if option.get("type") != "null"]
 
     def sections(self, schema: Schema) -> list[Schema]:
-        """Alternatives that have keys or entries."""
-        return [each for each in self.alternatives(schema) if _structured(each)]
+        """The alternatives with keys or entries."""
+        return [option for option in self.alternatives(schema) if _structured(option)]
 
     def chosen(self, schema: Schema, value: Any) -> Schema | None:
-        """The alternative that a section or list is; the first one where nothing tells them apart."""
+        """The alternative of a section or list; the first one where the value does not decide."""
         if isinstance(value, list):
-            fitting = [each for each in self.sections(schema) if each.get("type") == "array"]
+            fitting = [option for option in self.sections(schema) if option.get("type") == "array"]
         else:
-            fitting = [each for each in self.sections(schema) if each.get("type") == "object"]
+            fitting = [option for option in self.sections(schema) if option.get("type") == "object"]
         if isinstance(value, Mapping):
-            told = [each for each in fitting if _kind(each) is not None and _kind(each) == value.get("kind")]
-            known = [each for each in fitting if _kind(each) is None and set(value) <= set(each.get("properties", ()))]
-            fitting = told or known or fitting
+            of_kind = [option for option in fitting if _kind(option) is not None and _kind(option) == value.get("kind")]
+            by_keys = [
+                option
+                for option in fitting
+                if _kind(option) is None and set(value) <= set(option.get("properties", ()))
+            ]
+            fitting = of_kind or by_keys or fitting
         elif isinstance(value, list) and value:
-            fitting.sort(key=lambda each: not self._takes(each.get("items", {}), value[0]))
+            fitting.sort(key=lambda option: not self._takes(option.get("items", {}), value[0]))
         return fitting[0] if fitting else None
 
     def _takes(self, schema: Schema, value: Any) -> bool:
-        """Whether a value is of a kind that may stand there, as far as that is told without checking it."""
+        """Whether a value may be of a kind that may stand there, without validation."""
         structured = isinstance(value, Mapping | list)
-        return any(_structured(each) == structured for each in self.alternatives(schema))
+        return any(_structured(option) == structured for option in self.alternatives(schema))
 
     def below(self, schema: Schema, part: str, value: Any) -> Schema | None:
-        """The schema one part deeper, where ``value`` stands now; None where no such key may be."""
+        """The schema one part deeper, where ``value`` stands now; None where the key is not allowed."""
         section = self.chosen(schema, value)
         if section is None:
             return None
@@ -85,15 +89,15 @@ class Form:
                 items = entries[min(int(part), len(entries) - 1)] if part.isdecimal() else None
             return items if isinstance(items, Mapping) else {}
         if part in section.get("properties", ()):
-            found: Schema = section["properties"][part]
-            return found
+            inner: Schema = section["properties"][part]
+            return inner
         more = section.get("additionalProperties")
         return more if isinstance(more, Mapping) else {} if more is True else None
 
     # --- a place ----------------------------------------------------------------------------------------------
 
     def level(self, data: Any, path: str) -> Level:
-        """What stands at a place of a question; the nearest place above it where there is none."""
+        """The level at a place of a question; the nearest level above where there is none."""
         schema: Schema = self.schema
         above: list[tuple[str, str]] = [("", "question")]
         value, here = data, list[str]()
@@ -109,17 +113,17 @@ class Form:
         return self._level(schema, value, here, above)
 
     def _level(self, schema: Schema, value: Any, here: list[str], above: list[tuple[str, str]]) -> Level:
-        told = self.resolved(schema)
+        resolved = self.resolved(schema)
         sections = self.sections(schema)
         standing = value if isinstance(value, Mapping | list) else _begin(sections[0]) if sections else {}
         section = self.chosen(schema, standing) or {}
-        kinds = tuple((self._called(each), _begin(each)) for each in sections) if len(sections) > 1 else ()
-        doc = str(told.get("description") or "")
+        kinds = tuple((self._called(option), _begin(option)) for option in sections) if len(sections) > 1 else ()
+        doc = str(resolved.get("description") or "")
         own = str(section.get("description") or "")
         level = Level(
             path=values.path(here),
             title=above[-1][1],
-            doc=doc if own in ("", doc) else ". ".join(each.rstrip(".") for each in (doc, own) if each),
+            doc=doc if own in ("", doc) else ". ".join(text.rstrip(".") for text in (doc, own) if text),
             kinds=kinds,
             kind=self._called(section) if kinds else "",
             above=tuple(above[:-1]),
@@ -132,9 +136,9 @@ class Form:
         required = set(section.get("required", ()))
         properties = dict(section.get("properties", {}))
         fields = [
-            self._field(name, each, value, here, name in required)
-            for name, each in properties.items()
-            if not (name == "kind" and "const" in self.resolved(each))
+            self._field(name, inner, value, here, name in required)
+            for name, inner in properties.items()
+            if not (name == "kind" and "const" in self.resolved(inner))
         ]
         more = section.get("additionalProperties")
         free = isinstance(more, Mapping) or more is True
@@ -155,42 +159,44 @@ class Form:
         return replace(level, fields=fields, entry=entry)
 
     def _field(self, name: str, schema: Schema, within: Any, here: list[str], required: bool) -> Field:
-        told = self.resolved(schema)
+        resolved = self.resolved(schema)
         every = self.alternatives(schema)
-        flat = [each for each in every if not _structured(each)]
-        sections = [each for each in every if _structured(each)]
+        flat = [option for option in every if not _structured(option)]
+        sections = [option for option in every if _structured(option)]
         of = [*here, name]
         value = values.get(within, [name])
         stated = values.stated(within, [name])
-        choices = tuple(dict.fromkeys(choice for each in flat for choice in _choices(each)))
-        open_ended = any(not _choices(each) for each in flat)
-        texts = bool(flat) and all(each.get("type") == "string" and "pattern" not in each for each in flat)
-        example = next((str(word) for each in flat for word in each.get("examples", ())), "")
+        choices = tuple(dict.fromkeys(choice for option in flat for choice in _choices(option)))
+        open_ended = any(not _choices(option) for option in flat)
+        texts = bool(flat) and all(option.get("type") == "string" and "pattern" not in option for option in flat)
+        example = next((str(word) for option in flat for word in option.get("examples", ())), "")
         named = value.get("name") if isinstance(value, Mapping) else None
-        default = told.get("default")
+        default = resolved.get("default")
         return Field(
             key=name,
             path=values.path(of),
             title=str(named or name),
             doc=""
             if name.isdecimal() and isinstance(within, list)
-            else str(told.get("description") or (every[0].get("description") if len(every) == 1 else "") or ""),
+            else str(resolved.get("description") or (every[0].get("description") if len(every) == 1 else "") or ""),
             default="" if default in (None, "", [], {}) else values.shown(quantities.written(default, example)),
             example=example,
-            around=next((str(word) for each in flat for word in reversed(each.get("examples", ()))), ""),
-            usual="0.5" if any(each.get("maximum", each.get("exclusiveMaximum", 2)) <= 1 for each in flat) else "1",
+            around=next((str(word) for option in flat for word in reversed(option.get("examples", ()))), ""),
+            usual="0.5"
+            if any(option.get("maximum", option.get("exclusiveMaximum", 2)) <= 1 for option in flat)
+            else "1",
             required=required,
             choices=() if open_ended else choices,
             catalogs=CATALOGS.get(name, ()) if texts and open_ended else (),
             plain=texts,
-            sections=tuple((self._called(each), _begin(each)) for each in sections),
+            sections=tuple((self._called(option), _begin(option)) for option in sections),
             typed=bool(flat) or not sections or (stated and not isinstance(value, Mapping | list)),
             value=value,
             stated=stated,
         )
 
     def _called(self, section: Schema) -> str:
-        """What a kind of section is called."""
+        """The name of a kind of section."""
         kind = _kind(section)
         if kind is not None:
             return kind
@@ -201,7 +207,7 @@ class Form:
     # --- all of it --------------------------------------------------------------------------------------------
 
     def keys(self, data: Any) -> Iterator[tuple[str, str]]:
-        """Every place that the form has of a question as it stands, with its documentation: what a search looks in."""
+        """Every place of the form for the present question, with its documentation, for the search for keys."""
         yield from self._keys(self.schema, data, [], 0)
 
     def _keys(self, schema: Schema, value: Any, here: list[str], depth: int) -> Iterator[tuple[str, str]]:
@@ -216,15 +222,15 @@ class Form:
         if section is None:
             return
         if section.get("type") == "array":
-            for each in (standing or ())[:1]:  # the others have the same
-                yield from self._keys(section.get("items", {}), each, [*here, "0"], depth + 1)
+            for entry in (standing or ())[:1]:  # the other entries have the same keys
+                yield from self._keys(section.get("items", {}), entry, [*here, "0"], depth + 1)
             return
-        for name, each in section.get("properties", {}).items():
-            yield values.path([*here, name]), str(self.resolved(each).get("description") or "")
-            yield from self._keys(each, values.get(standing, [name]), [*here, name], depth + 1)
+        for name, inner in section.get("properties", {}).items():
+            yield values.path([*here, name]), str(self.resolved(inner).get("description") or "")
+            yield from self._keys(inner, values.get(standing, [name]), [*here, name], depth + 1)
 
 
-#: Levels that a search looks into.
+#: Levels that the search covers.
 DEEPEST = 6
 
 
@@ -233,7 +239,7 @@ def _structured(schema: Schema) -> bool:
 
 
 def _kind(section: Schema) -> str | None:
-    """The kind that a section says itself."""
+    """The kind in a section's schema."""
     kind = section.get("properties", {}).get("kind", {})
     return str(kind["const"]) if "const" in kind else None
 
@@ -242,12 +248,12 @@ def _choices(schema: Schema) -> tuple[str, ...]:
     if "const" in schema:
         return (values.shown(schema["const"]),)
     if "enum" in schema:
-        return tuple(values.shown(each) for each in schema["enum"])
+        return tuple(values.shown(choice) for choice in schema["enum"])
     return ("true", "false") if schema.get("type") == "boolean" else ()
 
 
 def _begin(section: Schema, number: int = 0) -> Any:
-    """What a new section begins with: its kind, and a name where entries have names."""
+    """The first content of a new section: its kind, and a name where entries have names."""
     if section.get("type") == "array":
         return []
     kind = _kind(section)
@@ -258,14 +264,14 @@ def _begin(section: Schema, number: int = 0) -> Any:
 
 
 class Forms:
-    """The forms of all sorts of question, each made when it is first wanted; they are the same for every tab."""
+    """The forms of all sorts of question, each made on first use; all tabs share them."""
 
     def __init__(self) -> None:
         self._forms: dict[str, Form] = {}
         self._lock = threading.Lock()
 
     def of(self, data: Mapping[str, Any]) -> Form:
-        """The form of a question as it stands."""
+        """The form of a question's sort."""
         sort = sort_of(data)
         with self._lock:
             if sort not in self._forms:

@@ -1,4 +1,4 @@
-"""A level of the form as components; every control is one that keyboards and screen readers know."""
+"""A level of the form as components; keyboards and screen readers reach every control."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from dash import dcc, html
 from . import values
 from .levels import CATALOGS, Field, Level
 
-#: Levels of so many keys show all of them at once.
+#: A level of at most as many keys shows all of them at once.
 FEW = 9
-#: Keys of a section that are shown in the level above it.
+#: Most keys of a section that the level above shows.
 MOST_WITHIN = 12
-#: Kind of catalog → its entries and files: name, what it is.
+#: Kind of catalog → its entries and files: name, description.
 Offered = Mapping[str, Sequence[tuple[str, str]]]
 
 
 def identifier(kind: str, **more: str) -> str:
-    """The id of a component that is found by a pattern, as it stands in the page."""
+    """The id of a component with a pattern, as it is written in the page."""
     return json.dumps({"type": kind, **more}, sort_keys=True, separators=(",", ":"))
 
 
 def level(shown: Level, offered: Offered, below: Callable[[str], Level]) -> list[Any]:
-    """Everything of a level: where it is, what it is, its keys.
+    """All components of a level: its place, its documentation, its keys.
 
     Parameters
     ----------
     below
-        The level of a section or list that stands in this one: what is stated there is shown at once.
+        The level of a section or list within this one, whose stated keys are shown at once.
     """
     parts: list[Any] = [_crumbs(shown)]
     if shown.doc and shown.path:
         parts.append(html.P(_sentence(_plain(shown.doc)), className="doc"))
     if shown.kinds:
         parts.append(_kinds(shown))
-    first = [each for each in shown.fields if each.required or each.stated or shown.entry is not None]
-    more = [each for each in shown.fields if each not in first]
+    first = [one for one in shown.fields if one.required or one.stated or shown.entry is not None]
+    more = [one for one in shown.fields if one not in first]
     if len(shown.fields) <= FEW:
         first, more = list(shown.fields), []
-    for each in first:
-        parts.append(_row(each, offered))
-        if each.opened and each.value:
-            parts.append(_within(below(each.path), offered))
+    for one in first:
+        parts.append(_row(one, offered))
+        if one.opened and one.value:
+            parts.append(_within(below(one.path), offered))
     if shown.entry is not None:
         parts.append(_button("add", "Add one", "put", path=shown.path, what=f"add {json.dumps(shown.entry)}"))
     if shown.free:
@@ -66,7 +66,7 @@ def level(shown: Level, offered: Offered, below: Callable[[str], Level]) -> list
             )
         )
     if more:
-        rows = [_row(each, offered) for each in more]
+        rows = [_row(one, offered) for one in more]
         parts.append(html.Details([html.Summary(f"{len(more)} more keys"), *rows], open=not first, className="more"))
     return parts
 
@@ -102,15 +102,15 @@ def _kinds(shown: Level) -> Any:
 
 
 def _button(name: str, words: str, kind: str, *, label: str = "", pressed: bool | None = None, **identity: str) -> Any:
-    told = {"aria-label": label} if label else {}
+    attributes = {"aria-label": label} if label else {}
     if pressed is not None:
-        told["aria-pressed"] = "true" if pressed else "false"
-    return html.Button(words, id={"type": kind, **identity}, className=name, type="button", **told)
+        attributes["aria-pressed"] = "true" if pressed else "false"
+    return html.Button(words, id={"type": kind, **identity}, className=name, type="button", **attributes)
 
 
 def _within(shown: Level, offered: Offered) -> Any:
-    """What a section states, or the entries of a list, below the key that they stand under."""
-    rows = [_row(each, offered) for each in shown.fields if each.stated][:MOST_WITHIN]
+    """The stated keys of a section, or the entries of a list, below its own key."""
+    rows = [_row(one, offered) for one in shown.fields if one.stated][:MOST_WITHIN]
     if shown.entry is not None:
         rows.append(
             _button("add", f"Add to {shown.title}", "put", path=shown.path, what=f"add {json.dumps(shown.entry)}")
@@ -119,7 +119,7 @@ def _within(shown: Level, offered: Offered) -> Any:
 
 
 def _row(field: Field, offered: Offered) -> Any:
-    """A key: its name, its control, its documentation, and what can be done with it."""
+    """A key: its name, control and documentation, and its buttons."""
     state = "row stated" if field.stated else "row"
     control: list[Any] = []
     if field.typed and not field.opened:
@@ -140,7 +140,7 @@ def _row(field: Field, offered: Offered) -> Any:
 
 
 def _named(field: Field, offered: Offered) -> str:
-    """What the entry is that a field names."""
+    """The description of the entry that a field names."""
     for kind in field.catalogs if isinstance(field.value, str) else ():
         what = dict(offered.get(kind, ())).get(field.value)
         if what:
@@ -149,16 +149,16 @@ def _named(field: Field, offered: Offered) -> str:
 
 
 def _about(field: Field) -> str:
-    told = [_plain(field.doc)]
+    texts = [_plain(field.doc)]
     if field.default:
-        told.append(f"Default: {field.default}.")
+        texts.append(f"Default: {field.default}.")
     if field.example and field.number:
-        told.append(f"Such as {field.example}.")
-    return " ".join(filter(None, (_sentence(each) for each in told)))
+        texts.append(f"Such as {field.example}.")
+    return " ".join(filter(None, (_sentence(text) for text in texts)))
 
 
 def _plain(text: str) -> str:
-    """Documentation without the marks of the program's own."""
+    """Documentation without markup."""
     return re.sub(r":\w+:`~?([^`]*)`", r"\1", text).replace("``", "").replace("`", "")
 
 
@@ -175,7 +175,7 @@ def _control(field: Field) -> Any:
     now = values.shown(field.value)
     if field.choices:
         nothing = "" if field.required else f"default: {field.default}" if field.default else "not stated"
-        return chooser(name, [(each, each) for each in field.choices], now, nothing)
+        return chooser(name, [(choice, choice) for choice in field.choices], now, nothing)
     return dcc.Input(
         id=name,
         type="text",
@@ -189,31 +189,33 @@ def _control(field: Field) -> Any:
 
 
 def chooser(name: Any, options: Sequence[tuple[str, str]], now: str | None, nothing: str = "") -> Any:
-    """The browser's own list of choices, each ``(value, words)``; ``nothing`` is said of the choice of none."""
-    told = [{"value": value, "label": words} for value, words in options]
+    """The browser's own list of choices, each ``(value, words)``; ``nothing`` is the text of the empty choice."""
+    choices = [{"value": value, "label": words} for value, words in options]
     if nothing or not now:
-        told.insert(0, {"value": "", "label": nothing or "choose"})
+        choices.insert(0, {"value": "", "label": nothing or "choose"})
     if now and all(value != now for value, _ in options):
-        told.append({"value": now, "label": now})
-    return dbc.Select(id=name, options=told, value=now or "", className="input")
+        choices.append({"value": now, "label": now})
+    return dbc.Select(id=name, options=choices, value=now or "", className="input")
 
 
 def list_of(catalogs: Sequence[str]) -> str:
-    """The name of the list that offers the entries of some catalogs."""
+    """The id of the list with the entries of some catalogs."""
     return "-".join(("offered", *catalogs))
 
 
 def lists(offered: Offered) -> list[Any]:
-    """What fields offer while somebody types: entries and files with what they are."""
-    told = []
+    """Suggestions for fields: entries and files with descriptions."""
+    datalists = []
     for kinds in dict.fromkeys(CATALOGS.values()):
         entries = dict(entry for kind in kinds for entry in offered.get(kind, ()))
-        told.append(html.Datalist([html.Option(what, value=name) for name, what in entries.items()], id=list_of(kinds)))
-    return told
+        datalists.append(
+            html.Datalist([html.Option(what, value=name) for name, what in entries.items()], id=list_of(kinds))
+        )
+    return datalists
 
 
 def _doors(field: Field) -> list[Any]:
-    """What leads into a section or list, and out of the question again."""
+    """Buttons into a section or list, and for its removal."""
     doors: list[Any] = []
     if field.opened:
         count = len(field.value)
@@ -229,6 +231,6 @@ def _doors(field: Field) -> list[Any]:
 
 def _summary(field: Field) -> str:
     """The first keys of a section in a line."""
-    told = [f"{key}: {values.shown(value)}" for key, value in field.value.items() if key != "name"]
-    words = ", ".join(told[:4])
+    stated = [f"{key}: {values.shown(value)}" for key, value in field.value.items() if key != "name"]
+    words = ", ".join(stated[:4])
     return (words[:57] + "…") if len(words) > 58 else words or "open"

@@ -17,7 +17,7 @@ from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
 class Keep(StudioPart):
-    """What is written, and what may be copied."""
+    """Saved files, and texts to copy."""
 
     def join(self, app: Dash) -> None:
         """Bind files to their buttons."""
@@ -31,7 +31,7 @@ class Keep(StudioPart):
             Output("numbers", "children"),
             Output("keys", "children"),
             Output("keys-of", "data"),
-            Input("answered", "data"),  # the answer does not wait for them
+            Input("answered", "data"),  # the answer does not wait for these lists
             State("question", "data"),
             State("keys-of", "data"),
             prevent_initial_call=True,
@@ -73,8 +73,8 @@ class Keep(StudioPart):
         command = f"{one}\n\n# or, with a file of its own:\n{whole}" if one else whole
         return command, kept.script(data, question["file"])
 
-    def named(self, _answered: Said | None, question: Said | None, known: str | None) -> tuple[Any, Any, str]:
-        """Numbers that may slide, and the keys that may be looked for, where they are others than before."""
+    def named(self, _answered: Said | None, question: Said | None, shape: str | None) -> tuple[Any, Any, str]:
+        """The numbers for the slider, and the keys for the search, where they have changed."""
         if question is None:
             raise PreventUpdate
         try:
@@ -82,7 +82,7 @@ class Keep(StudioPart):
         except InputError:
             raise PreventUpdate from None
         now = f"{sort_of(data)} {_shape(data)}"
-        if now == known:
+        if now == shape:
             raise PreventUpdate
         form = self.forms.of(data)
         sliding = numbers.sliding(form, data)
@@ -103,7 +103,7 @@ class Keep(StudioPart):
         pins: list[Said] | None,
         tab: str,
     ) -> tuple[Any, ...]:
-        """A file below the folder; one that is there is replaced only where somebody says so."""
+        """Write a file below the folder; an existing file is replaced only after a confirmation."""
         by, desk = ctx.triggered_id, self.desks.of(tab)
         if question is None or by is None:
             raise PreventUpdate
@@ -131,7 +131,7 @@ class Keep(StudioPart):
     def _written(
         self, desk: TabProcesses, what: str, question: Said, pins: list[Said], replace: bool
     ) -> WorkerTask | None:
-        """The job that writes; None where there is nothing to write yet."""
+        """The job that writes; None where there is no answer to write yet."""
         file = PurePosixPath(question["file"])
         if what == "save":
             return desk.ask("file", "save", question["file"], question["text"], replace, (".yaml", ".yml"))
@@ -139,19 +139,19 @@ class Keep(StudioPart):
             if desk.value is None or desk.asked != question["n"] or desk.answering is None or not desk.answering.over:
                 return None
             return desk.ask("file", "save", str(file.with_suffix(".json")), desk.value["json"], replace, (".json",))
-        asked = [(question["text"], question["file"])]
+        questions = [(question["text"], question["file"])]
         page = f"reports/{file.stem}.html"
         if what == "save-pins":
-            asked = [(pin["text"], pin["file"]) for pin in pins] or asked
+            questions = [(pin["text"], pin["file"]) for pin in pins] or questions
             page = "reports/pins.html"
-        return desk.ask("file", "report", asked, page, replace)
+        return desk.ask("file", "report", questions, page, replace)
 
 
 def _shape(data: Any) -> str:
-    """What sections, lists and keys a question has; names and kinds, and no other values."""
+    """The sections, lists and keys of a question with names and kinds, and no other values."""
     if isinstance(data, Mapping):
-        told = (
+        entries = (
             f"{key}:{value}" if key in ("name", "kind") else f"{key}:{_shape(value)}" for key, value in data.items()
         )
-        return f"{{{','.join(told)}}}"
+        return f"{{{','.join(entries)}}}"
     return f"[{','.join(map(_shape, data))}]" if isinstance(data, list) else ""

@@ -1,4 +1,4 @@
-"""A question as what others can run: a command, a script."""
+"""A question in forms that others can run: a command, a script."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def command(text: str, file: str) -> str:
 
 
 def overrides(base: Mapping[str, Any], now: Mapping[str, Any]) -> list[str] | None:
-    """What ``--set`` makes of one question to get another; None where it cannot.
+    """The ``--set`` arguments that turn one question into another; None where none do.
 
     >>> overrides({"a": {"b": 1}, "p": [{"name": "T", "tp": 8}]}, {"a": {"b": "2Ki"}, "p": [{"name": "T", "tp": 4}]})
     ['a.b=2Ki', 'p.T.tp=4']
     """
-    found = list(_differing(base, now, ""))
-    return None if None in found else [each for each in found if each is not None]
+    arguments = list(_differing(base, now, ""))
+    return None if None in arguments else [argument for argument in arguments if argument is not None]
 
 
 def _differing(base: Any, now: Any, path: str) -> Iterator[str | None]:
@@ -52,15 +52,15 @@ def _differing(base: Any, now: Any, path: str) -> Iterator[str | None]:
 
 
 def line(start: str, base: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
-    """The one line that asks the same of what the question began as; empty where no line can."""
-    told = overrides(base, now) if base is not None else None
-    if told is None or not start:
+    """One command line for the same question, from its starting point; empty where there is none."""
+    arguments = overrides(base, now) if base is not None else None
+    if arguments is None or not start:
         return ""
-    return " ".join(["tspsim run", shlex.quote(start), *(f"--set {shlex.quote(each)}" for each in told)])
+    return " ".join(["tspsim run", shlex.quote(start), *(f"--set {shlex.quote(argument)}" for argument in arguments)])
 
 
 def script(data: Any, file: str) -> str:
-    """A Python program that asks the same and writes the bytes of ``tspsim run --json``."""
+    """A Python program for the same question that writes the bytes of ``tspsim run --json``."""
     document = PurePosixPath(file).with_suffix(".json").name
     return (
         "from pathlib import Path\n\n"

@@ -160,7 +160,7 @@ def _copied(name: str) -> Any:
 
 
 def _slider(name: str, words: str) -> Any:
-    """A slider over places of a list; what stands above it says what is chosen (and names it: assets/studio.js)."""
+    """A slider over a list; the text above it shows the selected entry (and names the slider: assets/studio.js)."""
     slider = dcc.Slider(
         id=name,
         min=0,

@@ -1,4 +1,4 @@
-"""What the form shows: a level of a question, and the fields of it."""
+"""The data of the form: a level of a question, and its fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Keys whose values are names of a catalog; where a catalog's name is a section's too, the section is no text.
+#: Keys whose values name catalog entries, and the catalogs. Where a key may also be a section, that is no text.
 CATALOGS: dict[str, tuple[str, ...]] = {
     "cluster": ("clusters", "nodes"),
     "device": ("devices",),
@@ -26,26 +26,26 @@ class Field:
     key: str
     path: str
     title: str
-    #: Its documentation, as the schema has it.
+    #: Its documentation, from the schema.
     doc: str = ""
-    #: What holds where nothing is stated; empty where that is nothing.
+    #: The default value; empty where there is none.
     default: str = ""
-    #: How a value may be written, with its unit.
+    #: An example of a value, with its unit.
     example: str = ""
-    #: Another, around which a number that is not stated may slide.
+    #: Another example, the centre of the slider for a number that is not stated.
     around: str = ""
-    #: A number of the usual size where no example is told.
+    #: A number of the usual size where there is no example.
     usual: str = "1"
     required: bool = False
-    #: What may be chosen; empty: anything may be typed.
+    #: The allowed choices; empty: anything may be typed.
     choices: tuple[str, ...] = ()
     #: Catalogs whose entries may be named.
     catalogs: tuple[str, ...] = ()
-    #: Whether a text is a text though it looks like a number.
+    #: Whether a text stays text though it looks like a number.
     plain: bool = False
-    #: Kinds of section or list that may stand here: what each is called, and what it begins with.
+    #: Kinds of section or list that may stand here: name, and first content.
     sections: tuple[tuple[str, Any], ...] = ()
-    #: Whether a value without keys of its own may stand here.
+    #: Whether a plain value may stand here.
     typed: bool = True
     value: Any = None
     stated: bool = False
@@ -63,16 +63,16 @@ class Field:
 
 @dataclass(frozen=True)
 class Level:
-    """A place of a question, and what may be stated there."""
+    """A place of a question, and the keys that may be stated there."""
 
     path: str
     title: str
     doc: str = ""
     fields: tuple[Field, ...] = ()
-    #: Kinds that may stand here, and which one does.
+    #: Kinds that may stand here, and the present one.
     kinds: tuple[tuple[str, Any], ...] = ()
     kind: str = ""
-    #: What one more entry of a list begins with (None: no list, or it is full).
+    #: The first content of a further entry of a list (None: it is no list, or full).
     entry: Any = None
     #: Whether keys of any name may be added.
     free: bool = False

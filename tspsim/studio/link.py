@@ -1,6 +1,6 @@
-"""A question in a link: what stands behind ``#`` in the page's address, which no server is sent.
+"""A question in a link: the part of the page's address after ``#``, which browsers do not send to servers.
 
-The text is packed and written in letters that addresses may have, so that the link alone opens the same state, on
+The text is compressed and written in characters that addresses allow, so that the link alone restores the page, on
 another machine too.
 """
 
@@ -12,15 +12,15 @@ import zlib
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode
 
-#: Longest text that is unpacked, as of files.
+#: Longest text that is unpacked, the limit of files.
 LARGEST_BYTES = 2**20
-#: Longest link that is made; some programs cut longer ones off.
+#: Longest link that is made; some programs cut longer ones.
 LONGEST = 30_000
 
 
 @dataclass(frozen=True)
 class State:
-    """A question: its text, the file it is saved as, and the place of it that the form shows."""
+    """A question: its text, the name of its file, and the place that the form shows."""
 
     text: str
     file: str = "question.yaml"
@@ -28,14 +28,14 @@ class State:
 
 
 def made(state: State) -> str:
-    """The part of the address behind the page's; empty where it would be too long.
+    """The part of the address after the page's; empty where it would be too long.
 
     >>> read(made(State("name: a", "a.yaml", "plans/0"))) == State("name: a", "a.yaml", "plans/0")
     True
     """
     packed = base64.urlsafe_b64encode(zlib.compress(state.text.encode("utf-8", "replace"), 9)).decode("ascii")
-    told = {"q": packed.rstrip("="), "f": state.file} | ({"at": state.at} if state.at else {})
-    link = "#" + urlencode(told)
+    query = {"q": packed.rstrip("="), "f": state.file} | ({"at": state.at} if state.at else {})
+    link = "#" + urlencode(query)
     return link if len(link) <= LONGEST else ""
 
 
@@ -45,8 +45,8 @@ def read(link: str | None) -> State | None:
     >>> read("#q=nonsense") is None
     True
     """
-    told = parse_qs((link or "").removeprefix("#"))
-    packed = told.get("q", [""])[0]
+    query = parse_qs((link or "").removeprefix("#"))
+    packed = query.get("q", [""])[0]
     if not packed:
         return None
     try:
@@ -55,6 +55,6 @@ def read(link: str | None) -> State | None:
         text = unpacking.decompress(raw, LARGEST_BYTES)
         if not unpacking.eof or unpacking.unconsumed_tail:
             return None
-        return State(text.decode("utf-8"), told.get("f", ["question.yaml"])[0], told.get("at", [""])[0])
+        return State(text.decode("utf-8"), query.get("f", ["question.yaml"])[0], query.get("at", [""])[0])
     except (binascii.Error, zlib.error, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""What-if: the numbers of a question that can slide, and the values that they slide over."""
+"""What-if: the numbers of a question for the slider, and the values that the slider covers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from . import values
 from .fields import Form
 
-#: Times the value as it stands.
-FACTORS = tuple(Fraction(each) for each in ("1/8", "1/4", "1/2", "3/4", "1", "3/2", "2", "4", "8"))
-#: Sections within sections that are looked into.
+#: Multiples of the present value.
+FACTORS = tuple(Fraction(text) for text in ("1/8", "1/4", "1/2", "3/4", "1", "3/2", "2", "4", "8"))
+#: Depth of nested sections that is searched.
 DEEPEST = 5
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)\s*(.*?)\s*")
 
@@ -24,80 +24,80 @@ def split(text: str) -> tuple[Fraction, str] | None:
     >>> split("32Ki"), split("400 Gb/s"), split("zigzag")
     ((Fraction(32, 1), 'Ki'), (Fraction(400, 1), ' Gb/s'), None)
     """
-    found = _NUMBER.fullmatch(text)
-    if found is None or (found[2] and not re.fullmatch(r"[A-Za-z/$]{1,12}", found[2].strip())):
+    match = _NUMBER.fullmatch(text)
+    if match is None or (match[2] and not re.fullmatch(r"[A-Za-z/$]{1,12}", match[2].strip())):
         return None
-    space = " " if text[found.end(1) : found.end(1) + 1] == " " else ""
-    return Fraction(found[1]), space + found[2]
+    space = " " if text[match.end(1) : match.end(1) + 1] == " " else ""
+    return Fraction(match[1]), space + match[2]
 
 
 def points(text: str) -> list[str]:
-    """Values around one, in order, as they may be written; whole where it is whole.
+    """Values around a given one, in order, as they may be written; whole numbers where it is whole.
 
     >>> points("32Ki"), points("2")
     (['4Ki', '8Ki', '16Ki', '24Ki', '32Ki', '48Ki', '64Ki', '128Ki', '256Ki'], ['1', '2', '3', '4', '8', '16'])
     """
-    told = split(text)
-    if told is None or told[0] <= 0:
+    parsed = split(text)
+    if parsed is None or parsed[0] <= 0:
         return []
-    number, unit = told
+    number, unit = parsed
     whole = "." not in text and "e" not in text.lower().replace(unit.lower(), "")
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     for factor in FACTORS:
         if factor == 1:
-            found[text.strip()] = None
+            texts[text.strip()] = None
             continue
         value = number * factor
         if whole and value.denominator != 1:
             if value < 1 or number < 8:
                 continue
             value = Fraction(round(value))
-        found[f"{float(value):.6g}{unit}" if value.denominator != 1 else f"{value.numerator}{unit}"] = None
-    return list(found)
+        texts[f"{float(value):.6g}{unit}" if value.denominator != 1 else f"{value.numerator}{unit}"] = None
+    return list(texts)
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number that may slide: its place, and what people call it."""
+    """A number for the slider: its place and its name."""
 
     path: str
     title: str
-    #: As it is stated; empty where it is not.
+    #: Its value; empty where it is not stated.
     now: str
-    #: What holds then; empty where that is nothing.
+    #: Its default; empty where there is none.
     default: str
-    #: What its values lie around.
+    #: The centre of the slider's values.
     around: str
 
     def points(self) -> list[str]:
-        """Values that it slides over, in order; the empty one is that it is not stated."""
-        told = points(self.around)
+        """The slider's values, in order; the empty one means: not stated."""
+        values_around = points(self.around)
         if self.now:
-            return told
+            return values_around
         if self.default == self.around:
-            return ["" if each == self.default else each for each in told]
-        return ["", *told]
+            return ["" if value == self.default else value for value in values_around]
+        return ["", *values_around]
 
     def over(self, stated: str) -> list[str]:
-        """The values of a list that somebody wrote, and as it stands; :meth:`points` where nothing is written."""
-        written = [each.strip() for each in stated.split(",") if each.strip()]
+        """The values of a typed list, and the present one; :meth:`points` where nothing is typed."""
+        written = [value.strip() for value in stated.split(",") if value.strip()]
         return (
             list(dict.fromkeys(written if self.now in written else [self.now, *written])) if written else self.points()
         )
 
     def shown(self, point: str) -> str:
-        """A value in words."""
+        """The text of a value."""
         return point or (f"{self.default} (default)" if self.default else "not stated")
 
 
 def sliding(form: Form, data: Any) -> dict[str, Number]:
-    """Numbers of a question by what people call them: those that are stated, and all that may be where a section
-    stands, or has a default."""
-    found: dict[str, Number] = {}
-    for each in _numbers(form, data, "", 0):
-        if points(each.around):
-            found.setdefault(each.title, each)
-    return found
+    """Numbers of a question by name: those that are stated, and those that may be where a section stands or has a
+    default."""
+    by_title: dict[str, Number] = {}
+    for number in _numbers(form, data, "", 0):
+        if points(number.around):
+            by_title.setdefault(number.title, number)
+    return by_title
 
 
 def _numbers(form: Form, data: Any, path: str, depth: int) -> Iterator[Number]:
@@ -111,12 +111,12 @@ def _numbers(form: Form, data: Any, path: str, depth: int) -> Iterator[Number]:
             yield from _numbers(form, data, field.path, depth + 1)
         elif field.number:
             now = values.shown(field.value) if field.stated else ""
-            around = next((each for each in (now, field.default, field.around, field.usual) if points(each)), "")
+            around = next((text for text in (now, field.default, field.around, field.usual) if points(text)), "")
             yield Number(field.path, titled(field.path, data), now, field.default, around)
 
 
 def titled(path: str, data: Any) -> str:
-    """A path as people read it: entries by their names.
+    """A path with the names of entries.
 
     >>> titled("plans/0/tp", {"plans": [{"name": "TP8", "tp": 8}]})
     'plans.TP8.tp'

@@ -1,4 +1,4 @@
-"""What every part of the page works with."""
+"""The common base of all parts of the page."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from dash import Output
 from .desks import Desks
 from .fields import Forms
 
-#: Seconds that a request waits for its job before it says how far that is.
+#: Seconds that a request waits for its job before it reports progress.
 WAIT_S = 0.8
 Said = dict[str, Any]
-#: Milliseconds between two looks at what is under way.
+#: Milliseconds between two requests for progress.
 TICK_MS = 250
 
 
 def one_by_one(tick: str) -> list[tuple[Output, int, int]]:
-    """What a callback that a clock asks sets while it runs: the clock waits for it, or looks would pile up."""
+    """The ``running`` argument of a callback with a clock: the clock stops while the callback runs, so that calls do
+    not pile up."""
     return [(Output(tick, "interval"), 3_600_000, TICK_MS)]
 
 
 class StudioPart:
-    """Functions behind a part of the page, over the desks of all tabs.
+    """The callbacks of a part of the page.
 
     Parameters
     ----------
     desks, forms
-        All tabs' processes; the forms of all sorts of question.
+        The processes of all tabs; the forms of all sorts of question.
     start
-        What a new page begins with: a scenario's name or file; None: a first question.
+        The first question of a new page: a scenario's name or file; None: the built-in one.
     """
 
     def __init__(self, desks: Desks, forms: Forms, start: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Answers that are kept beside the next ones."""
+"""Pinned answers, kept beside the next ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_PINS = 8
 
 
 class Pins(StudioPart):
-    """What was pinned, side by side; the browser keeps it as long as the tab."""
+    """The pinned answers, side by side; the browser keeps them as long as the tab."""
 
     def join(self, app: Dash) -> None:
         """Bind pins to their buttons."""
@@ -39,7 +39,7 @@ class Pins(StudioPart):
         now = list(pins or [])
         by = ctx.triggered_id
         if isinstance(by, dict):
-            if not any(each["value"] for each in ctx.triggered):
+            if not any(trigger["value"] for trigger in ctx.triggered):
                 raise PreventUpdate
             return [pin for number, pin in enumerate(now) if number != by["pin"]]
         desk = self.desks.of(tab)
@@ -61,7 +61,7 @@ class Pins(StudioPart):
 
 
 def side_by_side(pins: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Answers side by side, the first the one that others are held against."""
+    """Answers side by side; the others are compared with the first."""
     if not pins:
         return [html.P("Nothing is pinned. “Pin this answer” keeps it here, beside the next ones.", className="doc")]
     names = {figure["key"]: figure["name"] for pin in pins for figure in pin["kept"]["figures"]}
@@ -80,7 +80,7 @@ def side_by_side(pins: Sequence[Mapping[str, Any]]) -> list[Any]:
             pins[0]["text"].splitlines(), pin["text"].splitlines(), pins[0]["name"], pin["name"], "", "", 1, ""
         )
         text = "\n".join(lines) or "the same question"
-        parts.append(html.Details([html.Summary(f"What {pin['name']} asks otherwise"), html.Pre(text, tabIndex=0)]))
+        parts.append(html.Details([html.Summary(f"Differences of {pin['name']}"), html.Pre(text, tabIndex=0)]))
     return parts
 
 
@@ -90,7 +90,7 @@ def _button(words: str, kind: str, number: int, pin: Mapping[str, Any]) -> Any:
 
 
 def _ratios(pins: Sequence[Mapping[str, Any]]) -> Any:
-    """A row: rates over the first one's."""
+    """A row of rates over the first one's."""
     first, cells = pins[0]["kept"]["doubts"], [html.Td("1")]
     for pin in pins[1:]:
         doubts = pin["kept"]["doubts"]

@@ -1,4 +1,4 @@
-"""How a tab's processes are made: of one process that has everything imported, which takes milliseconds."""
+"""Start of a tab's processes: forked from one process that has everything imported, which takes milliseconds."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 
 def context() -> Any:
-    """How processes are made: of one that is warm, where the system can."""
+    """The multiprocessing context: a warm fork server, where the system has one."""
     if sys.platform == "win32":
         return multiprocessing.get_context("spawn")
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(["__main__", "tspsim.studio.warm"])
-    return made
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["__main__", "tspsim.studio.warm"])
+    return server
 
 
 def begin() -> None:
-    """Start the process that others are made of, which takes a second or two, beside what the caller does meanwhile.
+    """Start the fork server, which takes a second or two, in parallel with the caller's work.
 
-    This module imports nothing of the package, so that it begins before the caller has imported the rest.
+    This module imports nothing of the package, so that the start comes before the caller's imports.
     """
     if sys.platform != "win32":
         context()

@@ -1,11 +1,11 @@
-"""Numbers in SI as people write them: with the unit that a key's examples have."""
+"""Numbers in SI as people write them: in the unit of a key's examples."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-#: Units of one kind with their size, the largest first.
+#: Units of one dimension with their size, the largest first.
 _FAMILIES = (
     {"days": 86_400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6},
     {"GiB": 2.0**30, "MiB": 2.0**20, "GB": 1e9, "MB": 1e6, "KiB": 2.0**10, "B": 1.0},
@@ -13,12 +13,12 @@ _FAMILIES = (
     {"W": 1.0, "kW": 1e3, "MW": 1e6},
     {"USD": 1.0, "kUSD": 1e3},
 )
-#: Larger numbers have a larger unit.
+#: Largest number before the next larger unit.
 MOST = 10_000
 
 
 def written(value: Any, example: str) -> Any:
-    """A number as a key with such an example may state it; anything else as it is.
+    """A number as text for a key with this example; any other value as it is.
 
     >>> written(600.0, "5 us"), written(2147483648.0, "192 GB"), written(60.0, "30 days"), written(4, "128Ki")
     ('10 min', '2 GiB', '1 min', 4)
@@ -28,7 +28,7 @@ def written(value: Any, example: str) -> Any:
     unit = re.sub(r"^[0-9.eE+-]+ *", "", example)
     if isinstance(value, bool) or not isinstance(value, int | float) or not unit or unit == "Ki":
         return value
-    family = next((each for each in _FAMILIES if unit in each), {unit: 1.0})
+    family = next((units for units in _FAMILIES if unit in units), {unit: 1.0})
     for name, size in family.items():
         if 1 <= value / size < MOST and (value / size) % 1 == 0:
             return f"{value / size:g} {name}"

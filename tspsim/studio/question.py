@@ -1,4 +1,4 @@
-"""What happens to the question: one turn at a time, from what the page says to its text and its form."""
+"""The changes of the question: one turn at a time, from an event of the page to the new text and form."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .desks import TabProcesses
 from .part import Said, StudioPart
 
 MOST_ROWS = 300
-#: What a new page asks if nobody says otherwise: an answer comes at once, and every part of a question is there.
+#: The first question of a new page: quick to answer, with every part that a question needs.
 FIRST = """\
 name: first
 cluster: {device: h100, nodes: 1}
@@ -35,7 +35,7 @@ class QuestionTurns(StudioPart):
     """The question of every tab."""
 
     def join(self, app: Dash) -> None:
-        """Bind what happens to what it changes."""
+        """Bind the events to their effects."""
         app.clientside_callback(
             ClientsideFunction("studio", "happen"),
             Output("happen", "data"),
@@ -74,7 +74,7 @@ class QuestionTurns(StudioPart):
         app.callback(
             Output("form", "children"),
             Output("form-drawn", "data"),
-            Input("form-asked", "data"),  # the page asks once the answer is there, which does not wait for the form
+            Input("form-asked", "data"),  # the page asks after the answer is there, which does not wait for the form
             State("question", "data"),
             State("tab", "data"),
             prevent_initial_call=True,
@@ -99,8 +99,8 @@ class QuestionTurns(StudioPart):
         app.server.add_url_rule("/begin/<tab>", "begin", self.begin, methods=["POST"])
 
     def begin(self, tab: str) -> tuple[str, int]:
-        """Begin the answer of a question that the page is about to ask: its text, or one with values in its fields.
-        The turn that asks it finds the answer under way."""
+        """Start the answer of a question that the page will ask next: its text, or a text with values of fields. The
+        turn that asks it finds the answer under way."""
         said = request.get_json(silent=True)
         if not isinstance(said, dict):
             return "", 400
@@ -110,7 +110,7 @@ class QuestionTurns(StudioPart):
         try:
             now = edits.typed(self.forms, text, fields)[0] if isinstance(fields, dict) else text
         except (InputError, LookupError, TypeError, ValueError):
-            return "", 204  # what is wrong is told when it is asked
+            return "", 204  # the turn reports the error
         if now != text or fields is None:
             self.desks.of(tab).begin(now, file)
         return "", 204
@@ -120,10 +120,10 @@ class QuestionTurns(StudioPart):
         happened: Said | None,
         question: Said | None,
         tab: str,
-        found: list[Said] | None,
+        searched: list[Said] | None,
         pins: list[Said] | None,
     ) -> tuple[Any, ...]:
-        """The question after something happened; the page sends the next one when it has the answer to this."""
+        """The question after an event; the page sends the next event when it has the answer to this one."""
         if happened is None:
             raise PreventUpdate
         desk, turned = self.desks.of(tab), {"n": happened["n"]}
@@ -133,9 +133,9 @@ class QuestionTurns(StudioPart):
             return ({**turned, "asks": True}, *self._shown(desk, now, begun, True))
         before = link.State(question["text"], question["file"], question["at"])
         try:
-            now, whole = self._after(desk, happened, before, found or [], pins or [])
+            now, whole = self._after(desk, happened, before, searched or [], pins or [])
         except (InputError, LookupError, TypeError, ValueError):
-            now, whole = before, False  # the form cannot follow a text that is told to be wrong
+            now, whole = before, False  # the form cannot follow a text that is wrong already
         if now == before:
             return (turned, *(no_update,) * 8)
         origin = question
@@ -145,9 +145,9 @@ class QuestionTurns(StudioPart):
         return (turned, *self._shown(desk, now, origin, whole, happened["kind"]))
 
     def _after(
-        self, desk: TabProcesses, happened: Said, before: link.State, found: list[Said], pins: list[Said]
+        self, desk: TabProcesses, happened: Said, before: link.State, searched: list[Said], pins: list[Said]
     ) -> tuple[link.State, bool]:
-        """The question after something happened, and whether the form looks otherwise."""
+        """The question after an event, and whether the form changes with it."""
         text, file, at, kind = before.text, before.file, before.at, happened["kind"]
         if kind == "link":
             return link.read(happened["hash"]) or before, True
@@ -155,7 +155,7 @@ class QuestionTurns(StudioPart):
             return link.State(str(happened["value"]), file, at), True
         if kind == "start":
             if happened["value"] not in dict(offered(desk).get("scenarios", ())):
-                return before, False  # somebody is still typing
+                return before, False  # the name is not complete yet
             return self._begun(desk, str(happened["value"])), True
         if kind == "field":
             text, whole = edits.typed(self.forms, text, dict(happened["values"]))
@@ -179,57 +179,57 @@ class QuestionTurns(StudioPart):
             slid = str(happened["value"])
             text = edits.edited(self.forms, text, happened["path"], values.scalar(slid) if slid else values.GONE)
         elif kind == "join":
-            text = edits.joined(text, found[happened["row"]])
+            text = edits.joined(text, searched[happened["row"]])
         elif kind == "reopen":
             text, file = pins[happened["pin"]]["text"], pins[happened["pin"]]["file"]
         return link.State(text, file, at), True
 
     def _begun(self, desk: TabProcesses, start: str | None) -> link.State:
-        """What a page begins with."""
+        """The first question of a page."""
         if start is None:
             return link.State(FIRST, "first.yaml")
         try:
-            told = desk.done("list", "opened", start)
+            scenario = desk.done("list", "opened", start)
         except InputError as error:
             return link.State(f"# {printable(str(error))}\n{FIRST}", "first.yaml")
-        return link.State(told["text"], told["file"])
+        return link.State(scenario["text"], scenario["file"])
 
-    def form(self, asked: int | None, question: Said | None, tab: str) -> tuple[Any, int]:
-        """The form of the question as it is now, and what asked for it."""
-        if asked is None or question is None:
+    def form(self, request_number: int | None, question: Said | None, tab: str) -> tuple[Any, int]:
+        """The form of the present question, and the number of the request for it."""
+        if request_number is None or question is None:
             raise PreventUpdate
         try:
             data = mapping_of(question["text"], Path(question["file"]))
         except InputError:
-            return no_update, asked  # what is wrong is told with the answer
+            return no_update, request_number  # the answer reports the error
         form = self.forms.of(data)
         level = form.level(data, question["at"])
-        return formed.level(level, offered(self.desks.of(tab)), lambda path: form.level(data, path)), asked
+        return formed.level(level, offered(self.desks.of(tab)), lambda path: form.level(data, path)), request_number
 
     def _shown(
         self, desk: TabProcesses, now: link.State, question: Said, whole: bool, kind: str = ""
     ) -> tuple[Any, ...]:
-        """The page of a question: its text where it changed, and whether its form is to be drawn anew (``whole``).
-        What answers it has begun."""
+        """The page's values for a question: its text where it changed, and whether its form is drawn anew (``whole``).
+        Its answer is started."""
         if whole:
-            with contextlib.suppress(InputError):  # what is wrong is told with the answer
+            with contextlib.suppress(InputError):  # the answer reports the error
                 data = mapping_of(now.text, Path(now.file))
                 now = link.State(now.text, now.file, self.forms.of(data).level(data, now.at).path)
-        made = link.made(now)
+        hash_ = link.made(now)
         asks = (now.text, now.file) != (question.get("text"), question.get("file"))
         numbers = {"n": question["n"] + asks, "form": question["form"] + whole}
-        told = {**question, "text": now.text, "file": now.file, "at": now.at, **numbers, "hash": made}
+        stored = {**question, "text": now.text, "file": now.file, "at": now.at, **numbers, "hash": hash_}
         if asks:
-            # The page asks for it a moment later; what gives way to it may take that long.
-            threading.Thread(target=desk.answer, args=(told["n"], now.text, now.file), daemon=True).start()
-        # What somebody types stands there; every part that is set anew is heard of by all others.
+            # The page asks for the answer a moment later; until then the job before it can end.
+            threading.Thread(target=desk.answer, args=(stored["n"], now.text, now.file), daemon=True).start()
+        # Typed text stays as it is; each part that is set anew calls all callbacks that depend on it.
         same, moved = kind == "typed" or now.text == question.get("text"), now.file != question.get("file")
         rows = min(MOST_ROWS, max(10, now.text.count("\n") + 2))
         return (
             no_update if same else now.text,
             rows,
-            made or no_update,
-            told,
+            hash_ or no_update,
+            stored,
             "" if kind == "start" else no_update,
             "" if kind == "find" else no_update,
             now.file if moved else no_update,

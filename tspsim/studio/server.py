@@ -1,4 +1,4 @@
-"""The studio's server: one process that hands pages out and asks others to work."""
+"""The studio's server: one process that serves pages, with workers for everything else."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .processes import begin
 if TYPE_CHECKING:
     from .desks import Desks
 
-#: Where it listens if nobody says otherwise and nobody else does: a page that is open finds it again after a restart.
+#: The default port, if it is free: an open page finds the server there again after a restart.
 USUAL_PORT = 8787
 MISSING = "the studio needs the extra `studio`: pip install 'tspsim[studio]'"
 
 
 @dataclass
 class Studio:
-    """A server that listens; :meth:`run` until it is stopped."""
+    """A listening server; :meth:`run` serves until it is stopped."""
 
     address: str
-    #: To be opened in a browser; with the token, where there is one.
+    #: The address for a browser; with the token, where there is one.
     url: str
     desks: Desks
     _server: Any
 
     def run(self) -> None:
-        """Answer until Ctrl-C or :meth:`stop`."""
+        """Serve until Ctrl-C or :meth:`stop`."""
         try:
             self._server.serve_forever(poll_interval=0.5)
         finally:
@@ -42,25 +42,25 @@ class Studio:
             self._server.server_close()
 
     def stop(self) -> None:
-        """End :meth:`run`, which another thread runs."""
+        """End :meth:`run`, which runs in another thread."""
         self._server.shutdown()
 
 
 def opened(
     folder: Path, start: str | None = None, *, host: str = "127.0.0.1", port: int | None = None, token: str = ""
 ) -> Studio:
-    """A studio of a folder that listens, and answers once it runs.
+    """A listening studio of a folder, which answers once it runs.
 
     Parameters
     ----------
     folder
-        What is read and written lies below it.
+        The folder that it reads and writes.
     start
-        The question that a new page begins with: a catalog name, or a file of the folder.
+        The first question of a new page: a catalog name, or a file of the folder.
     host, port
-        Where to listen; port 0: any that is free, None: the usual one, else any.
+        The address to listen on; port 0: any free one, None: the default one, else any.
     token
-        What a page has to know. Somewhere else than on this machine one is made where none is stated.
+        The secret of every client. On another address than this machine's one is generated where none is stated.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def opened(
     guard = Guard(app.server, hosts, at, token, tuple(app.csp_hashes()))
 
     class Quiet(werkzeug.serving.WSGIRequestHandler):  # type: ignore[misc, unused-ignore]
-        """Answers without a line a request."""
+        """Without a log line per request."""
 
         def log(self, *_: object) -> None: ...
 
@@ -113,31 +113,31 @@ def _listening(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     tried = (USUAL_PORT, 0) if port is None else (port,)
     for number in tried:
-        made = socket.socket(family, socket.SOCK_STREAM)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            made.bind((host, number))
-            made.listen(128)
+            listener.bind((host, number))
+            listener.listen(128)
         except (OSError, OverflowError) as error:
-            made.close()
+            listener.close()
             if number == tried[-1]:
                 reason = getattr(error, "strerror", None) or str(error)
                 raise InputError(f"cannot listen: {reason}; state another --port", file=f"{host}:{number}") from None
             continue
-        return made
+        return listener
     raise AssertionError
 
 
 def _look(desks: Desks) -> None:
-    """Have the catalogs listed before a page asks."""
-    with contextlib.suppress(InputError):  # who asks is told
+    """List the catalogs before a page asks for them."""
+    with contextlib.suppress(InputError):  # a request for them reports the error
         desks.catalogs(described=True)
 
 
 def _addresses() -> tuple[str, ...]:
-    """Numbers by which this machine is called in its networks."""
+    """IP addresses of this machine."""
     with contextlib.suppress(OSError):
-        return tuple({str(each[4][0]) for each in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)})
+        return tuple({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)})
     return ()
 
 

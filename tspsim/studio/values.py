@@ -1,4 +1,4 @@
-"""A question as text and as values: the text follows a form without losing comments, and a key's place in it is found.
+"""A question as text and as values: edits of the text that keep its comments, and the line of a key.
 
 A place in a question is a path of parts, as ``plans/0/tp``; ``~1`` stands for a slash in a key, ``~0`` for a tilde.
 """
@@ -15,7 +15,7 @@ import yaml
 from ..api import parse_yaml
 from ..base.errors import InputError
 
-#: Instead of a value: the key is taken out.
+#: In place of a value: the key is removed.
 GONE = object()
 Parts = Sequence[str]
 
@@ -35,7 +35,7 @@ def path(of: Parts) -> str:
 
 
 def get(data: Any, of: Parts) -> Any:
-    """What stands at a place; None where nothing does."""
+    """The value at a place; None where there is none."""
     for part in of:
         if isinstance(data, Mapping):
             data = data.get(part)
@@ -47,7 +47,7 @@ def get(data: Any, of: Parts) -> Any:
 
 
 def stated(data: Any, of: Parts) -> bool:
-    """Whether something is said at a place."""
+    """Whether there is a value at a place."""
     above = get(data, of[:-1])
     if not of or isinstance(above, list):
         return get(data, of) is not None
@@ -55,7 +55,7 @@ def stated(data: Any, of: Parts) -> bool:
 
 
 def put(data: Any, of: Parts, value: Any) -> Any:
-    """A copy with a value at a place (:data:`GONE`: without it); what leads there is made."""
+    """A copy with a value at a place (:data:`GONE`: without it); missing sections on the way are made."""
     if not of:
         return None if value is GONE else value
     part, rest = of[0], of[1:]
@@ -78,7 +78,7 @@ def put(data: Any, of: Parts, value: Any) -> Any:
 
 
 def scalar(text: str, *, plain: bool = False) -> Any:
-    """What somebody typed into a field, as YAML reads it; ``plain``: text whatever it looks like.
+    """The text of a field as YAML reads it; ``plain``: always as text.
 
     >>> scalar("32Ki"), scalar("8"), scalar("true"), scalar("8", plain=True), scalar("{kind: fixed, of: 3}")
     ('32Ki', 8, True, '8', {'kind': 'fixed', 'of': 3})
@@ -92,7 +92,7 @@ def scalar(text: str, *, plain: bool = False) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value as a field shows it, and as it may be typed.
+    """A value as a field shows it, in a form that may be typed.
 
     >>> shown("32Ki"), shown(8), shown(True), shown({"kind": "fixed", "of": 3})
     ('32Ki', '8', 'true', '{kind: fixed, of: 3}')
@@ -107,7 +107,7 @@ def dumped(data: Any) -> str:
 
 
 def edited(text: str, of: Parts, value: Any) -> str:
-    """A text with a value at a place (:data:`GONE`: without it); all other lines stay as they are where they can.
+    """A text with a value at a place (:data:`GONE`: without it); all other lines stay as they are where possible.
 
     >>> print(edited("a: 1  # one\\nb: {c: 2}\\n", ["b", "d"], "32Ki"), end="")
     a: 1  # one
@@ -160,8 +160,8 @@ def _spliced(text: str, of: Parts, value: Any) -> str | None:
 def _child(node: Any, part: str) -> tuple[Any, Any]:
     """The node below another, and the node of its key."""
     if isinstance(node, yaml.MappingNode):
-        found = [(value, key) for key, value in node.value if key.value == part]
-        return found[-1] if found else (None, None)
+        pairs = [(value, key) for key, value in node.value if key.value == part]
+        return pairs[-1] if pairs else (None, None)
     if isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
         return node.value[int(part)], None
     return None, None
@@ -174,7 +174,7 @@ def _nested(of: Parts, value: Any) -> Any:
 
 
 def _added(text: str, node: Any, part: str, value: Any) -> str | None:
-    """A new entry at the end of a mapping or a list."""
+    """The text with a new entry at the end of a mapping or a list; None where that is not possible."""
     listed = isinstance(node, yaml.SequenceNode)
     if not listed and not isinstance(node, yaml.MappingNode):
         return None
@@ -191,7 +191,7 @@ def _added(text: str, node: Any, part: str, value: Any) -> str | None:
 
 
 def _taken(text: str, above: Any, node: Any, key: Any) -> str | None:
-    """Without an entry of a mapping or a list."""
+    """The text without an entry of a mapping or a list; None where that is not possible."""
     start, end = (key or node).start_mark.index, _end(node)
     if above.flow_style:
         after = re.match(r"\s*,\s*", text[end:])
@@ -207,7 +207,7 @@ def _taken(text: str, above: Any, node: Any, key: Any) -> str | None:
 
 
 def _end(node: Any) -> int:
-    """Where a node's last character stands; behind a block come blanks and comments that are not its own."""
+    """The index of a node's last character; a block's end mark comes after blanks and comments that follow it."""
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -215,7 +215,7 @@ def _end(node: Any) -> int:
 
 
 def place_of(text: str, key: str | None) -> tuple[int, list[str]] | None:
-    """The line (from 1) of a dotted key as messages name it, and its path; None where it is not found.
+    """The line (from 1) of a dotted key from a message, and its path; None where the text lacks it.
 
     >>> place_of("name: a\\nplans:\\n- name: TP8\\n  tp: 3\\n", "plans.TP8.tp")
     (4, ['plans', '0', 'tp'])
@@ -226,41 +226,41 @@ def place_of(text: str, key: str | None) -> tuple[int, list[str]] | None:
         return None
     if not key or node is None:
         return None
-    line, found, rest = 1, list[str](), key
+    line, named_parts, rest = 1, list[str](), key
     while rest:
         step = _step(node, rest)
         if step is None:
             break
         part, taken, node, line = step
-        found.append(part)
+        named_parts.append(part)
         rest = rest[taken:].removeprefix(".")
-    return (line, found) if found else None
+    return (line, named_parts) if named_parts else None
 
 
 def _step(node: Any, rest: str) -> tuple[str, int, Any, int] | None:
-    """The entry that a dotted key begins with: its part, how many characters name it, its node and line."""
-    known: list[tuple[str, str, Any, int]] = []
+    """The entry at the start of a dotted key: its part, the number of characters of its name, its node and line."""
+    candidates: list[tuple[str, str, Any, int]] = []
     if isinstance(node, yaml.MappingNode):
-        known = [(key.value, key.value, value, key.start_mark.line + 1) for key, value in node.value]
+        candidates = [(key.value, key.value, value, key.start_mark.line + 1) for key, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for index, each in enumerate(node.value):
-            name, _ = _child(each, "name")
-            line = each.start_mark.line + 1
-            known.append((str(index), str(index), each, line))
+        for index, entry in enumerate(node.value):
+            name, _ = _child(entry, "name")
+            line = entry.start_mark.line + 1
+            candidates.append((str(index), str(index), entry, line))
             if isinstance(name, yaml.ScalarNode):
-                known.append((str(index), name.value, each, line))
-    fitting = [each for each in known if each[1] and f"{rest}.".startswith(f"{each[1]}.")]
+                candidates.append((str(index), name.value, entry, line))
+    fitting = [candidate for candidate in candidates if candidate[1] and f"{rest}.".startswith(f"{candidate[1]}.")]
     if not fitting:
         return None
-    part, name, below, line = max(fitting, key=lambda each: len(each[1]))
+    part, name, below, line = max(fitting, key=lambda candidate: len(candidate[1]))
     return part, len(name), below, line
 
 
-#: Where the reader of YAML says that a text stops to be YAML.
+#: The position in messages of the YAML parser.
 _LINE = re.compile(r"\(line (\d+)(?:, column (\d+))?\)")
 
 
 def line_told(message: str) -> int | None:
-    """The line that a message names itself."""
-    found = _LINE.search(message)
-    return int(found[1]) if found else None
+    """The line number in a message; None where it has none."""
+    match = _LINE.search(message)
+    return int(match[1]) if match else None

@@ -1,5 +1,5 @@
-"""Imported once by the process that others are made of: they begin with everything imported, and a first question
-answered, so that a new one costs milliseconds."""
+"""Imported once by the fork server: workers start with everything imported, and a first question answered, which takes
+milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import gc
 from .. import api
 from . import work
 
-with contextlib.suppress(Exception):  # a worker says itself what is wrong
+with contextlib.suppress(Exception):  # a worker reports the error itself
     result = api.simulate(
         {
             "name": "warm",
@@ -21,7 +21,7 @@ with contextlib.suppress(Exception):  # a worker says itself what is wrong
     result.dumps()
     del result
 
-# What is here stays, in every process: the collector need not touch it, and no process has a copy of its own.
+# These objects are for good: the collector need not touch them, and workers share their pages.
 gc.collect()
 gc.freeze()
 

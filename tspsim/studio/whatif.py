@@ -19,7 +19,7 @@ from .part import WAIT_S, Said, StudioPart, one_by_one
 
 
 class SliderCurves(StudioPart):
-    """A number that slides, and what it changes."""
+    """The curve of a sliding number."""
 
     def join(self, app: Dash) -> None:
         """Bind curve and slider."""
@@ -61,7 +61,7 @@ class SliderCurves(StudioPart):
         before: Said | None,
         tab: str,
     ) -> tuple[Any, ...]:
-        """The curve of a figure along a number, as far as it is drawn."""
+        """The curve of a figure along a number, with the points so far."""
         if not title or question is None:
             raise PreventUpdate
         desk = self.desks.of(tab)
@@ -84,29 +84,29 @@ class SliderCurves(StudioPart):
             desk.drawn = key
         job: WorkerTask = desk.drawing
         looks = ctx.triggered_id == "curve-tick"
-        over = job.wait(WAIT_S / 4 if looks else 0.05)  # a slider that was moved waits for this
-        told = job.line if job.line else "" if over else f"drawing: {job.words or 'begins'}"
+        over = job.wait(WAIT_S / 4 if looks else 0.05)  # a moved slider waits for this
+        status = job.line if job.line else "" if over else f"drawing: {job.words or 'begins'}"
         index = points.index(now)
-        refused = [each["error"] for each in job.parts if "error" in each]
+        refused = [point["error"] for point in job.parts if "error" in point]
         if over and refused:
-            told = f"{len(refused)} of {len(points)} points have no answer: {refused[0]}"
+            status = f"{len(refused)} of {len(points)} points have no answer: {refused[0]}"
         same = before is not None and before["key"] == key
         names = {point: number.shown(point) for point in points}
         ends = [html.Span(names[points[0]]), html.Span(names[points[-1]])]
         return (
             _drawing(job.parts, names, figure, number.title, now),
-            told,
+            status,
             over,
             {"key": key, "path": path, "points": points, "own": own},
             False,
             no_update if same else len(points) - 1,
             no_update if same else ends,
-            no_update if looks else index,  # somebody may have moved it meanwhile
+            no_update if looks else index,  # it may have been moved meanwhile
             f"{number.title}: {names[now]}",
         )
 
     def slide(self, index: float | str | None, curve: Said | None, question: Said | None) -> Any:
-        """A slider that stopped at another value."""
+        """The new value of a slider that stopped."""
         place = int(float(index or 0))
         if index is None or not curve or question is None or place >= len(curve["points"]):
             raise PreventUpdate
@@ -119,23 +119,23 @@ class SliderCurves(StudioPart):
 
 
 def _unknown(title: str, names: list[str]) -> str:
-    """Which number was meant, perhaps."""
+    """The nearest names of an unknown number."""
     if not names:
         return "this question has no number that may slide"
     sought = title.strip().lower()
     near = [name for name in names if sought in name.lower()][:6] or difflib.get_close_matches(title, names, 3, 0.4)
-    return f"no number is called so; {'perhaps ' + ', '.join(near) if near else 'choose one of the list'}"
+    return f"no number has this name; {'perhaps ' + ', '.join(near) if near else 'choose one of the list'}"
 
 
 def _drawing(parts: list[Said], points: dict[str, str], figure: str | None, title: str, now: str) -> Any:
-    """A line a plan, as far as points came; the value as it stands is marked. ``points`` has their names."""
+    """A line per plan, with the points so far and a mark at the present value; ``points`` has their names."""
     import plotly.graph_objects as go
 
     drawn = go.Figure()
     places, names = list(points), list(points.values())
     for name in dict.fromkeys(name for part in parts for name in part["lines"]):
-        told = {part["at"]: part["lines"][name].get(figure) for part in parts if name in part["lines"]}
-        drawn.add_scatter(x=names, y=[told.get(point) for point in places], name=name, mode="lines+markers")
+        by_point = {part["at"]: part["lines"][name].get(figure) for part in parts if name in part["lines"]}
+        drawn.add_scatter(x=names, y=[by_point.get(point) for point in places], name=name, mode="lines+markers")
     drawn.add_vline(x=places.index(now), line_dash="dot", line_color="#8a94a6")
     drawn.update_layout(
         **LOOKS,

@@ -1,8 +1,8 @@
-"""What processes of the studio do: read questions, answer them, draw curves, search plans, save files.
+"""The jobs of the studio's workers: read questions, answer them, draw curves, search plans, save files.
 
-:func:`main` is such a process. It takes ``(number, job, arguments)`` from a pipe and sends ``("told", number, words,
-share, part)`` while it works and ``("done", number, value)`` or ``("refused", number, line, key, code)`` at the end. It
-ends when the pipe does. Only plain data goes over the pipe.
+:func:`main` is a worker. It takes ``(number, job, arguments)`` from a pipe. It sends ``("told", number, words, share,
+part)`` while it works, and ``("done", number, value)`` or ``("refused", number, line, key, code)`` at the end. It ends
+with the pipe. Only plain data goes over the pipe.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..base.errors import InputError, TspsimError, printable, shorten
 from . import confine, values
 from .answers import SORTS
 
-#: Called with what is under way, the share that is done, and a piece of the answer (or None).
+#: Called with the name of the current task, the share that is done, and a piece of the answer (or None).
 Tell = Callable[[str, float, Any], None]
 
 SCENARIOS = "scenarios"
-#: Files of the folder that are looked at for questions of one's own.
+#: Most files of the folder that are listed.
 MOST_FILES = 400
 DEEPEST_FOLDER = 3
 _YAML = (".yaml", ".yml")
@@ -35,7 +35,7 @@ _YAML = (".yaml", ".yml")
 
 def main(connection: Connection, folder: str, nice: int) -> None:
     """Answer jobs until the pipe ends; confined to ``folder``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which lets this process go
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's, which ends this process
     with contextlib.suppress(OSError, AttributeError):
         os.nice(nice)
     os.chdir(folder)
@@ -50,7 +50,7 @@ def main(connection: Connection, folder: str, nice: int) -> None:
 
 
 def _take(connection: Connection, jobs: queue.SimpleQueue[Any]) -> None:
-    """What comes through the pipe goes to the queue; without a server there is nobody to answer."""
+    """Move jobs from the pipe to the queue; end the process when the server has gone."""
     while True:
         try:
             jobs.put(connection.recv())
@@ -81,7 +81,7 @@ def _answered(connection: Connection, number: int, name: str, arguments: tuple[A
 
 
 def one_line(text: str) -> str:
-    """As the command line prints it."""
+    """The text in one line, as the command line prints it."""
     return printable(" ".join(text.split()))
 
 
@@ -89,38 +89,38 @@ def one_line(text: str) -> str:
 
 
 def answer(text: str, file: str, tell: Tell) -> dict[str, Any]:
-    """The answer of a question: what ``tspsim run`` says of it, its JSON to the byte, and what else a page shows."""
+    """The answer of a question: the JSON of ``tspsim run`` to the byte, and further facts for the page."""
     question = api.load_text(text, file)
     sort = api.sort_of(question)
     with api.placed(question):
         stated, searched = api.best_stated(question, lambda words, share: tell(words, share, None))
         result, _ = api.answered(stated, lambda words, share: tell(words, share, None))
-    told = SORTS[sort].facts(stated, result)
+    facts = SORTS[sort].facts(stated, result)
     return {
-        **told,
+        **facts,
         "json": result.dumps() + "\n",
         "sort": sort,
         "searched": searched,
-        "refused": one_line(told["refused"]),
+        "refused": one_line(facts["refused"]),
         "entries": _entries(question, sort),
         "offers": bool(question.offers),
     }
 
 
 def _entries(question: api.Asked, sort: str) -> list[tuple[str, str, str]]:
-    """``(key, name, what it is)`` of the catalog's entries that a question names."""
-    told = []
+    """``(key, name, description)`` of the catalog entries that a question names."""
+    named = []
     for key, kind, name in SORTS[sort].entries(question):
         if name is not None:
             with contextlib.suppress(TspsimError):
-                told.append((key, name, api.entry_in_words(cast("api.Kind", kind), name)))
-    return told
+                named.append((key, name, api.entry_in_words(cast("api.Kind", kind), name)))
+    return named
 
 
 def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) -> dict[str, Any]:
-    """The figures of every plan with a key at each of several values; points come as they are answered."""
+    """The figures of every plan with a key at each of several values; each point is sent as it is answered."""
     data = api.mapping_of(text, Path(file))
-    told: list[dict[str, Any]] = []
+    answered: list[dict[str, Any]] = []
     for number, point in enumerate(points):
         value = api.parse_yaml(point) if point else values.GONE
         try:
@@ -131,33 +131,36 @@ def curve(text: str, file: str, path: str, points: Sequence[str], tell: Tell) ->
                 sort = SORTS[api.sort_of(question)]
                 named = sort.lines(result.to_json(), sort.facts(stated, result))
             lines = {
-                name: {each.key: each.value for each in figures if each.value is not None}
+                name: {figure.key: figure.value for figure in figures if figure.value is not None}
                 for name, figures in named.items()
             }
-            told.append({"at": point, "lines": lines})
+            answered.append({"at": point, "lines": lines})
         except TspsimError as error:
-            told.append({"at": point, "lines": {}, "error": one_line(str(error))})
-        tell(f"{number + 1} of {len(points)} points", (number + 1) / len(points), told[-1])
-    return {"path": path, "points": told}
+            answered.append({"at": point, "lines": {}, "error": one_line(str(error))})
+        tell(f"{number + 1} of {len(points)} points", (number + 1) / len(points), answered[-1])
+    return {"path": path, "points": answered}
 
 
 def plans(text: str, file: str, budget: str, limits: Sequence[str], tell: Tell) -> dict[str, Any]:
-    """What the planner finds, each plan with the keys that join it to the question."""
+    """The planner's best plans, each with the keys that add it to the question."""
     question = api.of_one_job(api.load_text(text, file))
     with api.placed(question):
-        found = api.plan(question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None))
-    several: Any = found.found if hasattr(found, "found") else [(question, found)]
+        planned = api.plan(
+            question, budget=budget, limits=limits, progress=lambda words, share: tell(words, share, None)
+        )
+    several: Any = planned.found if hasattr(planned, "found") else [(question, planned)]
     rows = []
-    for scenario, each in several:
-        for one in each.best:
-            asked = api.mapping_of(api.scenario_text(one.asked), Path("found.yaml"))
-            batch = asked["workload"].get("global_batch")
+    for scenario, outcome in several:
+        for one in outcome.best:
+            stated = api.mapping_of(api.scenario_text(one.asked), Path("found.yaml"))
+            batch = stated["workload"].get("global_batch")
             machine = scenario.name if len(several) > 1 else ""
             result: Any = getattr(one, "result", one)
-            rows.append({"machine": machine, "plan": asked["plans"][0], "batch": batch, "line": result.in_a_line()})
-    count, whole = sum(each.simulated for _, each in several), all(each.complete for _, each in several)
-    told = f"{count:,} plans simulated" + ("" if whole else "; the work ended before all were looked at")
-    return {"rows": rows, "told": told}
+            rows.append({"machine": machine, "plan": stated["plans"][0], "batch": batch, "line": result.in_a_line()})
+    count = sum(search.simulated for _, search in several)
+    whole = all(search.complete for _, search in several)
+    words = f"{count:,} plans simulated" + ("" if whole else "; the budget ended before all were searched")
+    return {"rows": rows, "told": words}
 
 
 def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
@@ -169,18 +172,21 @@ def purchase(text: str, file: str, tell: Tell) -> dict[str, Any]:
 
 
 def catalogs(tell: Tell) -> dict[str, list[tuple[str, str]]]:
-    """Entries of every catalog with what they are called."""
+    """Entries of every catalog with their titles."""
     kinds = [cast("api.Kind", kind) for kind in api.FOLDERS]
     return {kind: [(name, api.describe_entry(kind, name)) for name in api.entries(kind)] for kind in kinds}
 
 
 def described(tell: Tell) -> dict[str, list[tuple[str, str]]]:
-    """The same with what they are: a device's rates, a model's weights and caches. It reads all of them."""
-    return {kind: [(name, _what(kind, name, told)) for name, told in each] for kind, each in catalogs(tell).items()}
+    """The same with descriptions: a device's rates, a model's weights and caches. It reads all entries."""
+    return {
+        kind: [(name, _what(kind, name, title)) for name, title in entries_of_kind]
+        for kind, entries_of_kind in catalogs(tell).items()
+    }
 
 
 def _what(kind: str, name: str, called: str) -> str:
-    """An entry in a line: what it is called, and its main figures."""
+    """An entry in a line: its title, and its main figures."""
     if kind == SCENARIOS:
         return called
     try:
@@ -191,10 +197,10 @@ def _what(kind: str, name: str, called: str) -> str:
 
 
 def folder(tell: Tell) -> dict[str, list[tuple[str, str]]]:
-    """Files of this folder that can be named, with what they are, by the kind that they describe."""
+    """Files of this folder that can be named, with descriptions, by the kind that they describe."""
     own: dict[str, list[tuple[str, str]]] = {kind: [] for kind in api.FOLDERS}
     for path in _files(Path()):
-        with contextlib.suppress(TspsimError, OSError, UnicodeDecodeError):  # who names it is told
+        with contextlib.suppress(TspsimError, OSError, UnicodeDecodeError):  # whoever names it sees the error
             data = api.mapping_of(path.read_text(encoding="utf-8-sig"), path)
             kind = api.kind_of(path, data)
             if kind is not None:
@@ -204,21 +210,21 @@ def folder(tell: Tell) -> dict[str, list[tuple[str, str]]]:
 
 
 def _files(root: Path) -> list[Path]:
-    """YAML and JSON below a folder, not too deep and not too many; hidden folders are left out."""
-    found: list[Path] = []
+    """YAML and JSON files below a folder, up to a depth and a number; hidden folders are left out."""
+    paths: list[Path] = []
     for place, names, files in os.walk(root):
         here = Path(place)
         names[:] = sorted(name for name in names if not name.startswith((".", "_")) and name != "node_modules")
         if len(here.parts) >= DEEPEST_FOLDER:
             names.clear()
-        found += [here / name for name in sorted(files) if name.endswith((*_YAML, ".json"))]
-        if len(found) > MOST_FILES:
+        paths += [here / name for name in sorted(files) if name.endswith((*_YAML, ".json"))]
+        if len(paths) > MOST_FILES:
             break
-    return [path for path in found[:MOST_FILES] if path.is_file() and path.stat().st_size <= 2**20]
+    return [path for path in paths[:MOST_FILES] if path.is_file() and path.stat().st_size <= 2**20]
 
 
 def opened(name: str, tell: Tell) -> dict[str, str]:
-    """The text of a scenario of the catalog, or of a file of this folder, and the name that it is saved under."""
+    """The text of a catalog scenario, or of a file of this folder, and the name to save it under."""
     path = api.locate_entry("scenarios", name)
     try:
         with path.open("rb") as stream:
@@ -233,7 +239,7 @@ def opened(name: str, tell: Tell) -> dict[str, str]:
 
 
 def save(file: str, text: str, replace: bool, suffixes: Sequence[str], tell: Tell) -> dict[str, Any]:
-    """Write a text below this folder, whole or not at all; a file that is there only where ``replace`` says so."""
+    """Write a text below this folder, whole or not at all; an existing file only with ``replace``."""
     path = _mine(file, suffixes)
     if path.exists() and not replace:
         return {"exists": path.as_posix()}
@@ -242,7 +248,7 @@ def save(file: str, text: str, replace: bool, suffixes: Sequence[str], tell: Tel
 
 
 def _mine(file: str, suffixes: Sequence[str]) -> Path:
-    """A path below this folder with one of the endings; raises InputError."""
+    """A path below this folder with one of the suffixes; raises InputError."""
     path = Path(file.strip())
     if not file.strip() or path.suffix not in suffixes:
         raise InputError(f"is no name for this; end it with {' or '.join(suffixes)}", file=file or "''")
@@ -252,7 +258,7 @@ def _mine(file: str, suffixes: Sequence[str]) -> Path:
 
 
 def report(texts: Sequence[tuple[str, str]], file: str, replace: bool, tell: Tell) -> dict[str, Any]:
-    """The report of one question, or of several the page with all of them, written below this folder."""
+    """Write the report of one question, or one page for several, below this folder."""
     path = _mine(file, (".html",))
     if path.exists() and not replace:
         return {"exists": path.as_posix()}
@@ -270,12 +276,12 @@ def report(texts: Sequence[tuple[str, str]], file: str, replace: bool, tell: Tel
 
 
 def rest(seconds: float, tell: Tell) -> str:
-    """Does nothing for a while, for tests of what waits and is cancelled."""
+    """Wait, for tests of waiting and cancelling."""
     threading.Event().wait(seconds)
     return "rested"
 
 
 JOBS: dict[str, Callable[..., Any]] = {
-    each.__name__: each
-    for each in (answer, curve, plans, purchase, catalogs, described, folder, opened, save, report, rest)
+    job.__name__: job
+    for job in (answer, curve, plans, purchase, catalogs, described, folder, opened, save, report, rest)
 }

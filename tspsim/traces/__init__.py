@@ -4,7 +4,7 @@
 ``tspsim.trace_readers``, rules that turn names of kernels into kinds under ``tspsim.kernel_names``.
 """
 
-from . import chakra, kineto, logs, nsight, rocprof
+from . import chakra, kineto, logs, name_rules, nsight, rocprof
 from .capture import read
 from .names import KERNEL_NAMES, KernelNames, kind_of
 from .reader import TRACE_READERS, FilePart, TraceReader
@@ -25,6 +25,7 @@ __all__ = [
     "kind_of",
     "kineto",
     "logs",
+    "name_rules",
     "nsight",
     "read",
     "rocprof",

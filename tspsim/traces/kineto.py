@@ -7,7 +7,7 @@ operators (same ``External id``), ``user_annotation`` are ``record_function`` bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .pieces import Ending, events
-from .profile import Launched, Launchers, ProfileColumns, parse, parse_one
+from .profile import Launched, Launchers, ProfileColumns, parse, parse_one, process_of
 from .reader import TRACE_READERS, FilePart, TraceReader
 from .steps import phase_of
 from .table import Mark, Rows, TracedDevice, TracedGroup, Words
@@ -54,17 +54,44 @@ def read_kineto(path: Path) -> FilePart:
         missing.append("the rank (distributedInfo)")
     rank = rank if isinstance(rank, int) and known else 0
     world = distributed.get("world_size", 0)
-    rows, origin = _rows(reading, rank)
+    several = _several(reading)
+    rows, origin, threads = _rows(reading, rank if several is None else several)
+    ranks = [rank] if several is None else sorted(set(several.tolist()))
+    if several is not None:
+        what = "processes in the order of the file" if reading.processes else "devices"
+        missing = [text for text in missing if not text.startswith("the rank ")]
+        missing.append(f"a file a rank: {len(ranks)} ranks are in one, {what}")
     return FilePart(
         rows,
         machine_of(about.get("deviceProperties"), rows.numbers["device"][0] if len(rows) else 0),
-        world if isinstance(world, int) else 0,
+        max(world if isinstance(world, int) else 0, len(ranks) if several is not None else 0),
         tuple(_groups(distributed)),
-        tuple(_marks(reading, rank, origin)),
+        tuple(_marks(reading, ranks, threads, origin)),
         tuple(missing),
-        {"origin_us": {rank: origin}},
-        rank_unknown=not known,
+        {"origin_us": dict.fromkeys(ranks, origin)},
+        rank_unknown=not known and several is None,
     )
+
+
+#: A device is a rank of its own where it ran that share of what the busiest one ran: a few copies are none.
+_OWN_RANK = 0.1
+
+
+def _several(reading: ProfileColumns) -> NDArray[np.int64] | None:
+    """The rank of every kernel of a file that holds several: the process that it came from where profiles were merged,
+    else its device; None where there is one."""
+    if not len(reading.ran["start"]):
+        return None
+    for column in ("process", "device"):
+        number = np.frombuffer(reading.ran[column], np.int32).astype(np.int64)
+        owners, place, counts = np.unique(number, return_inverse=True, return_counts=True)
+        busy = np.flatnonzero(counts >= _OWN_RANK * counts.max())
+        if len(busy) > 1:
+            rank = np.full(len(owners), 0)
+            rank[busy] = np.arange(len(busy))
+            found: NDArray[np.int64] = rank[place]
+            return found
+    return None
 
 
 def machine_of(properties: object, device: int) -> TracedDevice:
@@ -97,18 +124,23 @@ def _groups(distributed: dict[str, Any]) -> list[TracedGroup]:
     return found
 
 
-def _marks(reading: ProfileColumns, rank: int, origin: float) -> list[Mark]:
+def _marks(
+    reading: ProfileColumns, ranks: Sequence[int], threads: Mapping[int, Sequence[int]], origin: float
+) -> list[Mark]:
+    """Annotations as marks of the ranks whose kernels their thread launched; of all where it launched none."""
+    processes = {label: [number] for number, label in enumerate(reading.processes)}
     return [
         Mark(rank, name, (start - origin) / 1e6, (end - origin) / 1e6, reading.threads.words[thread])
         for name, thread, start, end in sorted(reading.notes, key=lambda note: (note[2], -note[3]))
         if not name.startswith(_NO_MARKS)
+        for rank in processes.get(process_of(reading.threads.words[thread]), threads.get(thread, ranks))
     ]
 
 
-def _rows(reading: ProfileColumns, rank: int) -> tuple[Rows, float]:
-    """Kernels as rows, each with what launched it; the time that is zero."""
+def _rows(reading: ProfileColumns, ranks: int | NDArray[np.int64]) -> tuple[Rows, float, Mapping[int, Sequence[int]]]:
+    """Kernels as rows, each with what launched it; the time that is zero; and whose kernels every thread launched."""
     if not len(reading.ran["start"]):
-        return Rows(), 0.0
+        return Rows(), 0.0, {}
     start = np.frombuffer(reading.ran["start"])
     order = np.argsort(start, kind="stable")
     first = float(start[order[0]])
@@ -124,6 +156,10 @@ def _rows(reading: ProfileColumns, rank: int) -> tuple[Rows, float]:
     stated = taken("node")
     node = np.where(launched.graph, np.where(stated > 0, stated, _in_graph(correlation, launched.graph)), -1)
     del correlation, stated, start
+    own = np.full(len(order), ranks) if isinstance(ranks, int) else ranks[order]
+    threads: dict[int, list[int]] = {}
+    for rank, thread in np.unique(np.stack([own, launched.thread]), axis=1).T.tolist():
+        threads.setdefault(thread, []).append(rank)
     said, collectives = np.zeros(len(order), np.int32), Words()
     collectives.code("")
     for place, name in reading.collectives.items():
@@ -132,7 +168,7 @@ def _rows(reading: ProfileColumns, rank: int) -> tuple[Rows, float]:
     def numbers() -> Iterator[tuple[str, NDArray[Any]]]:
         yield "graph_node", node
         yield "launch_s", (launched.launch_us - origin) / 1e6
-        yield "rank", np.full(len(order), rank)
+        yield "rank", own
         yield "device", taken("device")
         yield "start_s", (taken("start") - origin) / 1e6
         yield "duration_s", taken("length") / 1e6
@@ -147,7 +183,7 @@ def _rows(reading: ProfileColumns, rank: int) -> tuple[Rows, float]:
             own = reading.ran_words.pop(name)
             yield name, _codes(own)[order], own.words
 
-    return Rows.of(len(order), numbers(), words()), origin
+    return Rows.of(len(order), numbers(), words()), origin, threads
 
 
 def _codes(words: Words, places: NDArray[np.int64] | None = None) -> NDArray[np.int32]:

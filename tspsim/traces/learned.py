@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..step.costs import Costs
 from ..step.question import Question
 from ..step.simulation import run_plan
-from .lay import Laid
+from .comparison import Laid
 from .names import waits
 from .table import busy_s
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -61,6 +62,7 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
+    pid: int | str = 0
     tid: int | str = 0
     ts: float = float("nan")
     dur: float = 0.0
@@ -99,7 +101,8 @@ def parse_one(event: dict[str, Any]) -> Event:
         own = _ARGUMENTS.decode(text)
     except msgspec.DecodeError:
         own = None
-    return Event("X", category, str(event.get("name", "")), str(event.get("tid", "")), start, length, own)
+    name, pid, tid = (str(event.get(key, "")) for key in ("name", "pid", "tid"))
+    return Event("X", category, name, pid, tid, start, length, own)
 
 
 def timed(starts: Sequence[float], lengths: Sequence[float]) -> bool:
@@ -112,7 +115,12 @@ def timed(starts: Sequence[float], lengths: Sequence[float]) -> bool:
 #: Columns of numbers of what ran, times in µs.
 _RAN = {
     "start": "d", "length": "d", "bytes": "d", "correlation": "q", "external": "q", "node": "q", "device": "i",
+    "process": "i",
 }  # fmt: skip
+#: What SGLang's merger writes before every process number: ``[TP00-DP01] 4711``.
+_LABEL = re.compile(r"^\[[^\]]+\](?= )")
+#: Numbers of launches and operators are counted anew in every process; this is more than one counts to.
+_PROCESS = 1 << 44
 
 
 class ProfileColumns:
@@ -131,11 +139,15 @@ class ProfileColumns:
         self.run_thread, self.run_graph = array("i"), array("b")
         self.notes: list[tuple[str, int, float, float]] = []
         self.negative = 0
+        #: Labels of the processes whose profiles were merged into this file.
+        self.processes: list[str] = []
         self._texts: dict[bytes, str] = {}
 
     def take(self, events: list[Event]) -> None:
         """Keep what these events state."""
         by_category: dict[str, list[Event]] = {}
+        if events and (process_of(events[0].pid) or process_of(events[-1].pid)):
+            self._tell_apart(events)
         for event in events:
             by_category.setdefault(event.cat, []).append(event)
         parts = ((RAN, self._ran), (OPERATORS, self._operators), (RUNTIME, self._launches), (NOTES, self._notes))
@@ -143,6 +155,21 @@ class ProfileColumns:
             for categories, part in parts:
                 if category in categories:
                     part(own)
+
+    def _tell_apart(self, events: list[Event]) -> None:
+        """Number the processes of a merged file, and their launches, operators and threads apart."""
+        for event in events:
+            label = process_of(event.pid)
+            if not label:
+                continue
+            if label not in self.processes:
+                self.processes.append(label)
+            number = self.processes.index(label)
+            event.pid, event.tid = number, f"{label} {event.tid}"
+            if (said := event.args) is not None:
+                correlation, external = _whole(said.correlation), _whole(said.external)
+                said.correlation = correlation + number * _PROCESS if correlation >= 0 else -1
+                said.external = external + number * _PROCESS if external >= 0 else -1
 
     def _operators(self, events: list[Event]) -> None:
         said = [event.args or _NO_ARGUMENTS for event in events]
@@ -178,6 +205,8 @@ class ProfileColumns:
         ran["external"].extend(_whole_numbers([each.external for each in said]))
         ran["node"].extend(_whole_numbers([each.node for each in said]))
         ran["device"].extend([min(max(number, 0), 1 << 30) for number in _whole_numbers([e.device for e in said])])
+        merged = bool(self.processes)
+        ran["process"].extend([event.pid if merged and isinstance(event.pid, int) else 0 for event in own])
         words["name"].extend([event.name for event in own])
         words["stream"].extend(
             [str(event.tid if each.stream is None else each.stream) for event, each in zip(own, said, strict=True)]
@@ -210,6 +239,12 @@ class ProfileColumns:
             sizes = json.loads(text) if text[:1] == b"[" else []
             found = self._texts[b"grid" + text] = "×".join(map(str, sizes))
         return found
+
+
+def process_of(number: int | str) -> str:
+    """The label of a process in a merged file, from the number of a process or thread; empty where it has none."""
+    label = _LABEL.match(number) if isinstance(number, str) else None
+    return label[0] if label is not None else ""
 
 
 def _whole_numbers(values: list[Any]) -> list[int]:

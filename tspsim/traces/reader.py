@@ -18,7 +18,7 @@ from ..base.registry import Registry
 from .clocks import aligned
 from .kinds import MEASURE, PRODUCTS, STEP, UNKNOWN
 from .machines import device_of
-from .names import kind_of
+from .names import guessed, kind_of
 from .pieces import first_bytes
 from .steps import BACKWARD, numbered, step_marks
 from .table import NO_MACHINE, Mark, Rows, Trace, TracedDevice, TracedGroup, joined
@@ -291,6 +291,11 @@ def _missing(trace: Trace) -> list[str]:
         said.append(
             f"names of kernels that are {share:.1%} of their time; a rule under tspsim.kernel_names teaches them"
         )
+    share = guessed_share(trace)
+    if share >= 0.001:
+        said.append(
+            f"rules for names of kernels that are {share:.1%} of their time; their kinds are guessed from words in them"
+        )
     return said
 
 
@@ -299,3 +304,17 @@ def unknown_share(trace: Trace) -> float:
     by = trace.time_by("kind")
     total = sum(by.values())
     return by.get(UNKNOWN, 0.0) / total if total else 0.0
+
+
+def guessed_share(trace: Trace) -> float:
+    """Share of the time of kernels whose kind is guessed from a word in their names."""
+    names, operators = trace.columns["name"].astype(np.int64), trace.columns["operator"]
+    pairs, place = np.unique(names * (len(trace.words["operator"]) + 1) + operators, return_inverse=True)
+    seconds = np.bincount(place, trace.columns["duration_s"], len(pairs))
+    total = float(seconds.sum())
+    found = 0.0
+    for pair, time_s in zip(pairs.tolist(), seconds.tolist(), strict=True):
+        name, operator = divmod(pair, len(trace.words["operator"]) + 1)
+        if guessed(trace.words["name"][name], trace.words["operator"][operator]):
+            found += time_s
+    return found / total if total else 0.0

@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.units import several
 from .table import Mark
 
 #: Annotations that stand round a step, the finest first. vLLM and SGLang write the batch into theirs.
 _STEPS = (
     re.compile(r"^execute_"),
     re.compile(r"^step\["),
-    re.compile(r"^(train(ing)?_?step|iteration|Iteration|step)\b[ #:_]*\d*"),
+    re.compile(r"^\[Executor\] _forward_step \d+"),
+    re.compile(r"^:?(train(ing)?_?step|iter(ation)?|(global_?)?step)([ #:_=-]*\d+\b|\b)", re.IGNORECASE),
     re.compile(r"^ProfilerStep#\d+"),
 )
 #: What PyTorch writes round every call of an optimizer, and nothing else where nobody annotates steps.
@@ -35,6 +37,7 @@ _COUNTED = re.compile(
     r"^execute_(?P<total>\d+)?_?context_(?P<prompts>\d+)\((?:sq(?P<pq>\d+)sk(?P<pk>\d+)\w*|(?P<pt>\d+))\)"
     r"_generation_(?P<rows>\d+)\((?:sq(?P<dq>\d+)sk(?P<dk>\d+)\w*|(?P<dt>\d+))\)"
 )
+_TENSORRT = re.compile(r"^\[Executor\] _forward_step \d+: (?P<prompts>\d+) ctx reqs, (?P<rows>\d+) gen reqs")
 _SGLANG = re.compile(r"^step\[(?P<mode>\w+) bs=(?P<rows>\d+)(?: toks=(?P<tokens>\d+))?\]")
 
 
@@ -64,10 +67,10 @@ class TracedBatch:
     def in_words(self) -> str:
         parts = []
         if self.prompts:
-            parts.append(f"{self.prompts} prompts of {self.prompt_tokens:,} tokens")
+            parts.append(f"{several(self.prompts, 'prompt')} of {self.prompt_tokens:,} tokens")
         if self.rows:
             behind = f" over {self.row_context:,} tokens of context" if self.row_context >= 0 else ""
-            parts.append(f"{self.rows} sequences decode{behind}")
+            parts.append(f"{several(self.rows, 'sequence')} {'decode' if self.rows > 1 else 'decodes'}{behind}")
         return " and ".join(parts) or "nothing"
 
 
@@ -87,6 +90,11 @@ def batch_of(name: str) -> TracedBatch | None:
             part["prompts"], part.get("pq", part.get("pt", 0)), part.get("pk", -1),
             rows, part.get("dq", part.get("dt", rows)), part.get("dk", -1),
         )  # fmt: skip
+    match = _TENSORRT.match(name)
+    if match is not None:
+        # Tokens of prompts are not in it.
+        rows = int(match["rows"])
+        return TracedBatch(rows=rows, row_tokens=rows) if rows and not int(match["prompts"]) else None
     match = _SGLANG.match(name)
     if match is None:
         return None
@@ -177,9 +185,22 @@ def repetitions(codes: NDArray[Any], most: int = 64) -> list[Repetition]:
             continue
         longest = int(np.argmax(ends - starts))
         length = int(ends[longest] - starts[longest])
-        if length >= period:
+        begin = int(starts[longest])
+        if length >= period and _alike(codes, begin, length, period) >= _ALIKE:
             found[period] = Repetition(int(starts[longest]), period, length // period + 1)
     return sorted(found.values(), key=lambda each: (-each.length, each.period))
+
+
+#: Share of things that two turns of a repetition have alike. With few names, as of products of one library, shifts by
+#: anything look alike in most places.
+_ALIKE = 0.9
+_ALIKE_LAYERS = 0.97
+
+
+def _alike(codes: NDArray[Any], begin: int, length: int, period: int) -> float:
+    """Share of a stretch that is the same a period later."""
+    later = codes[begin + period : begin + period + length]
+    return float((codes[begin : begin + len(later)] == later).mean()) if len(later) else 0.0
 
 
 def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
@@ -194,12 +215,33 @@ def _without_holes(equal: NDArray[np.bool_], longest: int) -> NDArray[np.int8]:
     return found | np.cumsum(borders[:-1], dtype=np.int8)
 
 
+def _whole_steps(codes: NDArray[Any], alike: Sequence[Repetition]) -> Repetition | None:
+    """The steps among repetitions: what repeats, is mostly layers that repeat within it, and is more than those (an
+    embedding, a head)."""
+    # One thing over and over is no layer.
+    layers = [each for each in alike if len(np.unique(codes[each.start : each.start + each.period])) > 1]
+    for whole in alike:
+        for inner in sorted(layers, key=lambda each: each.period):
+            within = whole.start <= inner.start and inner.start + inner.length <= whole.start + whole.length
+            several = inner.count > 2 and whole.period >= 3 * inner.period
+            if within and several and 2 * inner.length >= whole.period and whole.length > 1.2 * inner.length:
+                if whole.period % inner.period:
+                    return whole
+                break
+    return None
+
+
 def layers_of(codes: NDArray[Any]) -> Repetition | None:
     """The layers of one step: the shortest stretch that covers most of what repeats."""
     found = repetitions(codes)
     if not found:
         return None
-    return min((each for each in found if 10 * each.length >= 8 * found[0].length), key=lambda each: each.period)
+    best = min((each for each in found if 10 * each.length >= 8 * found[0].length), key=lambda each: each.period)
+    # Something that stands once between two layers (a head) leaves pairs of them alike more often than single ones.
+    for period in range(2, best.period // 2 + 1):
+        if best.period % period == 0 and _alike(codes, best.start, best.length - period, period) >= _ALIKE_LAYERS:
+            return Repetition(best.start, period, best.length // period)
+    return best
 
 
 def _layers(names: NDArray[Any], kinds: NDArray[Any], heavy: NDArray[Any]) -> NDArray[np.int32]:
@@ -243,13 +285,9 @@ def numbered(
         # Products alone keep their order; what runs on streams beside them comes as it comes.
         products = np.flatnonzero(heavy)
         alike = repetitions(names[products])
-        inner = min(
-            (each for each in alike if each.period > 1 and each.count > 2), key=lambda each: each.period, default=None
-        )
-        # A step is more than layers: an embedding, a head.
-        whole = [each for each in alike if inner is not None and each.period % inner.period]
-        if inner is not None and whole and whole[0].period >= 3 * inner.period and whole[0].length > 1.2 * inner.length:
-            how, first = "repetition", whole[0]
+        first = _whole_steps(names[products], alike)
+        if first is not None:
+            how = "repetition"
             number = np.arange(len(products)) - first.start
             number = np.where((number >= 0) & (number < first.length), number // first.period, -1)
             following = np.minimum(np.searchsorted(products, np.arange(len(names))), len(products) - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Template → what it is, and where each of its files goes.
+#: Template → its description, and the place of each of its files.
 TEMPLATES: dict[str, tuple[str, dict[str, str]]] = {
     "first": ("three plans of a forward pass on two nodes", {"first": "first.yaml"}),
     "training": ("a training step, sharded two ways", {"training": "training.yaml"}),

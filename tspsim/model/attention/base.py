@@ -37,22 +37,22 @@ NO_CONTEXT = -1
 
 def decoded(rows: Rows) -> Rows:
     """Rows that the decode kernels run."""
-    return tuple(row for row in rows if row[0] <= MOST_DECODED and row[1] >= 0)
+    return tuple([row for row in rows if row[0] <= MOST_DECODED and row[1] >= 0])
 
 
 def prefilled(rows: Rows) -> Rows:
     """Rows that the prefill kernels run."""
-    return tuple(row for row in rows if row[0] > MOST_DECODED)
+    return tuple([row for row in rows if row[0] > MOST_DECODED])
 
 
 def attended(rows: Rows) -> Rows:
     """Rows that attention kernels take: all but padding."""
-    return tuple(row for row in rows if row[1] >= 0)
+    return tuple([row for row in rows if row[1] >= 0])
 
 
 def tokens_of(rows: Rows) -> int:
     """Query tokens."""
-    return sum(queries * sequences for queries, _, sequences in rows)
+    return sum([queries * sequences for queries, _, sequences in rows])
 
 
 def product(layer: ServingShard, tokens: int, n: int, k: int, name: str, role: Role) -> Gemm:

@@ -8,7 +8,7 @@ latents again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...operators import AbsorbProduct, Gemm, LatentDecode, LatentPrefill, MemoryBound, Operator, Role
@@ -79,10 +79,10 @@ class Latent(AttentionKind):
             "rope", 2.0 * tokens * layer.heads * latent.rope_dim * layer.activation_bytes, tokens, role=Role.ROPE
         )
         operators: list[Operator] = [queries, rope]
-        context = sum((c + q) * n for q, c, n in prefilled(rows))
+        context = sum([(c + q) * n for q, c, n in prefilled(rows)])
         if context:
             assert isinstance(keys_and_values, Gemm)
-            operators.append(replace(keys_and_values, m=context))
+            operators.append(keys_and_values.over(context))
         decodes = tokens_of(decoded(rows))
         if decodes:
             operators.append(self._absorb(layer, decodes, latent.kv_rank, latent.nope_dim, "absorb queries"))
@@ -92,12 +92,12 @@ class Latent(AttentionKind):
         latent, operators = self.facts(layer.model), list[Operator]()
         prompts, decodes = prefilled(rows), decoded(rows)
         if prompts:
-            pieces = tuple((q, c + q) for q, c, n in prompts for _ in range(n))
+            pieces = tuple([(q, c + q) for q, c, n in prompts for _ in range(n)])
             operators.append(
                 LatentPrefill(pieces, layer.heads, latent.query_dim, latent.value_dim, layer.wide, self.element(layer))
             )
         for queries in sorted({q for q, _, _ in decodes}):
-            seen = tuple((layer.held(c + q), n) for q, c, n in decodes if q == queries)
+            seen = tuple([(layer.held(c + q), n) for q, c, n in decodes if q == queries])
             kept = self.element(layer)
             operators.append(
                 LatentDecode(seen, layer.heads, latent.kv_rank, latent.rope_dim, layer.wide, kept, queries)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import Field, StrictBool, model_validator
 from pydantic_core import PydanticCustomError
 
+from ...base.strict import Strict, as_stated
 from ...base.units import Count, PositiveCount
 from ..parts import CompressedAttention, Indexing, LatentAttention, LinearAttention
 
 
-class AttentionSection(BaseModel):
+class AttentionSection(Strict):
     """What all kinds have: their name, and query heads."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     heads: PositiveCount = Field(description="query heads")
@@ -73,12 +72,8 @@ class GroupedSection(_HeadsSection):
         return super().facts() | {"window": self.window, "chunk": self.chunk, "full_every": self.full_every}
 
 
-class _LatentsSection(AttentionSection):
+class _LatentsSection(LatentAttention, AttentionSection):
     q_rank: Count = Field(0, description="width of the queries' latent; 0: queries come from the residual stream")
-    kv_rank: PositiveCount = Field(description="width of the latent of keys and values")
-    nope_dim: PositiveCount = Field(description="width of a head's query without position")
-    rope_dim: PositiveCount = Field(description="width of a head's query with rotary position")
-    value_dim: PositiveCount = Field(description="width of a head's value")
 
     @model_validator(mode="after")
     def _mean_is_whole(self) -> _LatentsSection:
@@ -87,7 +82,7 @@ class _LatentsSection(AttentionSection):
         return self
 
     def facts(self) -> dict[str, Any]:
-        latent = LatentAttention(self.q_rank, self.kv_rank, self.nope_dim, self.rope_dim, self.value_dim)
+        latent = as_stated(self, LatentAttention)
         return super().facts() | {"kv_heads": self.heads, "head_dim": latent.mean_dim, "latent": latent}
 
 
@@ -117,22 +112,11 @@ def indexing(section: Any) -> Indexing:
     return Indexing(section.index_heads, section.index_dim, section.index_topk, every, shared_from)
 
 
-class _DeltaSection(AttentionSection):
+class _DeltaSection(LinearAttention, AttentionSection):
     """Layers of a delta rule, and others among them."""
 
-    k_heads: PositiveCount = Field(description="heads of queries and keys of the linear layers")
-    k_dim: PositiveCount = Field(description="width of one")
-    v_heads: PositiveCount = Field(description="heads of values of the linear layers")
-    v_dim: PositiveCount = Field(description="width of one")
-    convolution: PositiveCount = Field(4, description="tokens that the convolution over q, k and v reaches over")
-    full_every: PositiveCount = Field(4, description="every how many-th layer has full attention")
-    last_full: StrictBool = Field(False, description="the last layer has full attention in any case")
-
     def facts(self) -> dict[str, Any]:
-        return super().facts() | {"linear": LinearAttention(**{name: getattr(self, name) for name in _DELTA})}
-
-
-_DELTA = ("k_heads", "k_dim", "v_heads", "v_dim", "convolution", "full_every", "last_full")
+        return super().facts() | {"linear": as_stated(self, LinearAttention)}
 
 
 class GatedDeltaSection(_DeltaSection, _HeadsSection):

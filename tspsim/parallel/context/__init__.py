@@ -7,14 +7,9 @@ from . import all_gather, ring, token_ring, ulysses
 from .local import LOCAL
 from .method import CONTEXT_METHODS, ContextMethod
 
-__all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "token_ring", "ulysses", "usual_method"]
+__all__ = ["LOCAL", "ContextMethod", "all_gather", "method_of", "ring", "token_ring", "ulysses"]
 
 
 def method_of(plan: Plan) -> ContextMethod:
     """The context method of a plan's sequence shards."""
     return CONTEXT_METHODS.get(plan.exchange) if plan.sp > 1 else LOCAL
-
-
-def usual_method() -> ContextMethod:
-    """The one of plans that name none."""
-    return CONTEXT_METHODS.get(Plan.exchange)

@@ -12,7 +12,6 @@ from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought, shares_tokens
 from ..unpacked import unpacked
 from . import carried, chosen
 from .attention import (
@@ -157,12 +156,3 @@ METHOD = CONTEXT_METHODS.register(
         assumption="Sequence shards gather K and V before they attend (`exchange: all_gather`).",
     )
 )
-
-
-def cut(job: Job) -> bool:
-    """Whether gathers of K and V are in pieces."""
-    own = job.plan.overlap is True and job.plan.exchange == METHOD.name
-    return shares_tokens(job) and (job.plan.overlap is not False if job.scheme.folds else own)
-
-
-SOUGHT.register(Sought("overlap_by", of=lambda model, work: work.step.shards_tokens, used=cut))

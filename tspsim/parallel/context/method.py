@@ -18,7 +18,6 @@ from ..ledger import Buffer
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought
 
 #: (builder, job, layer shard, position on the axis, what to wait for) → the instruction whose end means that the local
 #: result is complete.
@@ -68,7 +67,7 @@ class ContextMethod:
     launched
         What frameworks call it that have it (:mod:`tspsim.studies.launch`), by theirs.
     assumption
-        A sentence for reports, of the method that plans have by default.
+        A sentence for reports, said of plans that leave their method at its default.
     """
 
     name: str
@@ -140,17 +139,3 @@ def refused(job: Job, method: ContextMethod) -> Refusal:
         others = " or ".join(other.name for other in CONTEXT_METHODS.values() if other.over_cache)
         return "exchange", f"{method.name} brings nothing that is cached, which cached prompts need: {others}"
     return method.check(job)
-
-
-def shared(job: Job) -> bool:
-    """Whether several ranks share a sequence: all of them, or with ``sp: auto`` those that need it."""
-    return job.plan.sp > 1 or (job.unequal and any(pack.ranks > 1 for packs in job.dealt.packs for pack in packs))
-
-
-SOUGHT.register(
-    Sought(
-        "exchange",
-        of=lambda model, work: work.step.shards_tokens,
-        used=shared,
-    )
-)

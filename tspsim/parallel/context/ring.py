@@ -24,7 +24,7 @@ from ..ledger import Buffer, Lifetime
 from ..partition import Segments
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought
+from ..switches import CONTEXT_TRANSPORTS
 from ..unpacked import unpacked
 from .attention import (
     attention_backward,
@@ -36,10 +36,7 @@ from .attention import (
     others_context,
     shard_of,
 )
-from .method import CONTEXT_METHODS, ContextMethod, shared
-
-#: Links that blocks take: one of a GPU's, or all that it has to the others of its node.
-TRANSPORTS = ("ring", "multi_ring")
+from .method import CONTEXT_METHODS, ContextMethod
 
 
 def forward(builder: ProgramBuilder, job: Job, layer: LayerShard, position: int, after: int) -> int:
@@ -145,7 +142,7 @@ def check(job: Job) -> Refusal:
 LINKS = Choice(
     switches=("context_transport",),
     first=("context_transport",),
-    options=lambda job, mesh: iter([{"context_transport": name} for name in TRANSPORTS[: 1 + mesh]]),
+    options=lambda job, mesh: iter([{"context_transport": name} for name in CONTEXT_TRANSPORTS[: 1 + mesh]]),
     word=lambda plan: "r" if plan.context_transport == "multi_ring" else "",
     sentence=lambda plan: f"K and V round {'several rings' if plan.context_transport == 'multi_ring' else 'one ring'}",
 )
@@ -172,12 +169,5 @@ METHOD = CONTEXT_METHODS.register(
         by_position=True,
         merges=lambda plan: plan.overlap is not False or plan.context_transport != "ring",
         floor_like="all_gather",
-    )
-)
-SOUGHT.register(
-    Sought(
-        "context_transport",
-        of=lambda model, work: work.step.shards_tokens,
-        used=lambda job: shared(job) and job.plan.exchange == METHOD.name,
     )
 )

@@ -37,18 +37,29 @@ from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import DRAFT_REPLICAS, Plan
 from ..scheme import scheme_of
-from ..sought import SOUGHT, Sought
+from ..sought import Sought
 from ..state import served
 
 TURNS = "draft_turns"
+SEARCH = Sought(
+    why_not="GPUs for the drafter alone are a machine of their own",
+    of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
+)
 OPTIONS = (
     Option(
         DRAFT_REPLICAS,
         PositiveCount,
         None,
         "of a step that verifies: replicas, the last ones, that keep the draft model alone; the others verify for all",
+        SEARCH,
     ),
-    Option(TURNS, Literal[1, 2], None, "parts of the sequences, of which one is verified while the other is drafted"),
+    Option(
+        TURNS,
+        Literal[1, 2],
+        None,
+        "parts of the sequences, of which one is verified while the other is drafted",
+        SEARCH,
+    ),
 )
 #: Bytes of an accepted token, and of a draft with its probability.
 TOKEN_BYTES, DRAFT_BYTES = 4, 8
@@ -98,8 +109,8 @@ def part_of(job: Job, turn: int, turns: int, *, drafts: bool = False) -> Job:
     mine = dealt(dealt(every, verifying(job.plan)), turns, turn)
     rows = tuple((queries, context, often * count) for queries, context, count in mine)
     share = sum(count for _, _, count in rows) / max(1, sum(count for _, _, count in every))
-    found = job.of_rows(rows)
-    return knowing(found, batch=replace(found.batch, outputs=round(job.batch.head_tokens * job.plan.dp * share)))
+    drafting = job.of_rows(rows)
+    return knowing(drafting, batch=replace(drafting.batch, outputs=round(job.batch.head_tokens * job.plan.dp * share)))
 
 
 def partners(builder: ProgramBuilder, job: Job) -> list[int]:
@@ -203,11 +214,3 @@ FEATURES.register(
         context=context,
     )
 )
-for _key in (DRAFT_REPLICAS, TURNS):
-    SOUGHT.register(
-        Sought(
-            _key,
-            why_not="GPUs for the drafter alone are a machine of their own",
-            of=lambda model, work: work.load.speculation is not None and work.load.speculation.model is not None,
-        )
-    )

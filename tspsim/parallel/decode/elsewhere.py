@@ -15,6 +15,8 @@ def parted(rows: Rows, share: float) -> tuple[Rows, Rows]:
     >>> parted(((512, 0, 1), (1, 4096, 10)), 0.25)
     (((512, 0, 1), (1, 4096, 8)), ((1, 4096, 2),))
     """
+    if not share:
+        return rows, ()
     decodes, here, away = decoded(rows), [], []
     for row in rows:
         queries, context, count = row

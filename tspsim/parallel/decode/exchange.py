@@ -17,8 +17,9 @@ from ...operators import BestOf, MemoryBound, Operator, Role
 from ..builder import ProgramBuilder
 from ..context_share import ContextShare
 from ..job import Job
+from ..option import Option
 from ..pipeline import Refusal
-from ..sought import SOUGHT, decodes, sought_objects
+from ..sought import decodes, sought_objects
 from .index_exchange import IndexExchange, index_exchange_of
 
 #: Of a log-sum-exp, and of an element of a numerator or denominator, as ranks sum them.
@@ -210,6 +211,10 @@ def shares_contexts(job: Job) -> bool:
     return decodes(job.model, job.work) and job.scheme.context(job.plan).ranks > 1
 
 
-SOUGHT.register(
-    sought_objects("decode_exchange", lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts)
+OPTION = Option(
+    "decode_exchange",
+    DECODE_EXCHANGES,
+    None,
+    "how ranks that share contexts merge partial attention",
+    sought_objects(lambda work: DECODE_EXCHANGES.values(), of=decodes, used=shares_contexts),
 )

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...base.memo import knowing
-from ...base.units import PositiveCount
+from ...base.units import PositiveCount, several
 from ...model.formats import WeightClass
 from ...model.layer import LayerShard
 from ...model.serving import ServingLayer
@@ -38,7 +38,7 @@ from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import EXPERT_POOL, POOL_NODE, Plan
 from ..scheme import WholeTokens
-from ..sought import SOUGHT, Sought, decodes, with_experts
+from ..sought import Sought, decodes, with_experts
 from ..state import served
 
 OPTION = Option(
@@ -46,6 +46,10 @@ OPTION = Option(
     PositiveCount,
     None,
     "of a decoding step: GPUs, the last ones and whole nodes, that keep experts alone; the others attend for all",
+    Sought(
+        why_not="GPUs for one part of a layer are a machine of their own",
+        of=lambda model, work: decodes(model, work) and with_experts(model, work),
+    ),
 )
 #: Streams of rows on their way and of sums, where no kernel of the rank waits for them.
 ROWS, SUMS, BACK = "rows to pool", "sums in pool", "sums from pool"
@@ -201,7 +205,7 @@ def check(job: Job) -> Refusal:
     if experts.count % ranks:
         return EXPERT_POOL, f"{ranks} does not divide the {experts.count} experts of {job.model.name}"
     if any(count * plan.dp % attending(plan) for batch in job.passes for _, _, count in batch.rows):
-        counts = f"{sum(batch.sequences for batch in job.passes)} sequences a replica"
+        counts = f"{several(sum(batch.sequences for batch in job.passes), 'sequence')} a replica"
         return EXPERT_POOL, f"{attending(plan)} attending GPUs do not divide {counts} of {plan.dp} replicas"
     for key in ("host_attention", "dcp", "kvp", "overlap"):
         if plan.options.get(key) or (key == "overlap" and plan.overlap):
@@ -231,12 +235,5 @@ FEATURES.register(
         groups=groups,
         context=context,
         pieces=of_both,
-    )
-)
-SOUGHT.register(
-    Sought(
-        EXPERT_POOL,
-        why_not="GPUs for one part of a layer are a machine of their own",
-        of=lambda model, work: decodes(model, work) and with_experts(model, work),
     )
 )

@@ -40,7 +40,7 @@ from ..pipeline import Refusal
 from ..plan import Plan
 from ..residual import STANDARD, residual_of
 from ..scheme import WholeTokens
-from ..sought import SOUGHT, Sought
+from ..sought import Sought
 from .elsewhere import cache_bytes, parted
 from .layer import mlp, project, share_of, sum_rows
 
@@ -150,6 +150,12 @@ FEATURES.register(
                 Annotated[float, Field(gt=0, lt=1)],
                 None,
                 "of decoding sequences, those that hosts keep the caches of and attend",
+                Sought(
+                    why_not="buys room for caches, not rate: state it to try",
+                    of=lambda model, work: (
+                        work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0
+                    ),
+                ),
             ),
         ),
         scheme="tensor",
@@ -158,12 +164,5 @@ FEATURES.register(
         notes=notes,
         context=lambda plan, context: replace(context, hosts=share(plan)),
         pieces=in_parts,
-    )
-)
-SOUGHT.register(
-    Sought(
-        KEY,
-        why_not="buys room for caches, not rate: state it to try",
-        of=lambda model, work: work.step.serves and bool(work.load.batch) and work.host_reads_bytes_per_s > 0.0,
     )
 )

@@ -31,7 +31,7 @@ from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Chunk, Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought, decodes
+from ..sought import Sought, decodes
 from .elsewhere import cache_bytes, parted
 
 #: The key of a plan, and the stream that caches come on.
@@ -152,6 +152,12 @@ FEATURES.register(
                 None,
                 "of decoding sequences, those whose caches lie in the host's memory or a pool, and come ahead of "
                 "attention",
+                Sought(
+                    why_not="slower than attention on the hosts, which is tried, of all but few sequences",
+                    of=lambda model, work: (
+                        decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0
+                    ),
+                ),
             ),
         ),
         scheme="tensor",
@@ -161,12 +167,5 @@ FEATURES.register(
         buffers=buffers,
         context=lambda plan, context: replace(context, hosts=share(plan)),
         attends=brought_ahead,
-    )
-)
-SOUGHT.register(
-    Sought(
-        KEY,
-        why_not="slower than attention on the hosts, which is tried, of all but few sequences",
-        of=lambda model, work: decodes(model, work) and bool(work.load.batch) and work.host_bytes_per_s > 0.0,
     )
 )

@@ -26,7 +26,7 @@ from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..reasons import CHANGES_NUMBERS
-from ..sought import SOUGHT, decodes, sought_objects
+from ..sought import decodes, sought_objects
 
 #: The key of a plan, and what it is where none is stated: what vLLM and ATOM run.
 KEY, USUAL = "index_exchange", "exact"
@@ -136,12 +136,14 @@ UNION = INDEX_EXCHANGES.register(
         why_not=CHANGES_NUMBERS,
     )
 )
-OPTION = Option(KEY, INDEX_EXCHANGES, None, "how ranks that share contexts agree on what an indexer chooses")
-SOUGHT.register(
+OPTION = Option(
+    KEY,
+    INDEX_EXCHANGES,
+    None,
+    "how ranks that share contexts agree on what an indexer chooses",
     sought_objects(
-        KEY,
         lambda work: INDEX_EXCHANGES.values(),
         of=lambda model, work: decodes(model, work) and any(model.attention_of(b).chooses for b in model.distinct),
         used=chooses,
-    )
+    ),
 )

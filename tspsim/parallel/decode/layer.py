@@ -7,6 +7,7 @@ a rank's own heads: of what is cached of them the other ranks' parts are gathere
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil
 
 from ...base.quick import replace
@@ -37,6 +38,23 @@ def share_of(job: Job, layer: ServingLayer) -> ContextShare:
     return share
 
 
+def of_shards(layer: ServingLayer, shards: int) -> ServingLayer:
+    """The layer divided by another number of ranks."""
+    return layer if layer.shards == shards else replace(layer, shards=shards)
+
+
+def operators_of(
+    job: Job, layer: ServingLayer, make: Callable[[ServingLayer, Rows], tuple[Operator, ...]]
+) -> tuple[Operator, ...]:
+    """What a method of its kind makes of a layer's attention over all rows of a pass: layers that differ in their MLP
+    alone have the same."""
+    block, operators = layer.kind, job.attention_operators
+    key = make.__name__, layer.shards, block.window, block.chunk, block.attention, block.indexer, block.compression
+    if key not in operators:
+        operators[key] = make(layer, job.rows)
+    return operators[key]
+
+
 def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str) -> list[int]:
     """One layer; ``layer`` is the part of a rank of ``axis``, whose ranks divide heads and columns."""
     assert isinstance(layer, ServingLayer)
@@ -45,8 +63,8 @@ def serve_layer(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str)
     before = gather_cached(builder, job, layer, share)
     entered, projected = project(builder, job, layer, share, axis, before)
     attended = attending(job, attend)(builder, job, layer, share, [projected])
-    output = replace(layer, shards=share.own)
-    done = builder.compute("output projection", *layer.attention_kind.leave(output, job.rows), after=attended)
+    output = of_shards(layer, share.own)
+    done = builder.compute("output projection", *operators_of(job, output, layer.attention_kind.leave), after=attended)
     residual = residual_of(job.plan)
     reduced = sum_rows(builder, job, axis, done, "sum attention", sums=residual.sums_attention)
     first, leaving = mlp(builder, job, layer, axis, [] if residual.late else [reduced])
@@ -64,9 +82,9 @@ def project(
 ) -> tuple[int, int]:
     """Norm, and queries, keys and values; returns the first instruction and the last. Ranks that own a part of every
     matrix divide what others have whole, and gather what each makes of it."""
-    kind, rows, tokens = layer.attention_kind, job.rows, job.tokens
+    kind, tokens = layer.attention_kind, job.tokens
     waiting: list[Operator] = [layer.norm(tokens)]
-    entering = kind.enter(layer, rows)
+    entering = operators_of(job, layer, kind.enter)
     first, ready, width = -1, list(before), 0
     ranks = job.scheme.whole_ranks(job)
 
@@ -92,7 +110,7 @@ def project(
         waiting.append(operator)
     if width:
         gather()
-    waiting += kind.project(replace(layer, shards=share.projected), rows)
+    waiting += operators_of(job, of_shards(layer, share.projected), kind.project)
     flush("norm, QKV")
     if layer.model.qk_norm_wide and share.projected > 1:
         squares = tokens * SQUARES_BYTES
@@ -103,10 +121,10 @@ def project(
 def attend(builder: ProgramBuilder, job: Job, layer: ServingLayer, share: ContextShare, after: list[int]) -> list[int]:
     """Attention of a rank's heads over whole contexts, or merged from the parts of them that ranks hold."""
     kind, rows = layer.attention_kind, job.rows
-    own = replace(layer, shards=share.own)
+    own = of_shards(layer, share.own)
     if share.ranks == 1:
         branches = job.work.load.streams.branches
-        kernels = attend_branches(job, own) if branches else kind.attend(own, rows)
+        kernels = attend_branches(job, own) if branches else operators_of(job, own, kind.attend)
         return [builder.compute("attention", *kernels, after=after)]
     prompts, decodes = prefilled(rows), decoded(rows)
     if prompts:

@@ -10,7 +10,6 @@ from ...model.serving import ServingLayer
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Refusal
-from ..sought import SOUGHT, Sought, decodes
 from ..unpacked import UNPACKED, unpacked_bytes
 from .exchange import exchange_of, partials
 from .index_exchange import refused_choice
@@ -71,7 +70,3 @@ def refused_exchange(job: Job) -> Refusal:
         can = ", ".join(one.name for one in kinds)
         return share.axis, f"{problem}; kinds that can: {can}. Use tp, pp or dp for {job.model.name}"
     return refused_choice(job) or (None if job.token_shards > 1 else exchange_of(job).check(job, share))
-
-
-SOUGHT.register(Sought("dcp", of=decodes))
-SOUGHT.register(Sought("kvp", of=decodes))

@@ -28,7 +28,6 @@ from ..expert_rows import expert_bytes, load_of, own_rows, own_tokens, routed_sh
 from ..interleave import EXCHANGE
 from ..job import Job
 from ..recompute import cheap_again
-from ..sought import SOUGHT, Sought, with_experts
 from . import expert_fused
 
 #: What to wait for → what its end is: the forward or backward of shared experts, as the scheme has it.
@@ -288,28 +287,3 @@ def _gather_sums(job: Job, routed: RoutedShard, position: int | None) -> tuple[O
     if not expert_shards.tokens_travel(job) or expert_shards.sliced(job) or not job.plan.dispatch.sums_before_return:
         return ()
     return (routed.sum_rows(routed.all_rows, round(sent_rows(job, position) / job.plan.expert_pieces)),)
-
-
-# --- what a search tries ----------------------------------------------------------------------------------------
-
-#: Pieces that are tried: finer ones multiply slower, and pay each exchange's latency once more.
-PIECES = (2, 4)
-
-
-def ways_to_cut(job: Job) -> Sequence[int]:
-    """Pieces of dispatch, experts and combine, where tokens travel and nothing else hides their way."""
-    plan = job.plan
-    alone = not (plan.hiding.micro_batches or plan.hiding.halves)
-    return PIECES if plan.ep > 1 and plan.expert_shards != 0 and alone and not job.replicates_tokens else ()
-
-
-SOUGHT.register(
-    Sought(
-        "expert_pieces",
-        while_serving=False,
-        of=with_experts,
-        values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
-        ways=ways_to_cut,
-        kernels=True,
-    )
-)

@@ -25,7 +25,8 @@ from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
-from ..sought import SOUGHT, Sought, serves
+from ..reasons import OWN_KERNELS
+from ..sought import Sought, serves_nobody
 
 #: What a plan's ``overlap`` says where products and sums meet in slices of one kernel.
 FUSED = "fused"
@@ -36,6 +37,7 @@ TRANSPORT = Option(
     Literal["kernel", "copy"],
     None,
     "with overlap: fused, who moves rows: the library's kernels (default), or copy engines that the node's file states",
+    Sought(why_not=OWN_KERNELS, of=serves_nobody),
 )
 
 
@@ -109,40 +111,3 @@ def check(job: Job, travels: bool) -> Refusal:
     if TRANSPORT.name in plan.options and plan.overlap != FUSED:
         return TRANSPORT.name, f"{plan.options[TRANSPORT.name]} is of `overlap: fused`; state that too"
     return None
-
-
-# --- what a search tries of tensor parallelism's exchanges ------------------------------------------------------
-
-#: Why it does not try products and sums in one kernel.
-OWN_KERNELS = "needs kernels that software seldom has"
-
-
-def in_chunks(job: Job) -> bool:
-    """Whether reductions, or gathers of K and V, are cut."""
-    plan = job.plan
-    if job.scheme.folds:
-        return plan.token_shards > 1 and plan.overlap is not False and plan.overlap_by == "blocks"
-    return plan.overlap is True and plan.tp * plan.sp > 1
-
-
-SOUGHT.register(
-    Sought("sequence_regions", of=lambda model, work: not serves(model, work), used=lambda job: job.plan.tp > 1)
-)
-SOUGHT.register(
-    Sought(
-        "overlap",
-        of=lambda model, work: not serves(model, work),
-        values=lambda model, work: ["off", "on"],
-        left=lambda model, work: {FUSED: OWN_KERNELS},
-        used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == FUSED,
-    )
-)
-SOUGHT.register(Sought(TRANSPORT.name, why_not=OWN_KERNELS, of=lambda model, work: not serves(model, work)))
-SOUGHT.register(
-    Sought(
-        "overlap_chunks",
-        why_not="four, as libraries have",
-        of=lambda model, work: not serves(model, work),
-        used=in_chunks,
-    )
-)

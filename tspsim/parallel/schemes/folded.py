@@ -25,8 +25,7 @@ from ..builder import ProgramBuilder
 from ..context.attention import context_bytes, latent_bytes
 from ..context.chosen import chooses
 from ..context.method import in_parts_refused
-from ..decode import index_exchange
-from ..decode.exchange import DECODE_EXCHANGES
+from ..decode import exchange, index_exchange
 from ..decode.sharing import refused_exchange
 from ..experts import expert, expert_serving
 from ..job import Job
@@ -36,6 +35,7 @@ from ..pipeline import Refusal
 from ..recompute import cheap_again
 from ..residency import Residency
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
+from ..sought import Sought, decodes
 from ..unpacked import unpacked
 from . import folded_choice, folded_tables, folded_weights
 from .folded_attention import attention_in_turn, attention_overlapped, attention_part_backward, group_of
@@ -174,8 +174,8 @@ def served_head(builder: ProgramBuilder, job: Job, layer: LayerShard) -> None:
 
 #: Keys of steps that decode.
 OPTIONS = (
-    Option("decode_form", DECODE_FORMS, None, "what TSP's ranks do in a step that decodes"),
-    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    Option("decode_form", DECODE_FORMS, None, "what TSP's ranks do in a step that decodes", Sought(of=decodes)),
+    exchange.OPTION,
     index_exchange.OPTION,
 )
 

@@ -8,7 +8,6 @@ from typing import Any
 from ..choice import Choice, Values
 from ..job import Job
 from ..plan import Plan
-from ..sought import SOUGHT, Sought
 from .transport import WEIGHT_TRANSPORTS
 
 #: Pieces that the MLP's weights are gathered in: finer ones hide no more, and multiply slower.
@@ -71,23 +70,4 @@ CHOICE = Choice(
     sentence=sentence,
     searched=searched,
     settings=lambda plan: {"head_groups": plan.attended_groups},
-)
-
-
-for _key in ("weight_transport", "mlp_pieces", "head_groups"):
-    SOUGHT.register(
-        Sought(
-            _key,
-            of=lambda model, work: work.step.shards_tokens,
-            values=lambda model, work: ["some"],
-            used=lambda job: job.plan.tsp > 1,
-        )
-    )
-SOUGHT.register(
-    Sought(
-        "tsp_schedule",
-        why_not="published is for comparison",
-        of=lambda model, work: not work.step.serves,
-        used=lambda job: job.plan.tsp > 1,
-    )
 )

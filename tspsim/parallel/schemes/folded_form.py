@@ -12,7 +12,6 @@ from ..ledger import Buffer
 from ..pipeline import Refusal
 from ..plan import Plan
 from ..scheme import LayerPiece, Piece
-from ..sought import SOUGHT, Sought, decodes
 
 AXIS = "tsp"
 #: The form of plans that name none.
@@ -48,6 +47,3 @@ DECODE_FORMS: Registry[DecodeForm] = Registry("decode form", "tspsim.decode_form
 def form_of(plan: Plan) -> DecodeForm:
     """The one of a plan."""
     return DECODE_FORMS.get(plan.options.get("decode_form") or USUAL)
-
-
-SOUGHT.register(Sought("decode_form", of=decodes))

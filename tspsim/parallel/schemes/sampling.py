@@ -16,7 +16,8 @@ def sampled_head(builder: ProgramBuilder, job: Job, layer: LayerShard, axis: str
     Where that axis divides the tokens, the last ones of the prompts come from their ranks first.
     """
     tokens, ranks = job.head_tokens, job.plan.degree(axis)
-    builder.compute("final norm", layer.norm(tokens))
+    normed = job.tokens if job.work.stack.engine.norms_all else tokens
+    builder.compute("final norm", layer.norm(normed))
     ready: list[int] = []
     if job.token_shards > 1 and axis == job.plan.token_axis:
         size = tokens * job.model.hidden * job.activation_bytes

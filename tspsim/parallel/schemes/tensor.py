@@ -39,6 +39,8 @@ from ..recompute import cheap_again, heads_again
 from ..residency import Residency
 from ..residual import residual_of
 from ..scheme import SCHEMES, Received, Scheme, WholeTokens
+from ..sought import Sought, of_lengths
+from ..unequal_checks import ways_to_deal
 from .tensor_rows import column_gradients, column_products, embed, gather_rows, reduce_rows, residual_tokens
 from .tensor_serving import SERVING_OPTIONS, check_groups, context, head_served, serve, serving_variants
 
@@ -231,6 +233,16 @@ def groups(plan: Plan) -> Mapping[str, Mapping[str, int]]:
     return groups
 
 
+def assumptions(plan: Plan) -> Iterator[str]:
+    """How ranks of ``tp`` sum, where the plan's keys leave it at its default."""
+    if plan.tp > 1 and not plan.overlap:
+        if plan.sequence_regions:
+            yield "Gathers and sums around tensor-parallel layers are exposed (`overlap`)."
+        else:
+            keys = "`overlap`, `sequence_regions`"
+            yield f"Tensor-parallel all-reduces are exposed and sequence regions are off ({keys})."
+
+
 def check(job: Job) -> Refusal:
     plan = job.plan
     refused_key = check_groups(job)
@@ -304,12 +316,40 @@ def buffers(job: Job) -> Iterator[Buffer]:
 
 #: Keys of steps whose sequences differ in length.
 LENGTH_OPTIONS = (
-    Option("dynamic_sp", StrictBool, None, "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp"),
-    Option("padded", StrictBool, None, "sequences of unequal length are padded to the longest of the step"),
-    Option("rank_tokens", PositiveCount, None, "tokens a rank takes at once; default: the longest over all its ranks"),
-    Option("deal", DEALS, None, "what replicas get even shares of; default: work"),
     Option(
-        OFFLOAD_FROM, PositiveCount, None, "tokens of a sequence from which on offload_layers are away; default: any"
+        "dynamic_sp",
+        StrictBool,
+        None,
+        "sp: auto; long sequences are shared by 2, 4, 8, ... ranks of dp",
+        Sought(called="sp", of=of_lengths, values=lambda model, work: ["auto too"]),
+    ),
+    Option(
+        "padded",
+        StrictBool,
+        None,
+        "sequences of unequal length are padded to the longest of the step",
+        Sought(why_not="is more work", of=of_lengths),
+    ),
+    Option(
+        "rank_tokens",
+        PositiveCount,
+        None,
+        "tokens a rank takes at once; default: the longest over all its ranks",
+        Sought(of=of_lengths, values=lambda model, work: ["one, two and four times the least"]),
+    ),
+    Option(
+        "deal",
+        DEALS,
+        None,
+        "what replicas get even shares of; default: work",
+        Sought(of=of_lengths, values=lambda model, work: DEALS.names(), ways=ways_to_deal, kernels=True),
+    ),
+    Option(
+        OFFLOAD_FROM,
+        PositiveCount,
+        None,
+        "tokens of a sequence from which on offload_layers are away; default: any",
+        Sought(of=of_lengths, values=lambda model, work: ["the longest that fits, beside offload_layers"]),
     ),
 )
 OPTIONS = (
@@ -353,7 +393,6 @@ SCHEME = SCHEMES.register(
         options=OPTIONS,
         usual=True,
         unequal=True,
-        assumption="Tensor-parallel all-reduces are exposed and sequence regions are off (`overlap`, "
-        "`sequence_regions`).",
+        assumptions=assumptions,
     )
 )

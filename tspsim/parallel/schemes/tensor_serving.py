@@ -10,7 +10,7 @@ from ...model.layer import LayerShard
 from ...steps import STEPS, Step
 from ..builder import ProgramBuilder
 from ..context.method import CONTEXT_METHODS
-from ..decode import ContextShare, index_exchange
+from ..decode import ContextShare, exchange, index_exchange
 from ..decode.exchange import DECODE_EXCHANGES
 from ..decode.layer import serve_layer
 from ..decode.sharing import refused_exchange
@@ -19,6 +19,7 @@ from ..job import Job
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import Plan
+from ..sought import Sought, decodes
 from .sampling import sampled_head
 
 
@@ -96,8 +97,20 @@ def serving_variants(step: Step, keys: Mapping[str, Any]) -> Iterator[Mapping[st
 
 #: Keys of steps that decode.
 SERVING_OPTIONS = (
-    Option("dcp", PositiveCount, None, "decode context parallelism: ranks of tp that share a context by its tokens"),
-    Option("kvp", PositiveCount, None, "Helix: ranks of tp that share a context and each make all queries of it"),
-    Option("decode_exchange", DECODE_EXCHANGES, None, "how ranks that share contexts merge partial attention"),
+    Option(
+        "dcp",
+        PositiveCount,
+        None,
+        "decode context parallelism: ranks of tp that share a context by its tokens",
+        Sought(of=decodes),
+    ),
+    Option(
+        "kvp",
+        PositiveCount,
+        None,
+        "Helix: ranks of tp that share a context and each make all queries of it",
+        Sought(of=decodes),
+    ),
+    exchange.OPTION,
     index_exchange.OPTION,
 )

@@ -23,8 +23,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...base.registry import Registry
-from ..reasons import ANOTHER_QUESTION
-from ..sought import SOUGHT, Sought, trains
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,3 @@ STAGED = CHECKPOINTS.register(
 SYNCHRONOUS = CHECKPOINTS.register(
     Checkpoint("synchronous", "the step begins when the state is in its file", True, True)
 )
-
-for _key in ("checkpoint", "checkpoint_rate", "checkpoint_every"):
-    SOUGHT.register(Sought(_key, why_not=ANOTHER_QUESTION, of=trains))

@@ -30,7 +30,6 @@ from ..ledger import Buffer, Lifetime
 from ..parameter_group import ParameterGroup
 from ..pipeline import Chunk
 from ..rank_groups import expert_axis, expert_copies, expert_ranks, expert_state_shards, replica_axis
-from ..sought import SOUGHT, Sought, trains
 from ..whole import accumulates_whole, keeps_whole, sums_beside
 from . import shard_levels, weight_arrivals, weight_offload, weight_peers
 from .wires import recast, wire_bytes
@@ -473,7 +472,3 @@ def finish_step(
 
 
 # --- what a search tries ----------------------------------------------------------------------------------------
-
-SOUGHT.register(Sought("zero", of=trains, used=lambda job: job.training and job.copies > 1))
-SOUGHT.register(Sought("shard_group", of=trains, values=lambda model, work: ["groups of whole nodes"]))
-SOUGHT.register(Sought("secondary_shard", why_not="of one framework's ZeRO (DeepSpeed)", of=trains))

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from ..builder import ProgramBuilder
 from ..job import Job
-from ..sought import SOUGHT, Sought, trains
 from .memory import KeptActivations, kept_activations
 
 
@@ -49,6 +48,3 @@ def _copy(
 ) -> int:
     size = kept_activations(job.making(kind.again), compute_shards, kind.block)
     return builder.copy(direction, size, name, after=after)
-
-
-SOUGHT.register(Sought("offload_layers", of=trains, values=lambda model, work: ["the fewest that fit"]))

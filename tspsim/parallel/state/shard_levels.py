@@ -26,7 +26,7 @@ from ..option import Option
 from ..parameter_group import ParameterGroup
 from ..pipeline import Refusal
 from ..plan import WEIGHT_LEVELS, WEIGHT_SHARD, Plan
-from ..sought import SOUGHT, Sought, trains
+from ..sought import Sought, trains
 
 OPTION = Option(
     WEIGHT_SHARD,
@@ -34,6 +34,7 @@ OPTION = Option(
     None,
     "with zero: 3 and shard_group, which then divides gradients alone: neighbours that divide weights; all divide the "
     "optimizer's state (three levels)",
+    Sought(why_not="pays with many micro-batches over thin links alone", of=trains),
 )
 
 
@@ -83,4 +84,3 @@ FEATURES.register(
         groups=lambda plan: {WEIGHT_SHARD: {"dp": level(plan)}},
     )
 )
-SOUGHT.register(Sought(WEIGHT_SHARD, why_not="pays with many micro-batches over thin links alone", of=trains))

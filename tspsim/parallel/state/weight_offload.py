@@ -26,7 +26,6 @@ from ..feature import FEATURES, Feature
 from ..job import Job
 from ..ledger import Buffer, Lifetime
 from ..pipeline import Chunk, spread_over
-from ..sought import SOUGHT, Sought, serves, trains
 from . import weight_peers
 
 #: Layers that a rank has room for: one whose weights are used, and one whose weights come.
@@ -78,10 +77,4 @@ def refused(job: Job) -> tuple[str, str] | None:
 
 FEATURES.register(
     Feature("offload_weights", "weights of some layers in the hosts' memory", keys=("offload_weights",), check=refused)
-)
-SOUGHT.register(
-    Sought("offload_weights", of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"])
-)
-SOUGHT.register(
-    Sought("offload_weights of training", why_not="needs replicas that divide nothing: state it to try", of=trains)
 )

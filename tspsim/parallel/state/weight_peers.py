@@ -25,13 +25,14 @@ from ..ledger import Buffer, Lifetime
 from ..option import Option
 from ..pipeline import Refusal
 from ..plan import WEIGHT_PEERS, Plan
-from ..sought import SOUGHT, Sought, serves
+from ..sought import Sought, serves
 
 OPTION = Option(
     WEIGHT_PEERS,
     Annotated[int, Field(ge=2, le=65536)],
     None,
     "with offload_weights: neighbouring replicas that keep those layers among them, instead of the hosts",
+    Sought(why_not="tp divides weights with less on the way", of=serves),
 )
 
 
@@ -75,4 +76,3 @@ FEATURES.register(
         groups=lambda plan: {WEIGHT_PEERS: {"dp": peers(plan)}} if peers(plan) else {},
     )
 )
-SOUGHT.register(Sought(WEIGHT_PEERS, why_not="tp divides weights with less on the way", of=serves))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from ...operators import MemoryBound, Role
 from ...operators.dtypes import wires
-from ..reasons import CHANGES_NUMBERS
-from ..sought import SOUGHT, Sought, trains
 
 
 def wire_bytes(wire: str | None, usual: float) -> float:
@@ -20,7 +18,3 @@ def wire_bytes(wire: str | None, usual: float) -> float:
 def recast(name: str, elements: float, read_bytes: float, written_bytes: float) -> MemoryBound:
     """Elements of one type become those of another: read and written once."""
     return MemoryBound("copy", elements * (read_bytes + written_bytes), name=name, role=Role.OTHER)
-
-
-SOUGHT.register(Sought("weight_wire", why_not=CHANGES_NUMBERS, of=trains))
-SOUGHT.register(Sought("gradient_wire", why_not=CHANGES_NUMBERS, of=trains))

@@ -1,5 +1,5 @@
-"""One sheet to decide by: days and dollars with their ranges, what they rest on, what would turn them, a line to sign.
+"""One sheet to decide by: days and dollars with their ranges, their basis, what would change them, a line to sign.
 
-:class:`.sheet.Memo` is its words; :mod:`.purchase`, :mod:`.results` and :mod:`.planned` write them of what commands
-answer.
+:class:`.sheet.Memo` is its content; :mod:`.purchase`, :mod:`.results` and :mod:`.planned` write it for the answers of
+commands.
 """

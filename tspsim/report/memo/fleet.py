@@ -1,4 +1,4 @@
-"""The memo of how many nodes a fleet takes: which offer, how many, how many dollars, and what one node less misses."""
+"""The memo of the nodes that a fleet needs: offer, nodes, dollars, and the needs that one node less misses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = ("Offer", "Nodes", "GPUs", "Dollars", "MWh", "Reached", "With one node
 
 
 def memo_of(sizes: FleetSizes, question: FleetQuestion) -> Memo:
-    """The sheet of a purchase of a fleet."""
+    """The sheet for the purchase of a fleet's nodes."""
     able = sorted((size for size in sizes.sizes if not size.error), key=_dollars)
     standing, verdict = headline(able)
     first = able[0] if able else None
@@ -34,7 +34,7 @@ def memo_of(sizes: FleetSizes, question: FleetQuestion) -> Memo:
         columns=COLUMNS,
         rows=[_cells(size) for size in able],
         lists=[
-            ("What would turn it", list(_turns(able))),
+            ("What would change it", list(_turns(able))),
             ("To know before signing", [*_refused(sizes), CAVEAT]),
         ],
         terms=list(_terms(sizes, question)),
@@ -42,7 +42,7 @@ def memo_of(sizes: FleetSizes, question: FleetQuestion) -> Memo:
     )
 
 
-CAVEAT = "Steps of jobs are those of their stacks; how far these may be off is not in the numbers of nodes."
+CAVEAT = "Step times are those of the jobs' stacks; their uncertainty is not in the numbers of nodes."
 
 
 def _dollars(size: FleetSize) -> float:
@@ -50,13 +50,13 @@ def _dollars(size: FleetSize) -> float:
 
 
 def headline(able: list[FleetSize]) -> tuple[str, str]:
-    """How sure, and what to buy: dollars of all draws of the cheapest lie below those of all others, or they do not."""
+    """Standing and verdict: sure where the cheapest offer's dollars lie below all others' in all draws."""
     if not able:
-        return "open", "No offer reaches what is needed."
+        return "open", "No offer meets the needs."
     first = able[0]
-    told = f"{several(first.nodes, 'node')} of {first.offer}"
+    purchase = f"{several(first.nodes, 'node')} of {first.offer}"
     if len(able) == 1:
-        return "sure", f"{told}: enough in every draw."
+        return "sure", f"{purchase}: enough in every draw."
     if any(size.usd_of_draws is None for size in able):
         every = ", ".join(f"{several(size.nodes, 'node')} of {size.offer}" for size in able)
         return "open", f"Enough in every draw: {every}. Not all prices are known."
@@ -64,12 +64,12 @@ def headline(able: list[FleetSize]) -> tuple[str, str]:
     level = [size.offer for size in able[1:] if size.usd_of_draws and size.usd_of_draws[0] <= first.usd_of_draws[1]]
     if level:
         return "tie", f"{first.offer} and {' and '.join(level)} tie: their dollars overlap between draws."
-    return "sure", f"{told}: enough in every draw, and cheapest."
+    return "sure", f"{purchase}: enough in every draw, and cheapest."
 
 
 def _reasons(able: list[FleetSize]) -> Iterator[str]:
     for size in able[:2]:
-        yield f"{size.offer}: {'; '.join(each.in_words() for each in size.reached)} in the worst of {size.draws} draws."
+        yield f"{size.offer}: {'; '.join(need.in_words() for need in size.reached)} in the worst of {size.draws} draws."
 
 
 def _tiles(size: FleetSize) -> Iterator[tuple[str, str, str]]:
@@ -91,14 +91,14 @@ def _cells(size: FleetSize) -> list[str]:
     if size.usd is not None and size.usd_of_draws is not None:
         ends = _money_between(size.usd_of_draws)
         usd = money(size.usd) + (f"\n{ends}" if "–" in ends else "")
-    missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+    missed = "; ".join(need.in_words() for need in size.fewer if not need.kept)
     return [
         size.offer,
         nodes,
         f"{size.gpus:,}",
         usd,
         "–" if size.energy_kwh is None else f"{size.energy_kwh / 1000.0:,.0f}",
-        "; ".join(each.in_words() for each in size.reached),
+        "; ".join(need.in_words() for need in size.reached),
         missed or "–",
     ]
 
@@ -108,13 +108,13 @@ def _refused(sizes: FleetSizes) -> Iterator[str]:
 
 
 def _turns(able: list[FleetSize]) -> Iterator[str]:
-    """By how much the price of an offer has to fall until it is the cheapest; what one node less misses."""
+    """Prices at which other offers would be the cheapest, and the needs that one node less misses."""
     for size in able[1:]:
         if size.usd and able[0].usd:
             share = able[0].usd / size.usd
             yield f"{size.offer} at {share:.0%} of its price a GPU-hour costs as much as {able[0].offer}."
     for size in able:
-        missed = "; ".join(each.in_words() for each in size.fewer if not each.kept)
+        missed = "; ".join(need.in_words() for need in size.fewer if not need.kept)
         if missed:
             yield f"{size.offer} with one node less: {missed}."
 

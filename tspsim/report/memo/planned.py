@@ -1,4 +1,4 @@
-"""The memo of a search for plans: the best, how surely it is that, and what is best elsewhere."""
+"""The memo of a search for plans: the best plan, its certainty, and the best plans by other measures."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def of_steps(planned: Planned) -> Memo:
         columns=("Plan", "Tokens/s", "Step", "MFU", "Memory left", "$/M tokens"),
         rows=rows,
         lists=[
-            ("What would turn it", sensitivity(planned)),
+            ("What would change it", sensitivity(planned)),
             ("How sure", [*_counted(planned), *what_fits(planned)]),
         ],
         terms=[
@@ -80,7 +80,7 @@ def _counted(planned: Planned) -> Iterator[str]:
 
 
 def of_searched(searched: SearchedView) -> Memo:
-    """The best plans of a service or of a serving step, as their page tells them."""
+    """The best plans of a service or of a serving step, as on their page."""
     columns, rows = searched.shown(searched.wide)
     return Memo(
         title=searched.scenario.name,
@@ -102,7 +102,7 @@ def of_searched(searched: SearchedView) -> Memo:
 
 
 def of_offers(answer: OffersPlanned) -> Memo:
-    """The best plan of every offer; which of them is the better buy ``compare`` says."""
+    """The best plan of every offer; ``compare`` weighs the offers."""
     return Memo(
         title=answer.scenario.name,
         kicker=f"Decision memo · the best plan of each of {len(answer.offers)} offers",

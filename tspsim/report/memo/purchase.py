@@ -1,4 +1,4 @@
-"""The memo of a purchase: which offer, in how many days, for how many dollars, and what would turn that."""
+"""The memo of a purchase: the offer to take, its days and dollars, and what would change the decision."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MONTH_H = 730.5
 COLUMNS = ("Offer", "Machine", "Plan", "Days", "Dollars", "In time", "In budget", "Enough nodes", "$/M tokens")
 
 
-#: Beginnings of notes that are no reason to hesitate.
+#: Beginnings of notes that are left out of the memo.
 OF_OTHER_PAGES = ("chosen for this machine", "sentences tell the best of")
 
 
@@ -55,7 +55,7 @@ def memo_of(decision: Decision, results: Sequence[Result], title: str, descripti
         rows=[_cells(decision, row) for row in ranked],
         note=_note(decision),
         lists=[
-            ("What would turn it", list(turns(decision))),
+            ("What would change it", list(turns(decision))),
             ("To know before signing", list(_caveats(decision))),
         ],
         terms=list(_terms(decision, results, winner)),
@@ -63,17 +63,17 @@ def memo_of(decision: Decision, results: Sequence[Result], title: str, descripti
 
 
 def _ranked(decision: Decision) -> list[OfferRow]:
-    """The winner, then the others by the measure that decides; offers without a plan last."""
+    """The winner, then the others by the deciding measure; offers without a plan last."""
     return sorted(decision.ranked(OBJECTIVES[decision.measure].measure), key=lambda row: row is not decision.winner)
 
 
 def ties(decision: Decision) -> list[str]:
-    """Offers that cannot be told from the winner: as the verdict says it everywhere (``Verdict.tie``)."""
+    """Offers that tie with the winner, by the same rule as everywhere (``Verdict.tie``)."""
     return [verdict.b for verdict in decision.verdicts if verdict.tie]
 
 
 def headline(decision: Decision, winner: OfferRow | None) -> tuple[str, str]:
-    """Whether it stands, and in a sentence."""
+    """The standing of the verdict, and the verdict in a sentence."""
     if winner is None or winner.plan is None:
         return "open", "No plan fits or can run on any offer."
     if decision.doubt:
@@ -103,12 +103,12 @@ def _answer(decision: Decision, row: OfferRow) -> str:
 
 
 def _measured(decision: Decision) -> str:
-    """What the verdict compares."""
+    """The unit that the verdict compares."""
     return compared(decision.winner, decision.measure)
 
 
 def question(decision: Decision, description: str) -> str:
-    """What is bought, and within which bounds."""
+    """The description, with the required work and its bounds."""
     terms = decision.project
     if terms is None or not (terms.tokens or terms.users or terms.requests):
         return description
@@ -118,7 +118,7 @@ def question(decision: Decision, description: str) -> str:
     bounds += [f"within {terms.deadline / 86_400.0:.4g} days"] if terms.deadline else []
     bounds += [f"for at most {_round(money(terms.budget))}"] if terms.budget else []
     said = description if not description or description.endswith((".", "?", "!")) else f"{description}."
-    return f"{said} Asked: {', '.join(bounds)}.".strip()
+    return f"{said} Required: {', '.join(bounds)}.".strip()
 
 
 def _round(text: str) -> str:
@@ -151,7 +151,7 @@ def _reasons(decision: Decision, winner: OfferRow | None, standing: str) -> Iter
 
 
 def _tiles(row: OfferRow, standing: str) -> Iterator[tuple[str, str, str]]:
-    """The winner's figures at a glance, at most four, with its name where the verdict does not choose it."""
+    """The winner's main figures, at most four, with its name where the verdict is not sure."""
     for what, value, more in _figures(row):
         yield (what if standing == "sure" else f"{row.name}: {what}"), value, more
 
@@ -199,15 +199,15 @@ def _cells(decision: Decision, row: OfferRow) -> list[str]:
 
 
 def _against(decision: Decision, row: OfferRow) -> str:
-    verdict = next((each for each in decision.verdicts if each.b == row.name), None)
+    verdict = next((other for other in decision.verdicts if other.b == row.name), None)
     if verdict is None:
         return "first" if row is decision.winner else "–"
-    told = f"{1 / verdict.ratio:.2f}" + (", tie" if verdict.tie else "")
-    return f"{told}\n{1 / verdict.high:.2f} – {1 / verdict.low:.2f}"
+    ratio = f"{1 / verdict.ratio:.2f}" + (", tie" if verdict.tie else "")
+    return f"{ratio}\n{1 / verdict.high:.2f} – {1 / verdict.low:.2f}"
 
 
 def turns(decision: Decision) -> Iterator[str]:
-    """The prices at which the nearest rivals are level, and the doubts that alone turn the verdict."""
+    """Prices at which the nearest rivals are level, and single factors that would change the verdict."""
     rows = {row.name: row for row in decision.rows}
     for verdict in decision.verdicts[:3]:
         today = today_s_ratio(rows[verdict.a], rows[verdict.b], verdict.measure)
@@ -217,7 +217,7 @@ def turns(decision: Decision) -> Iterator[str]:
     for verdict in decision.verdicts[:2]:
         for change in likely_changes(verdict)[:1]:
             yield (
-                f"{change.factor} at {change.value:.2f} times what is assumed makes {verdict.b} level "
+                f"{change.factor} at {change.value:.2f} times its assumed value makes {verdict.b} level "
                 f"({percent(change.probability)} likely, all else as predicted)."
             )
 
@@ -255,12 +255,11 @@ def _terms(decision: Decision, results: Sequence[Result], winner: OfferRow | Non
     if terms is not None and terms.tokens is not None:
         mtbf = digits(terms.failures.node_mtbf / 86_400.0)
         yield "Failures", f"a node every {mtbf} days: {terms.failures.source}"
-    yield "Left out", "staff, storage, delivery and negotiation; what the model does not explain stands on the page."
+    yield "Left out", "staff, storage, delivery and negotiation; the page lists what the model does not explain."
 
 
 def prices(decision: Decision, winner: OfferRow | None) -> str:
-    """What a GPU hour of every offer costs, on which basis, of which day and by whom: alike ones are told once, the
-    winner's first."""
+    """Price of a GPU hour of every offer, with basis, date and source; equal terms are grouped, the winner's first."""
     rows = sorted(decision.rows, key=lambda row: row is not winner)
     priced: dict[str, list[str]] = {}
     for row in (row for row in rows if row.rates.basis is not None):
@@ -273,14 +272,14 @@ def prices(decision: Decision, winner: OfferRow | None) -> str:
 
 
 def _note(decision: Decision) -> str:
-    told = []
+    sentences = []
     if any(row.outcome for row in decision.rows):
-        told.append("Days and dollars are of the offer as it stands, failures and checkpoints with it.")
+        sentences.append("Days and dollars are of the offer as it stands, with failures and checkpoints.")
     if any(row.need for row in decision.rows):
         sure = decision.project.confidence if decision.project is not None else None
         how = f", with a probability of {chance(sure)}" if sure is not None else " as predicted"
-        told.append(f"Enough nodes: what the deadline or the rate takes{how}, simulated at that size.")
-    return " ".join(told)
+        sentences.append(f"Enough nodes: the number for the deadline or the rate{how}, simulated at that size.")
+    return " ".join(sentences)
 
 
 def _ends(ends: tuple[float, float]) -> str:

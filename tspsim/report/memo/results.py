@@ -1,4 +1,4 @@
-"""The memo of plans of one machine, or of scenarios that are no purchase: which is fastest, and how surely."""
+"""The memo of plans of one machine, or of scenarios without a purchase: the fastest plan, and its certainty."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _reasons(view: View, plan: PlanResult) -> Iterator[str]:
 
 
 def figures(plan: PlanResult) -> Iterator[tuple[str, str, str]]:
-    """A plan at a glance: what, value, and what stands small below."""
+    """A plan's main figures: name, value, and the small text below."""
     spread = plan.range
     yield "Tokens/s", compact(plan.tokens_per_s), f"{compact(spread.low)} – {compact(spread.high)}" if spread else ""
     if plan.serving:
@@ -91,9 +91,9 @@ def _cells(result: Result, plan: PlanResult, first: PlanResult, several: bool) -
     spread = f"\n{compact(plan.range.low)} – {compact(plan.range.high)}" if plan.range is not None else ""
     against = "first"
     if plan is not first:
-        found = None if first.serving else ends(first, plan)
+        span = None if first.serving else ends(first, plan)
         against = f"{plan.tokens_per_s / first.tokens_per_s:.2f}" + (", tie" if _tied(first, plan) else "")
-        against += f"\n{1 / found[1]:.2f} – {1 / found[0]:.2f}" if found else ""
+        against += f"\n{1 / span[1]:.2f} – {1 / span[0]:.2f}" if span else ""
     return [
         plan.name,
         machine,
@@ -107,22 +107,22 @@ def _cells(result: Result, plan: PlanResult, first: PlanResult, several: bool) -
 
 
 def ends(first: PlanResult, other: PlanResult) -> tuple[float, float] | None:
-    """Where the ratio of the two rates lies nine times of ten; None where the answers do not tell."""
+    """The range of the ratio of two rates; None where the answers lack it."""
     ours, theirs = offer_told(first), offer_told(other)
     return None if ours is None or theirs is None else likely_ratio(ours, theirs)
 
 
 def _tied(first: PlanResult, other: PlanResult) -> bool:
-    found = None if first.serving else ends(first, other)
-    return found is not None and found[0] <= 1.0 <= found[1]
+    span = None if first.serving else ends(first, other)
+    return span is not None and span[0] <= 1.0 <= span[1]
 
 
 def _sure(first: PlanResult, others: Sequence[PlanResult]) -> Iterator[str]:
     for other in [] if first.serving else others[:4]:
-        found = ends(first, other)
-        if found is not None:
+        span = ends(first, other)
+        if span is not None:
             ratio = first.tokens_per_s / other.tokens_per_s
-            likely = f"nine times of ten {found[0]:.2f} to {found[1]:.2f}"
+            likely = f"nine times of ten {span[0]:.2f} to {span[1]:.2f}"
             yield f"{first.name} over {other.name}: {ratio:.2f} times, {likely}."
     if first.range is not None:
         yield f"The rate's range: {first.range.basis}."
@@ -142,4 +142,4 @@ def _terms(results: Sequence[Result], first: tuple[Result, PlanResult] | None) -
     hour: Any = first[1].cost.get("usd_per_gpu_hour") if first is not None else None
     if isinstance(hour, dict) and hour:
         yield "Prices", "$ per GPU hour: " + ", ".join(f"{basis} {usd:g}" for basis, usd in hour.items())
-    yield "Left out", "staff, storage, failures and negotiation; what the model does not explain stands on the page."
+    yield "Left out", "staff, storage, failures and negotiation; the page lists what the model does not explain."

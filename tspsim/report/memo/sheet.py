@@ -1,7 +1,7 @@
-"""The decision memo: what one sheet of paper says, and that sheet as HTML.
+"""The decision memo: the content of one sheet of paper, and that sheet as HTML.
 
-A :class:`Memo` is words alone. :func:`section` places it on a page that has more; :func:`sheet` is a page of its own,
-without scripts, whose print is one sheet of A4 or Letter.
+A :class:`Memo` is text alone. :func:`section` makes it a part of a longer page; :func:`sheet` is a page of its own,
+without scripts, that prints on one sheet of A4 or Letter.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from tspsim._version import __version__
 from tspsim.report.page import _asset, _environment
 
-#: What fits on the sheet: rows of the table, sentences below the verdict, characters of a sentence.
+#: Limits of the sheet: rows of the table, sentences below the verdict, characters of a sentence.
 ROWS, REASONS, LENGTH = 8, 3, 180
-#: Lines of the two columns below a table of so many rows, and characters of a line of each, on the narrower and the
-#: shorter paper; and the lines that a row less leaves them.
+#: Lines of the two columns below a full table, and characters of a line of each, on the narrower and the shorter paper.
 LINES, LEFT, RIGHT = 13, 60, 46
+#: Further lines of the columns for each row that the table is short of full.
 LINES_A_ROW = 2
 
 MEMO = r"""
@@ -40,8 +40,8 @@ MEMO = r"""
 <div class="memo-pair"><div>
 {% for heading, sentences in memo.lists %}<h3>{{ heading }}</h3>
 <ul>{% for sentence in sentences %}<li>{{ sentence|prose }}</li>{% endfor %}</ul>{% endfor %}
-</div><div><h3>What it rests on</h3>
-<dl class="memo-terms">{% for what, told in memo.terms %}<dt>{{ what }}</dt><dd>{{ told|prose }}</dd>{% endfor %}</dl>
+</div><div><h3>Basis</h3>
+<dl class="memo-terms">{% for term, text in memo.terms %}<dt>{{ term }}</dt><dd>{{ text|prose }}</dd>{% endfor %}</dl>
 </div></div>
 <div class="signature"><div>Decided by</div><div>Approved by</div><div>Date</div></div>
 <p class="small">{{ foot }}</p>
@@ -66,7 +66,7 @@ _SHEET = """<!DOCTYPE html>
 
 @dataclass(frozen=True)
 class Memo:
-    """Words of one sheet; ``standing`` is ``sure``, ``likely``, ``tie`` or ``open``."""
+    """Content of one sheet; ``standing`` is ``sure``, ``likely``, ``tie`` or ``open``."""
 
     title: str
     kicker: str
@@ -75,52 +75,52 @@ class Memo:
     standing: str
     #: Sentences below the verdict.
     reasons: Sequence[str]
-    #: What, value, and its range.
+    #: Name, value and range.
     tiles: Sequence[tuple[str, str, str]]
-    #: What the table compares; the first cell of a row is its name, and the second line of a cell stands small.
+    #: Caption of the table; the first cell of a row is its name, and the second line of a cell is small.
     what: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    #: Heading and sentences: what would turn it, what to know.
+    #: Heading and sentences: what would change the decision, what to know.
     lists: Sequence[tuple[str, Sequence[str]]]
     #: Precision, stack, plan, prices and the like.
     terms: Sequence[tuple[str, str]]
     note: str = ""
-    #: What ranges and probabilities are.
+    #: Meaning of ranges and probabilities.
     foot: str = field(default="Ranges hold nine times of ten.")
 
     def fitted(self) -> Memo:
-        """As much of it as the sheet has room for; what is left out is counted."""
+        """The part of the memo that fits the sheet; a note counts the rows that are left out."""
         from dataclasses import replace
 
         left = len(self.rows) - ROWS
         note = f"{self.note} {left} more: on the page (--html).".strip() if left > 0 else self.note
-        columns, rows = _told(self.columns, self.rows[:ROWS])
+        columns, rows = _filled(self.columns, self.rows[:ROWS])
         lines = LINES + LINES_A_ROW * (ROWS - len(rows))
         return replace(
             self,
             question=shortened(self.question, 2 * LENGTH),
-            reasons=[shortened(each) for each in self.reasons[:REASONS]],
+            reasons=[shortened(sentence) for sentence in self.reasons[:REASONS]],
             columns=columns,
             rows=rows,
             note=note,
             lists=list(_lists(self.lists, lines)),
-            terms=_terms([(what, told) for what, told in self.terms if told], lines),
+            terms=_terms([(what, text) for what, text in self.terms if text], lines),
         )
 
 
-def _told(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Without columns that say nothing."""
+def _filled(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """The table without empty columns."""
     kept = [index for index in range(len(columns)) if index == 0 or any(row[index] not in ("", "–") for row in rows)]
     return [columns[index] for index in kept], [[row[index] for index in kept] for row in rows]
 
 
 def _lists(lists: Sequence[tuple[str, Sequence[str]]], lines: int) -> Iterator[tuple[str, list[str]]]:
-    """As many sentences as the left column has lines for, a share for every list; headings take two."""
-    told = [(heading, sentences) for heading, sentences in lists if sentences]
-    left = lines - 2 * (len(told) - 1)
-    for place, (heading, sentences) in enumerate(told):
-        room = left // (len(told) - place)  # what a list leaves the next ones have
+    """The sentences that fit the left column's lines, with a share for every list; headings take two lines."""
+    filled = [(heading, sentences) for heading, sentences in lists if sentences]
+    left = lines - 2 * (len(filled) - 1)
+    for place, (heading, sentences) in enumerate(filled):
+        room = left // (len(filled) - place)  # lines that a list leaves are for the next ones
         left -= room
         kept: list[str] = []
         for sentence in map(shortened, sentences):
@@ -134,12 +134,12 @@ def _lists(lists: Sequence[tuple[str, Sequence[str]]], lines: int) -> Iterator[t
 
 
 def _terms(terms: Sequence[tuple[str, str]], lines: int) -> list[tuple[str, str]]:
-    """Cut alike until the right column has lines for all."""
+    """Terms, all shortened to the same length, so that they fit the right column's lines."""
     for most in range(3 * LENGTH, RIGHT, -RIGHT // 2):
-        cut = [(what, shortened(told, most)) for what, told in terms]
-        if sum(_lines(told, RIGHT) for _, told in cut) <= lines:
+        cut = [(what, shortened(text, most)) for what, text in terms]
+        if sum(_lines(text, RIGHT) for _, text in cut) <= lines:
             return cut
-    return [(what, shortened(told, RIGHT)) for what, told in terms[:lines]]
+    return [(what, shortened(text, RIGHT)) for what, text in terms[:lines]]
 
 
 def _lines(text: str, width: int) -> int:
@@ -147,7 +147,7 @@ def _lines(text: str, width: int) -> int:
 
 
 def shortened(text: str, most: int = LENGTH) -> str:
-    """At most so many characters, cut between words.
+    """A text of at most ``most`` characters, cut between words.
 
     >>> shortened("one two three", 9)
     'one two …'
@@ -157,13 +157,13 @@ def shortened(text: str, most: int = LENGTH) -> str:
 
 
 def values(memo: Memo, top: str) -> dict[str, Any]:
-    """What :data:`MEMO` shows; ``top`` is the heading's element."""
-    foot = f"tspsim {__version__}, a simulation. {memo.foot} Every number and its source stand on the page (--html)."
+    """Values for :data:`MEMO`; ``top`` is the element of the heading."""
+    foot = f"tspsim {__version__}, a simulation. {memo.foot} The page (--html) has every number with its source."
     return {"memo": memo.fitted(), "foot": foot, "top": top}
 
 
 def section(memo: Memo) -> tuple[str, str, str, dict[str, Any]]:
-    """A part of a page that has more, with a button that prints it alone."""
+    """The memo as a part of a longer page, with a button that prints it alone."""
     return "memo", "Decision memo", BUTTON + MEMO, {**values(memo, "h3"), "short": "Memo"}
 
 

@@ -1,4 +1,4 @@
-"""A plan, and what a machine computes with, in words for somebody who does not read names of plans."""
+"""A plan, its precision and its software in words, for readers who do not know names of plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tspsim.parallel import CONTEXT_METHODS, SCHEMES
 from tspsim.report.plan_names import DIVIDED, KEPT
 from tspsim.step.result import PlanResult, Result
 
-#: What ranks along an axis share, where its name is the field's.
+#: Words for the usual axes.
 AXES = {
     "tsp": "tensor and sequence parallelism folded on {} GPUs",
     "tp": "tensor parallelism over {} GPUs",
@@ -28,8 +28,8 @@ def plan_in_words(plan: PlanResult) -> str:
     >>> plan_in_words(PlanResult("P", {"tp": 8, "pp": 1, "dp": 2}, Memory({}, 0.0), settings))
     'Tensor parallelism over 8 GPUs; 2 replicas; ZeRO 1; all activations are recomputed; communication overlaps compute'
     """
-    told = "; ".join(_pieces(plan))
-    return told[:1].upper() + told[1:]
+    text = "; ".join(_pieces(plan))
+    return text[:1].upper() + text[1:]
 
 
 def _pieces(plan: PlanResult) -> Iterator[str]:
@@ -56,26 +56,28 @@ def _pieces(plan: PlanResult) -> Iterator[str]:
         yield f"{drafts['tokens']} draft tokens a step"
 
 
-#: What is recomputed in the backward, for those who need no more.
+#: Recomputation in the backward, in short.
 RECOMPUTED = {"none": "activations are kept", "full": "all activations are recomputed"}
 
 
 def recomputation_in_words(plan: PlanResult) -> str:
-    """What of a step is computed twice."""
+    """The recomputation of a plan, in words."""
     kept = str(plan.settings.get("recomputation", ""))
     return RECOMPUTED.get(kept) or (KEPT[kept][1] if kept in KEPT else kept)
 
 
 def _scheme_of(axis: str) -> str:
-    """The scheme whose axis that is."""
+    """The scheme with this axis."""
     return next((scheme.summary for scheme in SCHEMES.values() if axis in scheme.axes), axis)
 
 
 def precision(result: Result) -> str:
-    """The types of weights, caches and products."""
-    told = [text.rstrip(".") for text in result.defaults if text.startswith(("Weights are kept", "Caches are kept"))]
-    if told:
-        return _plain("; ".join(told))
+    """The types of weights, caches and GEMMs."""
+    sentences = [
+        text.rstrip(".") for text in result.defaults if text.startswith(("Weights are kept", "Caches are kept"))
+    ]
+    if sentences:
+        return _plain("; ".join(sentences))
     stated = result.scenario.get("workload", {}).get("precision")
     if isinstance(stated, Mapping):
         return ", ".join(f"{part} {kind}" for part, kind in stated.items() if kind) or "as in the checkpoint"
@@ -83,7 +85,7 @@ def precision(result: Result) -> str:
 
 
 def stack(results: Sequence[Result]) -> str:
-    """The software, and what the simulation takes of it."""
+    """The software stacks; ``ideal`` is named a ceiling."""
     names = dict.fromkeys(str(result.scenario.get("workload", {}).get("stack", "")) for result in results)
     ceiling = " (a ceiling: no host time, no gaps between kernels)"
     return ", ".join(name + (ceiling if name == "ideal" else "") for name in names if name)

@@ -1,7 +1,7 @@
-"""The report's sections, in the order they are read.
+"""The report's sections, in reading order.
 
 A section is one file: a title, a function that turns the :class:`~tspsim.report.view.View` into values for
-a small Jinja2 template (or None, when there is nothing to say), and that template. To add one, write the
+a small Jinja2 template (or None, where it has nothing), and that template. To add one, write the
 file and put it into :data:`SECTIONS`.
 """
 

@@ -57,7 +57,7 @@ def build(view: View) -> dict[str, Any]:
         if best.range is not None and not view.load.batch:
             first_s = best.inference["time_to_first_token_s"]
             ends = (best.tokens_per_step / rate for rate in (best.range.high, best.range.low))
-            low, high = (seconds(first_s - best.step_time_s + each) for each in ends)
+            low, high = (seconds(first_s - best.step_time_s + decode_s) for decode_s in ends)
             answer["spread"] = f"likely {low} to {high}"
     answer["ratios"] = [
         {"name": rival.name, "times": f"{best.tokens_per_s / rival.tokens_per_s:.2f}×", "likely": likely(best, rival)}
@@ -73,7 +73,7 @@ def build(view: View) -> dict[str, Any]:
 
 
 def likely(best: PlanResult, rival: PlanResult) -> str:
-    """Where the ratio of two rates lies nine times of ten; empty where the answers don't tell."""
+    """The range of the ratio of two rates; empty where the answers lack it."""
     from tspsim.studies.uncertainty import likely_ratio, offer_told
 
     ours, theirs = offer_told(best), offer_told(rival)
@@ -83,7 +83,7 @@ def likely(best: PlanResult, rival: PlanResult) -> str:
 
 
 def kicker(view: View) -> str:
-    """What was asked of which machine, in one line."""
+    """The machine and the work, in one line."""
     cluster, workload = view.result.cluster, view.workload
     gpus = cluster.get("gpus")
     machine = f"{plain(gpus)} × {view.device_title}" if gpus else view.device_title
@@ -109,7 +109,7 @@ def kicker(view: View) -> str:
 
 
 def tiles(view: View) -> list[dict[str, str]]:
-    """The best plan's figures at a glance."""
+    """The best plan's main figures."""
     best = view.best
     assert best is not None
     shown = served.tiles(view, best) if view.load is not None else rates(best)
@@ -126,7 +126,7 @@ def tiles(view: View) -> list[dict[str, str]]:
 
 
 def rates(best: PlanResult) -> list[dict[str, str]]:
-    """Tiles of a step that serves nobody."""
+    """Tiles of a step that does not serve."""
     return [
         {"what": "Tokens/s per GPU", "value": compact(best.tokens_per_s_per_gpu), "more": f"{best.gpus:,} GPUs"},
         {

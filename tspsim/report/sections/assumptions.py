@@ -1,4 +1,4 @@
-"""What decides the answer: defaults, cluster, and where every number comes from."""
+"""Assumptions: defaults, cluster, and the source of every number."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from tspsim.steps import STEPS, Step
 from .section import PageSection
 
 TEMPLATE = """
-{% if defaults %}<h3>Defaults that decide</h3>
+{% if defaults %}<h3>Defaults</h3>
 <ul>{% for text in defaults %}<li>{{ text|prose }}</li>
 {% endfor %}
 </ul>{% endif %}
-{% if borrowed %}<h3>Kernel models borrowed, with wider ranges</h3>
+{% if borrowed %}<h3>Borrowed kernel models, with wider ranges</h3>
 <ul>{% for text in borrowed %}<li>{{ text }}</li>
 {% endfor %}</ul>{% endif %}
 {% for table in tables %}<h3>{{ table.title }}</h3>
 <dl class="facts">{% for fact in table.facts %}<div><dt>{{ fact.what }}</dt><dd>{{ fact.value }}</dd></div>
 {% endfor %}</dl>{% endfor %}
 {% if provenance %}<details{% if provenance|length < 12 %} open{% endif %}><summary>
-<h3>Where the numbers come from ({{ provenance|length }})</h3></summary>
+<h3>Sources of the numbers ({{ provenance|length }})</h3></summary>
 <div class="scroll"><table class="provenance"><thead><tr><th scope="col">What</th><th scope="col">Value</th>
 <th scope="col">Source</th><th scope="col">Basis</th></tr></thead>
 <tbody>{% for row in provenance %}<tr><th scope="row" data-label="What">{{ row.what }}</th>
@@ -38,7 +38,7 @@ def build(view: View) -> dict[str, Any]:
     """Lists of defaults and facts; provenance as a table."""
     result = view.result
     step = view.step
-    workload = {key: value for key, value in view.workload.items() if step is None or told(step, key)}
+    workload = {key: value for key, value in view.workload.items() if step is None or matters(step, key)}
     if result.scenario.get("traffic"):
         workload = {key: value for key, value in workload.items() if key in OF_REQUESTS}
     if not view.model.get("experts"):
@@ -57,31 +57,31 @@ def build(view: View) -> dict[str, Any]:
     }
 
 
-#: Keys that say how much a serving step is, and are of no other.
+#: Keys of the size of a serving step, which other steps lack.
 OF_SERVING = {key for step in STEPS.values() if step.serves for key in (*step.needs, *step.takes)} - {
     key for step in STEPS.values() if not step.serves for key in (*step.needs, *step.takes)
 }
-#: What a serving step is told by besides its own keys.
+#: Further keys of a serving step.
 SERVED = ("model", "pass", "precision", "stack", "runtime_reserve", "routing")
-#: What a service is told by; its traffic stands in sentences.
+#: Keys of a service; its traffic is described in sentences.
 OF_REQUESTS = (*SERVED, "engine", "speculation")
 
 
-def told(step: Step, key: str) -> bool:
-    """Whether a key of the workload matters to a step: what an optimizer keeps only where it runs."""
+def matters(step: Step, key: str) -> bool:
+    """Whether a key of the workload has an effect on a step: an optimizer only on one that trains."""
     if step.serves:
         return key in (*step.needs, *step.takes, *SERVED)
     return key not in OF_SERVING and (key != "optimizer" or step.trains)
 
 
 def borrowed(provenance: Sequence[Mapping[str, str]]) -> list[str]:
-    """Kernel models that are another device's or another type's, and whose."""
+    """Kernel models of another device or another type, with their origin."""
     rows = [row for row in provenance if row.get("basis", "").startswith(("inherited", "as plain products"))]
     return [f"{row['what']}: {row['basis'].removesuffix('; wider range')}" for row in rows]
 
 
 def _with_unit(what: str, value: str) -> str:
-    """A bare number in SI with the unit that its name tells.
+    """A bare number in SI with the unit that follows from its name.
 
     >>> _with_unit("xgmi link", "64000000000.0"), _with_unit("xgmi latency", "8e-07"), _with_unit("radix", "128.0")
     ('64.0 GB/s', '800 ns', '128')
@@ -112,7 +112,7 @@ def _title(key: str) -> str:
 
 
 def _value(key: str, value: Any) -> str:
-    """A quantity with the unit its key ends in."""
+    """A quantity with the unit in the ending of its key."""
     if key.endswith("_flops_per_s") and isinstance(value, dict):
         return ", ".join(f"{name} {compact(rate, 'FLOP/s')}" for name, rate in value.items())
     if key in ("runtime_reserve", "visible_memory_bytes") and isinstance(value, int | float):

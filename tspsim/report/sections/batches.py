@@ -1,11 +1,11 @@
-"""Tokens a second and GPU against what a user sees, over the batch: the choice that who serves has to make."""
+"""Tokens/s per GPU against tokens/s per user, over the batch: the trade-off of serving."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tspsim.base.errors import TspsimError
-from tspsim.base.units import compact, digits
+from tspsim.base.units import compact, digits, several
 from tspsim.report.figures import LEGEND, beside, plan_colour, plan_line
 from tspsim.report.numbers import label, seconds
 from tspsim.report.view import View
@@ -13,9 +13,9 @@ from tspsim.report.view import View
 from .section import PageSection
 
 TEMPLATE = """
-{{ figure("batches", "Every mark is a plan at another batch, simulated as the step itself; large marks are the batch
-that was asked for. Right is quick for a user, up is cheap. Numbers beside marks are sequences a replica.") }}
-{% if not complete %}<p class="note">Time for this picture was up before all batches were simulated.</p>{% endif %}
+{{ figure("batches", "Every mark is a plan at another batch, simulated like the step itself; large marks are the stated
+batch. Right is fast for a user, up is cheap. Numbers beside marks are sequences a replica.") }}
+{% if not complete %}<p class="note">The time for this picture ran out before all batches were simulated.</p>{% endif %}
 <details><summary>The same as a table</summary><div class="scroll"><table>
   <thead><tr><th scope="col">Plan</th><th scope="col">batch a replica</th><th scope="col">tokens/s per GPU</th>
   <th scope="col">tokens/s per user</th><th scope="col">an output token</th></tr></thead>
@@ -26,27 +26,28 @@ that was asked for. Right is quick for a user, up is cheap. Numbers beside marks
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """A line a plan; nothing where prompts are read, or where the question is not at hand."""
-    load, asked = view.load, view.result.asked
-    if load is None or not load.batch or load.prompts or asked is None or not view.ran:
+    """One line per plan; None for prompts, or without the question."""
+    load, question = view.load, view.result.asked
+    if load is None or not load.batch or load.prompts or question is None or not view.ran:
         return None
     from tspsim.studies.serving_curves import rates_over_batch
 
     try:
-        found = rates_over_batch(asked, view.ran)
-    except TspsimError:  # files that the question names are gone
+        curves = rates_over_batch(question, view.ran)
+    except TspsimError:  # files of the question are gone
         return None
     data, rows = [], []
-    few = len(found.plans) < 3  # of more plans the numbers would lie over each other
-    for place, (name, line) in enumerate(found.plans.items()):
+    few = len(curves.plans) < 3  # with more plans the numbers would overlap
+    for place, (name, line) in enumerate(curves.plans.items()):
         data.append(
             plan_line(
                 name,
                 place,
                 [(rate.per_user, rate.per_gpu) for rate in line],
                 [
-                    f"<b>{label(name)}</b><br>{rate.batch:,} sequences a replica<br>{compact(rate.per_gpu)} tokens/s a "
-                    f"GPU<br>{digits(rate.per_user)} tokens/s per user<br>a token every {seconds(rate.token_s)}"
+                    f"<b>{label(name)}</b><br>{several(rate.batch, 'sequence')} a replica<br>{compact(rate.per_gpu)} "
+                    f"tokens/s a GPU<br>{digits(rate.per_user)} tokens/s per user<br>"
+                    f"a token every {seconds(rate.token_s)}"
                     for rate in line
                 ],
                 **beside(
@@ -75,7 +76,7 @@ def build(view: View) -> dict[str, Any] | None:
         "showlegend": True,
         "legend": LEGEND,
     }
-    return {"complete": found.complete, "rows": rows, "figures": {"batches": {"data": data, "layout": layout}}}
+    return {"complete": curves.complete, "rows": rows, "figures": {"batches": {"data": data, "layout": layout}}}
 
 
 SECTION = PageSection("batches-section", "Users against GPUs, over the batch", build, TEMPLATE, short="Batch")

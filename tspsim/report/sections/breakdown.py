@@ -1,4 +1,4 @@
-"""Where the time of a step goes."""
+"""The time of a step, by part."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from tspsim.step.result import PlanResult
 from .section import PageSection
 
 TEMPLATE = """
-{{ figure("breakdown", "Time of one step, mean over ranks: computing by family, communication that no
-computing hides, waiting for the host (launches, and between steps), in the pipeline (bubble) and for others
-(idle).") }}
+{{ figure("breakdown", "Time of one step, mean over ranks: compute by family, exposed communication, waiting for the
+host (launches, and between steps), in the pipeline (bubble) and for other ranks (idle).") }}
 <details><summary>The same as a table</summary><div class="scroll"><table class="tight">
   <thead><tr><th scope="col">Plan</th>{% for kind in kinds %}<th scope="col">{{ kind }}</th>{% endfor %}
   <th scope="col">step</th></tr></thead>
@@ -23,12 +22,12 @@ computing hides, waiting for the host (launches, and between steps), in the pipe
   <tr data-place="{{ row.place }}"><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}<td>
   {{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table></div></details>
-{% if refused %}<p class="note">Not shown, because they were refused: {{ refused|join(", ") }}.</p>{% endif %}
+{% if refused %}<p class="note">Refused plans are not shown: {{ refused|join(", ") }}.</p>{% endif %}
 """
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """Stacked bars, one a plan that ran; they add up to the step."""
+    """Stacked bars, one per plan that ran; they add up to the step."""
     if not view.ran:
         return None
     stacks = [parts(plan) for plan in view.ran]
@@ -90,7 +89,7 @@ def parts(plan: PlanResult) -> dict[tuple[str, str], float]:
 
 
 def title(key: tuple[str, str]) -> str:
-    """How a part is called in legend and table."""
+    """Name of a part in legend and table."""
     group, kind = key
     return {"compute": words(kind), "exposed": f"exposed {words(kind)}", "rest": words(kind)}[group]
 

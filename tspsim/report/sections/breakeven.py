@@ -1,4 +1,4 @@
-"""From how many tokens on TSP moves fewer bytes than its rivals."""
+"""The number of tokens from which on TSP moves fewer bytes than its rivals."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tspsim.step.result import PlanResult
 from .section import PageSection
 
 TEMPLATE = """
-{% if shut %}<details><summary>From how many tokens on TSP moves fewer bytes than its rivals</summary>
+{% if shut %}<details><summary>Tokens from which on TSP moves fewer bytes than its rivals</summary>
 {% endif %}{{ figure("breakeven", "Volume of TSP over that of a rival on as many GPUs, forward, at this model's g and F.
-Blue: TSP moves fewer bytes; the line is where both move the same, the cross is this scenario.", "Rival") }}
+Blue: TSP moves fewer bytes; both move the same on the line; the cross is this scenario.", "Rival") }}
 <p>{{ law }}</p>
 {% if rows %}<div class="scroll"><table><thead><tr><th scope="col">TSP against</th>
 <th scope="col">moves fewer bytes from</th>
@@ -25,7 +25,7 @@ Blue: TSP moves fewer bytes; the line is where both move the same, the cross is 
 {{ row.ratio }}</td></tr>{% endfor %}</tbody>
 </table></div>{% endif %}
 <p class="note">These are closed forms of the bytes alone (K and V as wide as the model's heads allow);
-how much time they cost is decided by links and overlap, above.</p>
+their time depends on links and overlap, above.</p>
 {% if shut %}</details>{% endif %}
 """
 
@@ -33,9 +33,8 @@ COLUMNS, ROWS = 89, 61
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """A map for every rival and a table of thresholds; nothing without a model's shape or a TSP plan.
-
-    Who came to buy finds it folded.
+    """A map for every rival and a table of thresholds; None without a model's shape or a TSP plan. For a purchase the
+    section is folded.
     """
     shape, tokens = view.shape, view.tokens_per_replica
     if shape is None or tokens is None or tokens <= 0:
@@ -99,15 +98,13 @@ def _weights(shape: LayerShape) -> float:
 
 
 def _rivals(plans: tuple[PlanResult, ...], degree: int) -> list[tuple[str, int, int]]:
-    """The scenario's plans of tensor and sequence parallelism on as many GPUs; TP alone always stands
-    first.
-    """
-    found = [(f"TP{degree}", degree, 1)]
+    """The scenario's plans of tensor and sequence parallelism on as many GPUs; TP alone always comes first."""
+    rivals = [(f"TP{degree}", degree, 1)]
     for plan in plans:
         tensor, sequence = int(plan.degrees.get("tp", 1)), int(plan.degrees.get("sp", 1))
-        if tensor * sequence == degree and all(entry[1:] != (tensor, sequence) for entry in found):
-            found.append((plan.name, tensor, sequence))
-    return found
+        if tensor * sequence == degree and all(entry[1:] != (tensor, sequence) for entry in rivals):
+            rivals.append((plan.name, tensor, sequence))
+    return rivals
 
 
 def _map(shape: LayerShape, tokens: int, degree: int, tensor: int, sequence: int, name: str) -> dict[str, Any]:
@@ -197,7 +194,7 @@ def _power(exponent: int) -> str:
 
 
 def _law(shape: LayerShape) -> str:
-    """The condition against TP alone, with the model's numbers put in."""
+    """The condition against TP alone, with the model's numbers."""
     group, factor = shape.group, f"{shape.matrices}F"
     if shape.attention_ratio == 1:
         formula, given = f"[(2 + 2/g) + {factor}]·h / (4 − 2/g)", ""

@@ -1,4 +1,4 @@
-"""Caches of a serving step against the room that its engine leaves for them, and sessions by context."""
+"""Caches of a serving step against the memory that its engine leaves for them, and sessions by context."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tspsim.step.result import PlanResult
 from .section import PageSection
 
 TEMPLATE = """
-{{ figure("cache", "What of a GPU's memory holds weights and caches: those of the step, the room its engine leaves for
-more, and what is kept for activations, graphs and the runtime.") }}
+{{ figure("cache", "Memory of a GPU: weights, caches of the step, the engine's room for more caches, and the reserve for
+activations, graphs and the runtime.") }}
 <ul class="verdicts" data-plans>{% for verdict in verdicts %}
 <li data-place="{{ verdict.place }}"><strong>{{ verdict.name }}</strong> {{ verdict.text }}</li>
 {% endfor %}</ul>
-{{ figure("sessions", "Sessions that stay resident on the whole machine, by tokens of context in each. Lines end where a
-replica has no room for one.") }}
+{{ figure("sessions", "Resident sessions on the whole machine, by tokens of context in each. Lines end where a
+replica has no room for one session.") }}
 """
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """Bars a plan, and lines of sessions where the question is at hand."""
+    """Bars per plan, and lines of sessions where the question is available."""
     plans = [plan for plan in view.ran if plan.inference.get("capacity")]
     if view.load is None or not plans:
         return None
@@ -51,7 +51,7 @@ def verdict(plan: PlanResult) -> dict[str, Any]:
 
 
 def memory(view: View, plans: list[PlanResult]) -> dict[str, Any]:
-    """Weights, caches of the step, room left, and the rest of what the device shows to a program."""
+    """Weights, caches of the step, free cache room, and the rest of the visible memory."""
     names = [plan.name for plan in plans]
     parts: dict[str, list[float]] = {"weights": [], "caches of the step": [], "room for more": [], "kept free": []}
     for plan in plans:
@@ -77,17 +77,17 @@ def memory(view: View, plans: list[PlanResult]) -> dict[str, Any]:
 
 
 def sessions(view: View, plans: list[PlanResult]) -> dict[str, Any] | None:
-    """Lines a plan; plans that hold the same share one."""
+    """One line per plan; plans with the same sessions share one."""
     from tspsim.studies.serving_curves import sessions_over_context
 
     if view.result.asked is None:
         return None
     try:
-        found = sessions_over_context(view.result.asked, [plan.name for plan in plans])
-    except TspsimError:  # files that the question names are gone
+        by_plan = sessions_over_context(view.result.asked, [plan.name for plan in plans])
+    except TspsimError:  # files of the question are gone
         return None
     alike: dict[tuple[tuple[int, float], ...], list[str]] = {}
-    for name, line in found.items():
+    for name, line in by_plan.items():
         alike.setdefault(tuple((context, round(count, 6)) for context, count in line), []).append(name)
     lines = [(", ".join(names), points) for points, names in alike.items() if points]
     if not lines:

@@ -13,9 +13,9 @@ from tspsim.step.result import LinkUse, PlanResult
 from .section import PageSection
 
 TEMPLATE = """
-{{ figure("fabric", "The first representative's node and its rails: colour and width of a link are the share
-of its capacity used over the step (the busier direction); dead links are dotted. Point at a link's half for one
-direction, at a mark for its name.",
+{{ figure("fabric", "The node of the first simulated GPU and its rails: colour and width of a link are the share
+of its capacity used over the step (the busier direction); dead links are dotted. Hover over a link's half for one
+direction, over a mark for its name.",
 "Plan") }}
 {% if rows %}<div class="scroll"><table>
 <thead><tr><th scope="col">Plan</th><th scope="col">Links</th><th scope="col">Number</th>
@@ -30,14 +30,14 @@ direction, at a mark for its name.",
 """
 
 BINS = 8
-#: Readable on white and on black, and none of the tones of use.
+#: Visible on white and on black, and outside the colour scale of use.
 DEAD = "#7b4fd0"
 Point = tuple[float, float]
 Link = tuple[str, str, float]
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """A graph a plan, all on one colour scale, and the use of links by kind."""
+    """One graph per plan, all on one colour scale, and the use of links by kind."""
     drawn = [plan for plan in view.ran if plan.link_shares]
     rows = [_row(plan) | {"place": view.place(plan)} for plan in view.ran if plan.links]
     if not drawn:
@@ -54,7 +54,7 @@ def build(view: View) -> dict[str, Any] | None:
 
 
 def _row(plan: PlanResult) -> dict[str, Any]:
-    """A plan's links that carried something, and the names of those that did not."""
+    """A plan's links with traffic, and the names of those without."""
     uses = [_use(use) for use in plan.links if use.carried_bytes]
     unused = [use.kind for use in plan.links if not use.carried_bytes]
     return {"plan": plan.name, "uses": uses or [["none", *[""] * 5]], "unused": ", ".join(unused)}
@@ -73,9 +73,9 @@ def _use(use: LinkUse) -> list[str]:
 
 
 def first_node(links: tuple[Link, ...], gpus_per_node: int) -> tuple[Link, ...]:
-    """The links of the first GPU's node and of the fabric that hangs on it.
+    """The links of the first GPU's node and of the fabric attached to it.
 
-    A vertex of the fabric belongs when it is reached from the node without passing another node's GPU or
+    A vertex of the fabric is included if it can be reached from the node without passing another node's GPU or
     NIC: a NIC joins one GPU, so it ends the walk unless that GPU is the node's own.
     """
     gpus = {int(vertex) for source, target, _ in links for vertex in (source, target) if vertex.isdigit()}
@@ -100,10 +100,10 @@ def first_node(links: tuple[Link, ...], gpus_per_node: int) -> tuple[Link, ...]:
 
 
 def positions(edges: list[tuple[str, str]]) -> dict[str, Point]:
-    """A place for every vertex: GPUs on a circle, switches among them inside, NICs and the fabric outward.
+    """A place for every vertex: GPUs on a circle, switches between them inside, NICs and the fabric outside.
 
-    A vertex that joins three or more GPUs and nothing else stands inside; any other stands on the ring of its
-    distance from the GPUs, at the mean direction of the vertices that it hangs on.
+    A vertex that joins three or more GPUs and nothing else is inside; any other is on the ring of its
+    distance from the GPUs, in the mean direction of its placed neighbours.
     """
     near: dict[str, set[str]] = {}
     for source, target in edges:
@@ -119,14 +119,14 @@ def positions(edges: list[tuple[str, str]]) -> dict[str, Point]:
     while len(place) < len(near):
         depth += 1
         ring = [vertex for vertex in rest if vertex not in place and any(n in place for n in near[vertex])]
-        # Vertices that hang on nothing placed (another component) share the next ring.
+        # Vertices without a placed neighbour (another component) share the next ring.
         ring = ring or [vertex for vertex in rest if vertex not in place]
         place |= _ring(ring, near, place, 1.0 + 0.42 * depth)
     return place
 
 
 def _ring(vertices: list[str], near: dict[str, set[str]], place: dict[str, Point], radius: float) -> dict[str, Point]:
-    """Places on one ring, moved apart where several vertices want the same direction."""
+    """Places on one ring, moved apart where several vertices have the same direction."""
     wanted: dict[float, list[str]] = {}
     for index, vertex in enumerate(vertices):
         held = [place[n] for n in sorted(near[vertex]) if n in place]
@@ -155,7 +155,7 @@ def _natural(name: str) -> tuple[str, int, str]:
 
 
 def _tone(share: float) -> str:
-    """Grey over amber to red; readable on white and on black."""
+    """Grey over amber to red; visible on white and on black."""
     grey, amber, red = (150, 162, 175), (230, 159, 0), (190, 30, 20)
     first, second, mix = (grey, amber, 2 * share) if share < 0.5 else (amber, red, 2 * share - 1)
     channels = [round(a + (b - a) * mix) for a, b in zip(first, second, strict=True)]
@@ -163,7 +163,7 @@ def _tone(share: float) -> str:
 
 
 def _graph(links: tuple[Link, ...], scale: float, dead: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """Lines in bins of equal use, half-way markers that carry the hover texts, and the vertices."""
+    """Lines in bins of equal use, half-way markers with the hover texts, and the vertices."""
     shares = {(source, target): share for source, target, share in links}
     place = positions(list(shares))
     lost = {ends for ends in dead if ends in shares}
@@ -185,7 +185,7 @@ def _graph(links: tuple[Link, ...], scale: float, dead: tuple[tuple[str, str], .
 
 
 def _lines(ends: list[tuple[str, str]], place: dict[str, Point], line: dict[str, Any]) -> dict[str, Any]:
-    """Links as lines of one look."""
+    """Links as lines of one style."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -234,7 +234,7 @@ def _halves(
 
 
 def _vertices(place: dict[str, Point]) -> dict[str, Any]:
-    """GPUs as discs with their number, a switch in the middle as a square with its name, all else with it beside."""
+    """GPUs as discs with their number, a central switch as a square with its name, others with the name beside them."""
     names = list(place)
     gpu = [name.isdigit() for name in names]
     middle = [math.hypot(*place[name]) < 1e-6 for name in names]
@@ -274,14 +274,14 @@ def _vertices(place: dict[str, Point]) -> dict[str, Any]:
 
 
 def _short_names(names: list[str]) -> list[str]:
-    """Names without the node that all with a node share: ``nic3`` for ``node0/nic3``."""
+    """Names without the node, where all nodes in names are the same: ``nic3`` for ``node0/nic3``."""
     owners = {name.partition("/")[0] for name in names if name.startswith("node") and "/" in name}
     shared = f"{owners.pop()}/" if len(owners) == 1 else ""
     return [name.removeprefix(shared) for name in names]
 
 
 def _beside(x: float, y: float) -> str:
-    """Where a label stands beside the line to the next ring: below level ones, right of others."""
+    """Position of a label beside the line to the next ring: below horizontal lines, right of others."""
     return "bottom center" if abs(x) > 1.01 * abs(y) else "middle right"
 
 

@@ -1,4 +1,4 @@
-"""The parts of an iteration of reinforcement learning, where a scenario asks for whole ones."""
+"""The parts of an iteration of reinforcement learning."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ TEMPLATE = """
   <tbody>{% for row in rows %}<tr><th scope="row">{{ row.name }}</th>{% for cell in row.cells %}
   <td data-label="{{ columns[loop.index0] }}">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody>
 </table></div>
-<p class="small">Parts follow each other, but where generation runs ahead on GPUs of its own. Below, the timeline
-and the use of links are those of one update.</p>
+<p class="small">Parts follow each other, except where generation runs ahead on GPUs of its own. The timeline
+and the use of links below are those of one update.</p>
 """
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """A row a plan that ran: every part, what moves between training and generation, and what engines put out."""
+    """One row per plan that ran: its parts, the traffic between training and generation, and the engines' output."""
     shown = [plan for plan in view.ran if plan.loop]
     if not shown:
         return None
     parts = list(dict.fromkeys(name for plan in shown for name in plan.loop["parts_s"]))
     rows = []
     for plan in shown:
-        told = plan.loop
-        cells = [seconds(told["parts_s"][name]) if name in told["parts_s"] else "–" for name in parts]
-        moved = told["reshard_received_bytes"]
+        loop = plan.loop
+        cells = [seconds(loop["parts_s"][name]) if name in loop["parts_s"] else "–" for name in parts]
+        moved = loop["reshard_received_bytes"]
         cells += [
             seconds(plan.step_time_s),
-            f"{gib(moved)} by {told['way']}" if moved else "nothing",
-            compact(told["output_tokens_per_s"]),
-            percent(told["rollout_idle_share"], decimals=0),
+            f"{gib(moved)} by {loop['way']}" if moved else "nothing",
+            compact(loop["output_tokens_per_s"]),
+            percent(loop["rollout_idle_share"], decimals=0),
         ]
         rows.append({"name": plan.name, "cells": cells})
     more = ["iteration", "weights received per GPU", "generated tokens/s", "engines wait"]

@@ -1,4 +1,4 @@
-"""Memory of the fullest rank, by part, against what the device shows."""
+"""Memory of the fullest rank, by part, against the visible memory of the device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from tspsim.step.result import PlanResult
 from .section import PageSection
 
 TEMPLATE = """
-{{ figure("memory", "Peak memory of the fullest rank by part; the line is what the device shows to a program.
-Refused plans stand here too.") }}
+{{ figure("memory", "Peak memory of the fullest rank by part; the line is the memory that a program can use.
+Refused plans are shown too.") }}
 <ul class="verdicts" data-plans>{% for verdict in verdicts %}
 <li data-place="{{ verdict.place }}"{% if not verdict.fits %} class="refused"{% endif %}>
 <strong>{{ verdict.name }}</strong>
  {{ verdict.text }}</li>{% endfor %}</ul>
 """
 
-#: Tol's muted palette (personal.sron.nl/~pault): parts of memory are not kinds of work, so they look
-#: different.
+#: Tol's muted palette (personal.sron.nl/~pault): parts of memory are not kinds of work, so their colours differ.
 PALETTE = ("#332288", "#88ccee", "#44aa99", "#ddcc77", "#cc6677", "#882255", "#117733", "#999933", "#aa4499", "#777777")
-
-#: From this share of the capacity on a bar's total stands beyond the line, which would cross it.
+#: Share of the capacity above which a bar's total is written beyond the line, which would cross it.
 BESIDE = 0.8
 
 
@@ -57,7 +55,7 @@ def build(view: View) -> dict[str, Any]:
             else (f"does not fit: {gib(memory.peak_bytes)}, {gib(-left)} too many.")
         )
         refused = view.load is not None and not plan.ran
-        if refused and left >= 0:  # the engine's rule leaves caches less than there is
+        if refused and left >= 0:  # the engine's rule leaves less for caches than there is
             text = f"does not run: {plan.error}."
         fits = memory.fits and not refused
         verdicts.append({"name": plan.name, "place": view.place(plan), "fits": fits, "text": text})

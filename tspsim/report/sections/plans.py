@@ -1,4 +1,4 @@
-"""Every plan beside the others: rates, step, memory, cost, or why it was refused."""
+"""All plans side by side: rates, step, memory, cost, or the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ COLUMNS = (
 
 
 def build(view: View) -> dict[str, Any]:
-    """A row a plan; a switch shows them, and all figures' rows, in the scenario's order (``place``)."""
+    """One row per plan; a switch shows them, and the rows of all figures, in the scenario's order (``place``)."""
     priced = any(price_range(plan) for plan in view.ran)
     columns = list(COLUMNS) if view.load is None else [column.long for column in served.columns(view)]
     columns += ["$/M tokens"] if priced else []
@@ -65,13 +65,13 @@ def build(view: View) -> dict[str, Any]:
 
 
 def names_of(view: View) -> list[tuple[str, str]]:
-    """What the names that a search made mean; empty where the question is not at hand, or nobody searched."""
-    asked = view.result.asked
-    if asked is None or asked.traffic is not None or asked.loop is not None:
+    """A legend of the names from a search; empty without the question, or without a search."""
+    question = view.result.asked
+    if question is None or question.traffic is not None or question.loop is not None:
         return []
     try:
-        plans = look_up(asked).plans
-    except TspsimError:  # files that the question names are gone
+        plans = look_up(question).plans
+    except TspsimError:  # files of the question are gone
         return []
     return legend(named_by_search(plans))
 
@@ -122,7 +122,7 @@ def _cells(view: View, plan: PlanResult, priced: bool) -> list[dict[str, str]]:
     return [{"value": value, "more": more} for value, more in cells]
 
 
-#: Settings that a forward of whole tokens has no use for, and those of sequence shards besides.
+#: Settings without effect on a step of whole tokens, and those of sequence shards.
 OF_TRAINING = ("recomputation", "micro_batch", "vpp", "schedule", "zero", "shard_group")
 OF_SHARDS = ("partition", "exchange", "sequence_regions")
 
@@ -137,7 +137,7 @@ def _facts(view: View, plan: PlanResult) -> list[dict[str, str]]:
     facts += [{"what": words(str(key)), "value": plain(value)} for key, value in plan.cost.items()]
     facts += [{"what": what, "value": plain(value)} for what, value in served.facts(plan)]
     if plan.range is not None:
-        facts.append({"what": "range rests on", "value": plan.range.basis})
+        facts.append({"what": "basis of the range", "value": plan.range.basis})
     if plan.bottleneck:
         facts.append({"what": "bottleneck", "value": plan.bottleneck})
     return facts

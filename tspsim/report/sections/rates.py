@@ -11,7 +11,7 @@ from tspsim.report.view import View
 
 from .section import PageSection
 
-#: Of the ranges: seen on bars and beside them, on white and on black.
+#: Colour of the ranges: visible on bars and beside them, on white and on black.
 SPREAD = "#e69f00"
 
 TEMPLATE = """
@@ -20,11 +20,11 @@ TEMPLATE = """
 {{ figure("rates-block", "One block, forward: the cluster's tokens/s if the model were one steady block,
 without embedding, head and loss.") }}
 {% if not served %}</div>{% endif %}
-{% if basis %}<p class="note">How the ranges come about: for every family of kernels, and for
-transfers that nothing hides, it is known how far predictions lie from measurements. Nine times of ten the truth lies
-inside, if each of these errs by one factor of its own. Most of an error is common to all plans, so ratios are surer
-than rates: above, beside each, where it lies nine times of ten.</p>
-<details><summary>In the words of the model</summary><p class="note">{{ basis|join("; ") }}</p></details>{% endif %}
+{% if basis %}<p class="note">The ranges: measurements say how far predictions may be off for every family of kernels,
+and for exposed transfers. Each of these errs by one factor of its own; nine times of ten the true rate lies inside the
+range. Most of an error is common to all plans, so ratios are more certain than rates; their ranges stand beside them
+above.</p>
+<details><summary>Basis of the ranges</summary><p class="note">{{ basis|join("; ") }}</p></details>{% endif %}
 """
 
 
@@ -43,7 +43,7 @@ def build(view: View) -> dict[str, Any] | None:
             "rates-block": _bars(view, block, "tokens/s, one block forward", ranges=False),
         }
     what = "Tokens/s of the cluster" if view.load is not None else "Whole model: tokens/s of the cluster"
-    caption = f"{what}, with the range the truth should lie in nine times of ten."
+    caption = f"{what}, with the range that holds the true rate nine times of ten."
     return {"basis": basis, "served": view.load is not None, "caption": caption, "figures": figures}
 
 
@@ -62,13 +62,13 @@ def _bars(view: View, values: list[float], title: str, *, ranges: bool) -> dict[
         "hovertext": [_hover(plan, value, ranges) for plan, value in zip(view.ran, values, strict=True)],
         "hoverinfo": "text",
     }
-    known = [plan.range for plan in view.ran if plan.range is not None]
-    if ranges and len(known) == len(values):
+    ranges_of_plans = [plan.range for plan in view.ran if plan.range is not None]
+    if ranges and len(ranges_of_plans) == len(values):
         trace["error_x"] = {
             "type": "data",
             "symmetric": False,
-            "array": [max(0.0, each.high - value) for each, value in zip(known, values, strict=True)],
-            "arrayminus": [max(0.0, value - each.low) for each, value in zip(known, values, strict=True)],
+            "array": [max(0.0, span.high - value) for span, value in zip(ranges_of_plans, values, strict=True)],
+            "arrayminus": [max(0.0, value - span.low) for span, value in zip(ranges_of_plans, values, strict=True)],
             "thickness": 2.5,
             "color": SPREAD,
             "width": 7,

@@ -1,4 +1,4 @@
-"""What a section of the report is."""
+"""A section of the report."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ class PageSection:
     build: Callable[[View], Mapping[str, Any] | None]
     #: Jinja2, autoescaped.
     template: str
-    #: What the navigation calls it; its title when empty.
+    #: The title in the navigation; the heading when empty.
     short: str = ""

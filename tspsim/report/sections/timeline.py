@@ -1,4 +1,4 @@
-"""What every rank did when: the Gantt chart, and for runs of every rank their shares."""
+"""The activity of every rank over time: the Gantt chart, and for runs of every rank their shares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TEMPLATE = """
     aria-label="Timeline of ranks and streams; arrow keys move, plus and minus zoom"></div>
   <figcaption>Rows are ranks and their streams. Drag to zoom, double-click for the whole step; with the
   keyboard: arrows,
-  + and −. A gap before a collective is waiting for others. <span id="gantt-note"></span></figcaption>
+  + and −. A gap before a collective is a wait for other ranks. <span id="gantt-note"></span></figcaption>
   </figure>
 </div>
 {% if shares %}{{ figure("shares", "Share of the step that every simulated rank computed, only communicated,
@@ -42,9 +42,7 @@ or did neither.", "Plan") }}{% endif %}
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """The packed timelines for the page's script, and a strip of all ranks where there are more than are
-    shown.
-    """
+    """The packed timelines for the page's script, and a strip of all ranks where the chart cannot show all."""
     timelines = pack_all(view)
     if not timelines:
         return None

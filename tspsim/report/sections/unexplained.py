@@ -12,7 +12,7 @@ TEMPLATE = """<ul>{% for text in unexplained %}<li>{{ text|prose }}</li>{% endfo
 
 
 def build(view: View) -> dict[str, Any] | None:
-    """The result's own list."""
+    """The result's own list of unexplained effects."""
     return {"unexplained": view.result.unexplained} if view.result.unexplained else None
 
 

@@ -1,5 +1,5 @@
-"""The report of a serving run: what users wait for, what it costs, and what the engines did meanwhile.
+"""The report of a serving run: waits of users, costs, and the activity of the engines.
 
-:mod:`~tspsim.report.serving.view` holds what the figures read, as plain arrays; every other file is one figure or one
+:mod:`~tspsim.report.serving.view` holds the figures' data, as plain arrays; every other file is one figure or one
 part of the page.
 """

@@ -1,4 +1,4 @@
-"""Several machines that serve the same requests, side by side: who gives most for the money, and who is quickest."""
+"""Several machines that serve the same requests, side by side: the best for the money, and the fastest."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LINKS = """
 
 
 def joined(offers: Sequence[tuple[str, ServingView]]) -> ServingView:
-    """One view of all offers' plans; bounds and measured points are those of the first that has some."""
-    served = tuple(replace(each, offer=name) for name, view in offers for each in view.served)
+    """One view of all offers' plans; bounds and measured points are those of the first offer with some."""
+    served = tuple(replace(plan, offer=name) for name, view in offers for plan in view.served)
     refused = [replace(plan, name=f"{plan.name} on {name}") for name, view in offers for plan in view.refused]
     slo = next((view.slo for _, view in offers if view.slo), {})
     published = list(dict.fromkeys(point for _, view in offers for point in view.published))
@@ -50,13 +50,13 @@ def page(
     Parameters
     ----------
     offers
-        Name → what it serves.
+        Name → view of its service.
     further, drawn
-        Sections behind those of the runs, and their figures.
+        Sections after those of the runs, and their figures.
     sure
-        A sentence on how sure the verdict is.
+        A sentence on the certainty of the verdict.
     level
-        Offers that the verdict does not tell apart.
+        Offers that tie in the verdict.
     links
         Offer → address of its own page.
     """
@@ -81,31 +81,31 @@ def page(
 def answer(
     view: ServingView, title: str, description: str, kicker: str, sure: str = "", level: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The cheapest offer first where prices are known, else the one that does most."""
-    told: dict[str, Any] = {
+    """The cheapest offer first where prices are known, else the one with the highest rate."""
+    values: dict[str, Any] = {
         "name": title, "description": description, "kicker": kicker, "spread": "", "sentences": [], "ratios": [],
         "tiles": [],
     }  # fmt: skip
     refusals = [f"{plan.name} is refused: {str(plan.error).rstrip('.')}." for plan in view.refused]
     if not view.served:
-        return told | {"headline": "No plan fits or can run.", "sentences": refusals}
+        return values | {"headline": "No plan fits or can run.", "sentences": refusals}
     best = cheapest(view)
     misses = sorted({served.offer for served in view.served} - {served.offer for _, served, _ in best})
     if view.slo:
         refusals += [f"{offer} keeps the limits at no load." for offer in misses]
     if not best:
-        return told | {
+        return values | {
             "headline": words.headline(view), "ratios": words.ratios(view), "tiles": words.tiles(view),
             "sentences": [*words.sentences(view), *refusals],
         }  # fmt: skip
     usd, served, run = best[0]
     at = f", {view.load_in_words(run.load)}" if view.curve else ""
     price = f"${digits(usd)} per million output tokens"
-    told["headline"] = f"{served.offer} is cheapest: {price} with {served.plan.name}{at}"
+    values["headline"] = f"{served.offer} is cheapest: {price} with {served.plan.name}{at}"
     basis = next(iter(run.prices("usd_per_million_output_tokens")), "")
-    told["spread"] = f"price basis {basis}" if basis else ""
+    values["spread"] = f"price basis {basis}" if basis else ""
     tying = {other.offer for _, other, rival in best[1:] if even(run, rival) or {served.offer, other.offer} <= {*level}}
-    told["ratios"] = [
+    values["ratios"] = [
         {
             "name": f"{other.offer} ({other.plan.name})",
             "times": f"{usd_other / usd:.2f}×" + (", a tie" if other.offer in tying else ""),
@@ -113,31 +113,33 @@ def answer(
         for usd_other, other, _ in best[1:]
     ]
     if best[1:] and best[1][1].offer in tying:
-        told["headline"] = f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} per million output tokens{at}"
+        values["headline"] = (
+            f"{served.offer} and {best[1][1].offer} tie at ${digits(usd)} per million output tokens{at}"
+        )
     lead = [sure, f"That is {words.dollars(run)} per million output tokens." if basis else ""]
-    return told | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
+    return values | {"sentences": [*filter(None, lead), *sentences(view, run), *refusals], "tiles": tiles(view, best)}
 
 
 def cheapest(view: ServingView) -> list[tuple[float, ServedView, LoadRun]]:
-    """Of every offer its plan and load that cost least per million output tokens by the basis that ranks, the cheapest
-    offer first.
+    """For every offer the plan and load with the least cost per million output tokens, on the basis that ranks; the
+    cheapest offer first.
 
-    Under bounds the loads count at which a plan keeps them; without, any load.
+    Under bounds only loads that keep them count; without bounds any load.
     """
-    found: dict[str, tuple[float, ServedView, LoadRun]] = {}
+    by_offer: dict[str, tuple[float, ServedView, LoadRun]] = {}
     for served in view.served:
         runs = [run for run in served.runs if run.kept]
         for run in runs:
             usd = run.price()
             if np.isnan(usd):
                 continue
-            if served.offer not in found or usd < found[served.offer][0]:
-                found[served.offer] = (usd, served, run)
-    return sorted(found.values(), key=lambda entry: entry[0])
+            if served.offer not in by_offer or usd < by_offer[served.offer][0]:
+                by_offer[served.offer] = (usd, served, run)
+    return sorted(by_offer.values(), key=lambda entry: entry[0])
 
 
 def even(a: LoadRun, b: LoadRun) -> bool:
-    """Whether two prices differ by no more than the requests that were drawn allow."""
+    """Whether two prices differ by no more than the drawn requests allow."""
     if not all(run.metrics.get("steady") for run in (a, b)):
         return False
 
@@ -150,7 +152,7 @@ def even(a: LoadRun, b: LoadRun) -> bool:
 
 
 def sentences(view: ServingView, run: LoadRun) -> Iterator[str]:
-    """What users see there, who does most, who is quickest, and how that changes with the load."""
+    """Waits of users, the highest rate, the fastest plan, and changes over the load."""
     yield words.users(run)
     yield from by_load(view)
     most = view.ranked[0]
@@ -163,35 +165,35 @@ def sentences(view: ServingView, run: LoadRun) -> Iterator[str]:
 
 
 def quickest(view: ServingView) -> Iterator[str]:
-    """For one user, or for the fewest that were asked."""
+    """The fastest plan for one user, or for the fewest stated."""
     least = view.loads[0] if view.loads else float("nan")
-    known = [(each, run) for each in view.served if (run := each.at(least)) is not None and run.mean("tpot_s") > 0]
-    if known:
-        quick, run = min(known, key=lambda pair: pair[1].mean("tpot_s"))
-        told = f"a token every {seconds(run.mean('tpot_s'))}, the first after {seconds(run.mean('ttft_s'))}"
-        yield f"Quickest with {view.load_in_words(least)}: {quick.name}, {told}."
+    answering = [(plan, run) for plan in view.served if (run := plan.at(least)) is not None and run.mean("tpot_s") > 0]
+    if answering:
+        quick, run = min(answering, key=lambda pair: pair[1].mean("tpot_s"))
+        waits = f"a token every {seconds(run.mean('tpot_s'))}, the first after {seconds(run.mean('ttft_s'))}"
+        yield f"Quickest with {view.load_in_words(least)}: {quick.name}, {waits}."
 
 
 def by_load(view: ServingView) -> Iterator[str]:
-    """Which offer is cheapest from which load on."""
+    """The cheapest offer by load."""
     if not view.curve:
         return
     firsts: list[tuple[str, float]] = []
     for load in view.loads:
-        known = [
-            (run.price(), each.offer)
-            for each in view.served
-            if (run := each.at(load)) is not None and run.kept and not np.isnan(run.price())
+        priced = [
+            (run.price(), plan.offer)
+            for plan in view.served
+            if (run := plan.at(load)) is not None and run.kept and not np.isnan(run.price())
         ]
-        if len({offer for _, offer in known}) > 1:
-            firsts.append((min(known)[1], load))
+        if len({offer for _, offer in priced}) > 1:
+            firsts.append((min(priced)[1], load))
     if firsts:
-        told = ", ".join(words.in_a_row(firsts))
-        yield f"Cheapest at equal load, by {'requests at once' if view.closed else 'requests/s sent'}: {told}."
+        spans = ", ".join(words.in_a_row(firsts))
+        yield f"Cheapest at equal load, by {'requests at once' if view.closed else 'requests/s sent'}: {spans}."
 
 
 def tiles(view: ServingView, best: Sequence[tuple[float, ServedView, LoadRun]]) -> list[dict[str, str]]:
-    """An offer each: its cheapest token, and what it does there."""
+    """One tile per offer: its cheapest token, with plan and load."""
     return [
         {
             "what": served.offer,

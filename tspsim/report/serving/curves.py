@@ -1,4 +1,4 @@
-"""What users see against what a GPU does, over the load: the front, and every figure as a curve."""
+"""Rates of users against rates of GPUs, over the load: the front, and every figure as a curve."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .view import LoadRun, Published, ServingView
 
 TEMPLATE = (
     """
-{% if joined %}{{ figure("serving-front", "Right is quick for a user, up is cheap; marks of a plan are its loads, and a
-dotted line joins what nothing beats in both." ~ whole ~ measured) }}{% endif %}
+{% if joined %}{{ figure("serving-front", "Right is fast for a user, up is cheap; marks of a plan are its loads, and a
+dotted line joins the Pareto-optimal ones." ~ whole ~ measured) }}{% endif %}
 {{ figure("serving-curves", "Over the load." ~ limits ~ bands ~ whole ~ measured, "Figure") }}
 """
     + folded("Plan")
@@ -29,15 +29,15 @@ dotted line joins what nothing beats in both." ~ whole ~ measured) }}{% endif %}
 """
 )
 
-#: Whose rates are drawn, where the table above has those of the steady part.
-WHOLE = " Output tokens/s have ramp and drain in them, as benchmarks count; the table's are of the steady part."
+#: Caption where the figure shows whole runs, and the table above the steady part.
+WHOLE = " Output tokens/s include ramp and drain, as in benchmarks; the table's are of the steady part."
 
 
 @dataclass(frozen=True)
 class ServingFigure:
-    """A figure of a run: how it is found, read and drawn; ``of`` and ``limit`` name its range and its limit.
+    """A figure of a run: its title, value and text; ``of`` and ``limit`` name its range and its limit.
 
-    Where the range is of another measure in proportion to it, it is taken in proportion.
+    Where the range is of another measure that is proportional to it, the range is scaled.
     """
 
     title: str
@@ -46,7 +46,7 @@ class ServingFigure:
     of: str = ""
     limit: str = ""
     measured: Callable[[Published], float] | None = None
-    #: Drawn over decades.
+    #: Drawn on a logarithmic axis.
     log: bool = False
 
 
@@ -85,7 +85,7 @@ def cache_share(run: LoadRun) -> float:
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """The front and the curves; nothing of a single plan under a single load."""
+    """The front and the curves; None for a single plan under a single load."""
     points = sum(len(served.runs) for served in view.served)
     if points < 2:
         return None
@@ -114,36 +114,36 @@ def build(view: ServingView) -> dict[str, Any] | None:
 
 
 def present(view: ServingView) -> list[ServingFigure]:
-    """Measures that some run has."""
+    """Measures with a value for some run."""
     runs = [run for served in view.served for run in served.runs]
     return [measure for measure in MEASURES if any(not np.isnan(measure.value(run)) for run in runs)]
 
 
 def cells(view: ServingView, run: LoadRun) -> list[str]:
-    found = [(measure, measure.value(run)) for measure in present(view)]
-    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in found)]
+    values = [(measure, measure.value(run)) for measure in present(view)]
+    return [view.load_in_words(run.load), *("–" if np.isnan(v) else measure.told(v) for measure, v in values)]
 
 
 def front(view: ServingView) -> dict[str, Any] | None:
-    """Output tokens/s per GPU over tokens/s per user, a line a plan; None where no request has a second token."""
+    """Output tokens/s per GPU over tokens/s per user, one line per plan; None without second tokens."""
     traces: list[dict[str, Any]] = []
     points: list[tuple[float, float]] = []
     few = len(view.served) < 3
     for place, served in enumerate(view.served):
-        known = [(run.rate("tokens_per_s_per_user"), each_gpu(run), run) for run in served.runs]
-        known = [point for point in known if np.isfinite(point[0]) and np.isfinite(point[1])]
-        if not known:
+        finite = [(run.rate("tokens_per_s_per_user"), each_gpu(run), run) for run in served.runs]
+        finite = [point for point in finite if np.isfinite(point[0]) and np.isfinite(point[1])]
+        if not finite:
             continue
-        points += [(x, y) for x, y, _ in known]
+        points += [(x, y) for x, y, _ in finite]
         traces.append(
             plan_line(
                 served.name,
                 place,
-                [(x, y) for x, y, _ in known],
-                [hover(view, served.name, run) for *_, run in known],
+                [(x, y) for x, y, _ in finite],
+                [hover(view, served.name, run) for *_, run in finite],
                 **beside(
-                    [(x, y) for x, y, _ in known],
-                    [f"{run.load:,.4g}" if few and view.curve else "" for *_, run in known],
+                    [(x, y) for x, y, _ in finite],
+                    [f"{run.load:,.4g}" if few and view.curve else "" for *_, run in finite],
                 ),
                 marker={"size": 8},
             )
@@ -152,7 +152,7 @@ def front(view: ServingView) -> dict[str, Any] | None:
         return None
     best = sorted(front_of(points, lambda point: point))
     if len(view.served) > 1:
-        traces.append(FrontLine("nothing is quicker and cheaper", best, "vh").trace())
+        traces.append(FrontLine("no plan is faster and cheaper", best, "vh").trace())
     traces += crosses(view, lambda point: point.per_user, lambda point: point.per_gpu)
     layout = {
         "height": 440, "hovermode": "closest", "margin": {"r": 36},
@@ -168,33 +168,33 @@ def each_gpu(run: LoadRun) -> float:
 
 
 def hover(view: ServingView, name: str, run: LoadRun) -> str:
-    told = [
+    lines = [
         f"<b>{label(name)}</b>", view.load_in_words(run.load),
         f"{compact(run.rate('output_tokens_per_s_per_gpu'))} output tokens/s per GPU",
         f"{digits(run.rate('tokens_per_s_per_user'))} tokens/s per user",
         f"first token after {seconds(run.mean('ttft_s'))}, mean",
     ]  # fmt: skip
-    return "<br>".join(told)
+    return "<br>".join(lines)
 
 
 def curve(view: ServingView, measure: ServingFigure) -> dict[str, Any] | None:
-    """A line a plan over the load, with its range where it has one; None where nothing is known."""
+    """One line per plan over the load, with its range where it has one; None without values."""
     traces: list[dict[str, Any]] = []
     for place, served in enumerate(view.served):
-        known = [(run.load, measure.value(run), run) for run in served.runs if np.isfinite(measure.value(run))]
-        if not known:
+        finite = [(run.load, measure.value(run), run) for run in served.runs if np.isfinite(measure.value(run))]
+        if not finite:
             continue
-        bounds = [ends for _, value, run in known if (ends := spread(run, measure.of, value)) is not None]
-        if len(bounds) == len(known) > 1:
-            traces += band([load for load, *_ in known], bounds, plan_colour(place))
+        bounds = [ends for _, value, run in finite if (ends := spread(run, measure.of, value)) is not None]
+        if len(bounds) == len(finite) > 1:
+            traces += band([load for load, *_ in finite], bounds, plan_colour(place))
         traces.append(
             plan_line(
                 served.name,
                 place,
-                [(load, value) for load, value, _ in known],
+                [(load, value) for load, value, _ in finite],
                 [
                     f"<b>{label(served.name)}</b><br>{view.load_in_words(load)}<br>{measure.told(value)}"
-                    for load, value, _ in known
+                    for load, value, _ in finite
                 ],
                 marker={"size": 7},
             )
@@ -229,7 +229,7 @@ def _log(measure: ServingFigure) -> dict[str, Any]:
 
 
 def spread(run: LoadRun, of: str, value: float) -> tuple[float, float] | None:
-    """The range of a measure that is ``value``, in proportion to that of ``of``."""
+    """The range of a measure of ``value``, in proportion to that of ``of``."""
     bounds = run.ranges.get(of)
     whole = run.mean(of) if isinstance(run.metrics.get(of), Mapping) else run.rate(of)
     if bounds is None or not whole > 0:
@@ -238,7 +238,7 @@ def spread(run: LoadRun, of: str, value: float) -> tuple[float, float] | None:
 
 
 def band(x: list[float], bounds: list[tuple[float, float]], colour: str) -> list[dict[str, Any]]:
-    """The range as an area without a name."""
+    """The range as an area without a legend entry."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return [
         {
@@ -253,7 +253,7 @@ def band(x: list[float], bounds: list[tuple[float, float]], colour: str) -> list
 def crosses(
     view: ServingView, x: Callable[[Published], float], y: Callable[[Published], float]
 ) -> list[dict[str, Any]]:
-    """Measured points, one trace a name."""
+    """Measured points, one trace per name."""
     traces = []
     for place, name in enumerate(dict.fromkeys(point.name for point in view.published)):
         points = [p for p in view.published if p.name == name and np.isfinite(x(p)) and np.isfinite(y(p))]

@@ -1,4 +1,4 @@
-"""What every engine did when, with the queue, the running batch and the cache below it."""
+"""The activity of every engine over time, with the queue, the running batch and the cache below."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from .folded import folded
 from .thinning import Columns, columns, edges, packed
 from .view import DECODE, KINDS, MIXED, PREFILL, EngineView, LoadRun, ServedView, ServingView, StepRuns
 
-#: Bytes that all these figures of a page may take together, and columns of time that one has at most and at least.
+#: Most bytes of all these figures of a page, and most and fewest columns of time of one.
 BUDGET_BYTES = 1_200_000
 MOST_COLUMNS, LEAST_COLUMNS = 640, 40
-#: Engines that a figure shows; of more, evenly chosen ones.
+#: Most engines of a figure; of more engines evenly chosen ones are shown.
 MOST_ENGINES = 8
-
-#: The row of caches that go over links.
+#: The row of caches that are sent over links.
 SENT = "sent"
 COLOURS = {PREFILL: "#e69f00", MIXED: "#009e73", DECODE: "#0072b2"}
 WORDS = {PREFILL: "prefill alone", MIXED: "prefill beside decode", DECODE: "decode alone"}
@@ -33,9 +32,9 @@ TEMPLATE = """
 {{ figure("engines", caption, "Show") }}
 """ + folded("Engine")
 CAPTION = (
-    "A row an engine: its colour is what it does, empty is idle, half a colour is half of that moment's time. Below: "
-    "requests in the queues (the line is the mean, the pale line the longest of the moment) and sequences that decode, "
-    "then tokens in the caches. Drag to zoom, double-click to return; views of a part are drawn finer."
+    "One row per engine: colours are kinds of steps, empty is idle, half a colour is half of the column's time. Below: "
+    "requests in the queues (the line is the mean, the pale line the longest queue in the column) and decoding "
+    "sequences, then tokens in the caches. Drag to zoom, double-click to return; shorter windows are drawn finer."
 )
 COLUMNS = (
     "prefill alone", "prefill beside decode", "decode alone", "idle", "steps", "mean batch", "longest queue",
@@ -45,7 +44,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Window:
-    """A part of a run that is worth a look."""
+    """A window of a run, with its name."""
 
     words: str
     from_s: float
@@ -53,14 +52,14 @@ class Window:
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """Windows of the runs whose logs are at hand, and a table of all engines."""
-    told = [(served, run) for served in view.ranked for run in shown(served) if logged(run)]
-    if not told:
+    """Windows of the runs with logs, and a table of all engines."""
+    logged_runs = [(served, run) for served in view.ranked for run in shown(served) if logged(run)]
+    if not logged_runs:
         return None
-    rows = [(f"{name}", cells(engine, run)) for served, run in told for name, engine in named(view, served, run)]
+    rows = [(f"{name}", cells(engine, run)) for served, run in logged_runs for name, engine in named(view, served, run)]
     return {
-        "figures": {"engines": {"choices": fitted(view, told)}},
-        "lead": lead(view, *told[0]),
+        "figures": {"engines": {"choices": fitted(view, logged_runs)}},
+        "lead": lead(view, *logged_runs[0]),
         "caption": CAPTION,
         "columns": COLUMNS,
         "rows": rows,
@@ -72,27 +71,27 @@ def logged(run: LoadRun) -> bool:
 
 
 def shown(served: ServedView) -> list[LoadRun]:
-    """Its runs under the most and the least load that kept their logs."""
+    """Its runs with logs under the most and the least load."""
     kept = [run for run in served.runs if logged(run)]
     return [kept[-1], kept[0]] if len(kept) > 1 else kept
 
 
 def named(view: ServingView, served: ServedView, run: LoadRun) -> Iterator[tuple[str, EngineView]]:
-    """Engines of a run with the names that a table gives them."""
+    """Engines of a run with their names in the table."""
     where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
     for engine in run.engines:
         yield (f"{where}: {engine.name}" if len(run.engines) > 1 else where), engine
 
 
 def lead(view: ServingView, served: ServedView, run: LoadRun) -> str:
-    """What the best plan's engines spent their time on."""
+    """Times of the best plan's engines, by kind of step."""
     end_s = run.end_s
     parts = {kind: float(np.mean([busy(engine.steps, kind) / end_s for engine in run.engines])) for kind in KINDS}
     idle = max(0.0, 1.0 - sum(parts.values()))
-    told = [f"{percent(share)} {WORDS[kind]}" for kind, share in parts.items() if share > 0.0005]
-    told += [f"{percent(idle)} idle"] if idle > 0.0005 else []
+    shares = [f"{percent(share)} {WORDS[kind]}" for kind, share in parts.items() if share > 0.0005]
+    shares += [f"{percent(idle)} idle"] if idle > 0.0005 else []
     whose = f"{served.name} under {view.load_in_words(run.load)}" if view.curve else served.name
-    return f"{whose}: {', '.join(told)} of {seconds(end_s)} from the first send to the last token."
+    return f"{whose}: {', '.join(shares)} of {seconds(end_s)} from the first send to the last token."
 
 
 def busy(steps: StepRuns, kind: int) -> float:
@@ -118,35 +117,35 @@ def cells(engine: EngineView, run: LoadRun) -> list[str]:
 
 
 def windows(run: LoadRun) -> list[Window]:
-    """The whole run, its opening, and the request that waited longest for its first token."""
+    """The whole run, its opening, and the request with the longest wait for a first token."""
     end_s = run.end_s
-    found = [Window("the whole run", 0.0, end_s)]
+    parts = [Window("the whole run", 0.0, end_s)]
     requests = run.requests
     if requests is None or not requests.ended.any():
-        return found
+        return parts
     waited = np.where(requests.ended, requests.ttft_s, -1.0)
     begin_s = float(requests.sent_s[0])
     first = requests.ended & (requests.sent_s <= begin_s + 1e-9)
     opened = float(np.max(requests.first_token_s[first])) - begin_s if first.any() else 0.0
     if 0 < 2.0 * opened < 0.5 * end_s:
-        found.append(Window("its opening", begin_s, begin_s + 2.0 * opened))
+        parts.append(Window("its opening", begin_s, begin_s + 2.0 * opened))
     worst = int(np.argmax(waited))
     margin = 0.5 * float(waited[worst])
     from_s = max(0.0, float(requests.sent_s[worst]) - margin)
     to_s = min(end_s, float(requests.first_token_s[worst]) + margin)
-    apart = len(found) < 2 or from_s > found[1].to_s
+    apart = len(parts) < 2 or from_s > parts[1].to_s
     if apart and 0 < to_s - from_s < 0.5 * end_s:
-        found.append(Window("around the longest wait", from_s, to_s))
-    return found
+        parts.append(Window("around the longest wait", from_s, to_s))
+    return parts
 
 
-def fitted(view: ServingView, told: Sequence[tuple[ServedView, LoadRun]]) -> list[dict[str, Any]]:
-    """Every window of every run, in so many columns that together they stay within :data:`BUDGET_BYTES`."""
-    asked = [(served, run, window) for served, run in told for window in windows(run)]
+def fitted(view: ServingView, runs: Sequence[tuple[ServedView, LoadRun]]) -> list[dict[str, Any]]:
+    """Every window of every run, with as many columns as :data:`BUDGET_BYTES` allows."""
+    windowed = [(served, run, window) for served, run in runs for window in windows(run)]
     most = MOST_COLUMNS
     while True:
         choices = [
-            {"label": _label(view, served, run, window), **drawn(run, window, most)} for served, run, window in asked
+            {"label": _label(view, served, run, window), **drawn(run, window, most)} for served, run, window in windowed
         ]
         size = len(json.dumps(choices))
         if size <= BUDGET_BYTES:
@@ -154,7 +153,7 @@ def fitted(view: ServingView, told: Sequence[tuple[ServedView, LoadRun]]) -> lis
         if most > LEAST_COLUMNS:
             most = max(LEAST_COLUMNS, min(most // 2, int(most * BUDGET_BYTES / size)))
         else:
-            asked = asked[: max(1, int(len(asked) * BUDGET_BYTES / size))]
+            windowed = windowed[: max(1, int(len(windowed) * BUDGET_BYTES / size))]
 
 
 def _label(view: ServingView, served: ServedView, run: LoadRun, window: Window) -> str:
@@ -172,7 +171,7 @@ def drawn(run: LoadRun, window: Window, most: int) -> dict[str, Any]:
     at = edges([engine.steps for engine in chosen], window.from_s, window.to_s, max(8, most * 3 // (rows + 2)))
     cut = [columns(engine.steps.within(window.from_s, window.to_s), at) for engine in chosen]
     unit_s, unit = time_unit(window.to_s - window.from_s)
-    # `at` has one more moment than columns; the last value is drawn to the end.
+    # `at` has one more value than there are columns; the last column is drawn to the end.
     even = len(at) > 2 and np.allclose(np.diff(at), at[1] - at[0], rtol=1e-9)
     across: dict[str, Any] = (
         {"x0": float(at[0] / unit_s), "dx": float((at[1] - at[0]) / unit_s)} if even else {"x": packed(at / unit_s)}
@@ -181,8 +180,8 @@ def drawn(run: LoadRun, window: Window, most: int) -> dict[str, Any]:
     heights = [rows_px] * len(chosen) + [56] * (run.transfers is not None) + [150, 110]
     axes, total = stacked(heights, 16)
     traces: list[dict[str, Any]] = []
-    for place, each in enumerate(cut):
-        traces += strip(each, across, _axis(place), first=place == 0)
+    for place, columns_of_engine in enumerate(cut):
+        traces += strip(columns_of_engine, across, _axis(place), first=place == 0)
     place = len(chosen)
     titles = [label(engine.name, 18) for engine in chosen]
     if run.transfers is not None:
@@ -220,14 +219,14 @@ def drawn(run: LoadRun, window: Window, most: int) -> dict[str, Any]:
 
 
 def spread(engines: Sequence[EngineView]) -> list[EngineView]:
-    """At most :data:`MOST_ENGINES` of them, evenly."""
+    """At most :data:`MOST_ENGINES` engines, evenly chosen."""
     if len(engines) <= MOST_ENGINES:
         return list(engines)
     return [engines[index * len(engines) // MOST_ENGINES] for index in range(MOST_ENGINES)]
 
 
 def strip(cut: Columns, across: dict[str, Any], axis: str, *, first: bool) -> list[dict[str, Any]]:
-    """Shares of each moment, one over the other."""
+    """Stacked shares of each column's time."""
     return [
         {
             "type": "scatter", "mode": "lines", "stackgroup": axis, "name": WORDS[kind], "legendgroup": WORDS[kind],
@@ -240,10 +239,10 @@ def strip(cut: Columns, across: dict[str, Any], axis: str, *, first: bool) -> li
 
 
 def queue(cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dict[str, Any]]:
-    """All engines' queues and batches together."""
-    waiting = np.sum([each.waiting for each in cut], axis=0)
-    longest = np.sum([each.most_waiting for each in cut], axis=0)
-    running = np.sum([each.sequences for each in cut], axis=0)
+    """Queues and batches of all engines together."""
+    waiting = np.sum([part.waiting for part in cut], axis=0)
+    longest = np.sum([part.most_waiting for part in cut], axis=0)
+    running = np.sum([part.sequences for part in cut], axis=0)
     return [
         line("longest queue", longest, across, axis, "#f0b98a", width=1.0),
         line("waiting", waiting, across, axis, ALARM),
@@ -254,29 +253,29 @@ def queue(cut: Sequence[Columns], across: dict[str, Any], axis: str) -> list[dic
 def cache(
     chosen: Sequence[EngineView], cut: Sequence[Columns], across: dict[str, Any], axis: str
 ) -> list[dict[str, Any]]:
-    """Tokens in all caches, and their room where it is bounded."""
-    used = np.sum([each.used_tokens for each in cut], axis=0)
+    """Tokens in all caches, and the capacity where it is bounded."""
+    used = np.sum([part.used_tokens for part in cut], axis=0)
     traces = [line("tokens in caches", used, across, axis, "#44aa99", fill=True)]
     rooms = [engine.capacity_tokens for engine in chosen]
     if all(room is not None and np.isfinite(room) for room in rooms):
         room = float(sum(room or 0.0 for room in rooms))
-        # A room far above what is used would flatten the picture.
+        # A capacity far above the use would flatten the picture.
         if room < 4.0 * float(used.max(initial=0.0)):
             traces.append(line("room of the caches", np.full(len(used), room), across, axis, QUIET, dash="dash"))
     return traces
 
 
 def in_flight(run: LoadRun, at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Mean number of caches on their way, by column."""
+    """Mean number of caches under way, by column."""
     assert run.transfers is not None
     start, end = np.sort(run.transfers.start_s), np.sort(run.transfers.end_s)
 
     def integral(moments: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Seconds of flight up to each of ``at``, of transfers that have begun (or ended)."""
+        """Seconds under way up to each of ``at``, of transfers that have begun (or ended)."""
         summed = np.concatenate(([0.0], np.cumsum(moments)))
         before = np.searchsorted(moments, at, "right")
-        found: np.ndarray[Any, Any] = at * before - summed[before]
-        return found
+        summed_up: np.ndarray[Any, Any] = at * before - summed[before]
+        return summed_up
 
     flown: np.ndarray[Any, Any] = np.diff(integral(start) - integral(end)) / np.diff(at)
     return flown
@@ -286,7 +285,7 @@ def line(
     name: str, values: Any, across: dict[str, Any], axis: str, colour: str, *, width: float = 2.0, dash: str = "",
     fill: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Steps over the columns."""
+    """A step line over the columns."""
     return {
         "type": "scatter", "mode": "lines", "name": name, **across, "y": packed(held(values)), "yaxis": axis,
         "line": {"width": width, "shape": "hv", "color": colour, **({"dash": dash} if dash else {})},
@@ -296,12 +295,12 @@ def line(
 
 
 def held(values: Any) -> Any:
-    """The last column's value once more, for its end."""
+    """The values with the last one repeated, for the end of its column."""
     return np.append(values, values[-1:])
 
 
 def stacked(heights: Sequence[int], gap: int) -> tuple[list[list[float]], int]:
-    """Domains of plots of so many pixels one below the other, from the top, and their height together."""
+    """Domains of plots with these heights in pixels, one below the other from the top, and their total height."""
     total = sum(heights) + gap * (len(heights) - 1)
     domains, top = [], float(total)
     for height in heights:
@@ -318,7 +317,7 @@ def note(text: str) -> dict[str, Any]:
 
 
 def time_unit(length_s: float) -> tuple[float, str]:
-    """Seconds of the unit in which a length is read best, and its name.
+    """Seconds of a readable unit for a length of time, and its name.
 
     >>> time_unit(0.2), time_unit(90.0), time_unit(40000.0)
     ((0.001, 'ms'), (1.0, 's'), (3600.0, 'h'))

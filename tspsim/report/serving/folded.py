@@ -1,4 +1,4 @@
-"""The table that says what a figure shows, folded below it."""
+"""The table below a figure, folded."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ FOLDED = """
 
 
 def folded(what: str) -> str:
-    """The template of a table whose rows are ``what``."""
+    """The template of a table with ``what`` as the heading of its rows."""
     return FOLDED.format(what)

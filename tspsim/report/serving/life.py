@@ -1,4 +1,4 @@
-"""One request's life: what it waited for, how its prompt was read, and when its tokens came."""
+"""One request's life: its waits, the reading of its prompt, and the times of its tokens."""
 
 from __future__ import annotations
 
@@ -17,64 +17,66 @@ from .engines import COLOURS, _axis, line, stacked, strip, time_unit
 from .thinning import columns, edges, packed, thinned
 from .view import DECODE, PREFILL, EngineView, Floats, LoadRun, Requests, ServingView, StepRuns
 
-#: Columns of the engine's row, marks of the line of tokens, and plans.
+#: Most columns of the engine's row, marks of the line of tokens, and plans.
 MOST_COLUMNS, MOST_MARKS, MOST_PLANS = 400, 300, 6
-#: Gaps between two tokens that are drawn exactly.
+#: Longest gaps between two tokens, which are drawn exactly.
 MOST_GAPS = 50
 
 PARTS = {
     "front end": "#8a93a6", "waits in the queue": "#b9a7c9", "prompt is read": COLOURS[PREFILL],
-    "cache is sent": "#cc79a7", "tokens come": COLOURS[DECODE], "put back, waits again": ALARM,
+    "cache is sent": "#cc79a7", "tokens come": COLOURS[DECODE], "preempted, waits again": ALARM,
 }  # fmt: skip
 
 TEMPLATE = """
-{{ figure("lives", "A request from its sending to its last token, what the engine did meanwhile, and its tokens as they
-came, one step up a token. A step beside somebody's prompt is longer, and so is the gap between two tokens; where the
+{{ figure("lives", "A request from its sending to its last token, its engine meanwhile, and its tokens as they came,
+one step up per token. A step beside another request's prompt is longer, and so is the gap between two tokens; where the
 line is flat the engine reads prompts alone.", "Request") }}
-<ul class="verdicts">{% for name, text in told %}<li><strong>{{ name }}</strong> {{ text }}</li>{% endfor %}</ul>
+<ul class="verdicts">{% for name, text in stories %}<li><strong>{{ name }}</strong> {{ text }}</li>{% endfor %}</ul>
 """
 
 
 @dataclass(frozen=True)
 class RequestLife:
-    """A request of a run that is worth telling, ``place`` among the run's requests."""
+    """A notable request of a run, ``place`` among the run's requests."""
 
     words: str
     place: int
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """Of every plan, under its highest load that kept its requests; of the best one more of them, and in sentences."""
+    """Lives of every plan, under its highest load with requests; of the best plan more of them, and in sentences."""
     choices: list[dict[str, Any]] = []
-    told: list[tuple[str, str]] = []
+    stories: list[tuple[str, str]] = []
     for served in view.ranked[:MOST_PLANS]:
         run = next((run for run in served.runs[::-1] if run.requests is not None and run.requests.ended.any()), None)
         if run is None or run.requests is None:
             continue
-        found = lives(run.requests)
+        notable = lives(run.requests)
         where = f"{served.name}, {view.load_in_words(run.load)}" if view.curve else served.name
-        shown = found[:2] if choices else found
+        shown = notable[:2] if choices else notable
         choices += [{"label": f"{where}: {life.words}", **drawn(run, life.place)} for life in shown]
-        told = told or [(f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in found]
-    return {"figures": {"lives": {"choices": choices}}, "told": told} if choices else None
+        stories = stories or [
+            (f"{life.words[:1].upper()}{life.words[1:]}:", sentence(run, life.place)) for life in notable
+        ]
+    return {"figures": {"lives": {"choices": choices}}, "stories": stories} if choices else None
 
 
 def lives(requests: Requests) -> list[RequestLife]:
-    """The median one, that which waited longest, that with the slowest tokens, and that which was put back most."""
+    """The median request, the longest wait, the slowest tokens, and the most preemptions."""
     ended = np.flatnonzero(requests.ended)
     order = ended[np.argsort(requests.e2e_s[ended], kind="stable")]
-    found = [RequestLife("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
+    notable = [RequestLife("one like most" if len(ended) > 1 else "the only one", int(order[(len(order) - 1) // 2]))]
     tpot = np.nan_to_num(requests.tpot_s[ended], nan=0.0)
-    asked = (
+    extremes = (
         ("the longest wait", int(ended[np.argmax(requests.ttft_s[ended])]), True),
         ("the slowest tokens", int(ended[np.argmax(tpot)]), bool(tpot.max() > 0)),
-        ("put back most often", int(ended[np.argmax(requests.preemptions[ended])]),
+        ("most preemptions", int(ended[np.argmax(requests.preemptions[ended])]),
          bool(requests.preemptions[ended].max() > 0)),
     )  # fmt: skip
-    for words, place, said in asked:
-        if said and all(place != life.place for life in found):
-            found.append(RequestLife(words, place))
-    return found
+    for words, place, said in extremes:
+        if said and all(place != life.place for life in notable):
+            notable.append(RequestLife(words, place))
+    return notable
 
 
 def sentence(run: LoadRun, place: int) -> str:
@@ -84,29 +86,29 @@ def sentence(run: LoadRun, place: int) -> str:
     wait = float(run.queued_s(requests)[place])
     read = float(requests.first_token_s[place] - requests.scheduled_s[place])
     prompt, output = int(requests.prompt_tokens[place]), int(requests.output_tokens[place])
-    told = [f"{prompt:,} tokens of prompt"]
+    parts_in_words = [f"{prompt:,} tokens of prompt"]
     cached = int(requests.cached_tokens[place])
     if cached:
-        told[0] += f" ({percent(cached / prompt)} in the cache already)"
+        parts_in_words[0] += f" ({percent(cached / prompt)} in the cache already)"
     if np.isfinite(wait):
-        told.append(f"{seconds(wait)} in the queue")
-        told.append(f"{seconds(read)} to the first token")
+        parts_in_words.append(f"{seconds(wait)} in the queue")
+        parts_in_words.append(f"{seconds(read)} to the first token")
     else:
-        told.append(f"first token after {seconds(float(requests.ttft_s[place]))}")
+        parts_in_words.append(f"first token after {seconds(float(requests.ttft_s[place]))}")
     if output > 1:
         rest = float(requests.end_s[place] - requests.first_token_s[place])
-        told.append(f"{output - 1:,} more in {seconds(rest)}, one every {seconds(rest / (output - 1))}")
+        parts_in_words.append(f"{output - 1:,} more in {seconds(rest)}, one every {seconds(rest / (output - 1))}")
     back = int(requests.preemptions[place])
     if back:
-        told.append(f"put back {back} time{'s' * (back > 1)}")
-    return ", ".join(told) + "."
+        parts_in_words.append(f"preempted {back} time{'s' * (back > 1)}")
+    return ", ".join(parts_in_words) + "."
 
 
 # --- one figure ---------------------------------------------------------------------------------------------
 
 
 def parts(run: LoadRun, place: int) -> Iterator[tuple[str, float, float]]:
-    """``(what, from, to)`` of a request, in order; what is not known is left out."""
+    """``(what, from, to)`` of a request, in order; unknown parts are left out."""
     assert run.requests is not None
     requests = run.requests
     arrival, scheduled = float(requests.sent_s[place]), float(requests.scheduled_s[place])
@@ -123,8 +125,8 @@ def parts(run: LoadRun, place: int) -> Iterator[tuple[str, float, float]]:
         for begin, done in zip(sent.start_s[sent.request == place], sent.end_s[sent.request == place], strict=True):
             yield "cache is sent", float(begin), float(done)
     yield "tokens come", first, end
-    for begin, done in run.put_back(place):
-        yield "put back, waits again", begin, done
+    for begin, done in run.preemption_spans(place):
+        yield "preempted, waits again", begin, done
 
 
 def drawn(run: LoadRun, place: int) -> dict[str, Any]:
@@ -159,7 +161,7 @@ def drawn(run: LoadRun, place: int) -> dict[str, Any]:
         last = 2
     when, count, whole = tokens(run, place, engine)
     tokens_line = line("tokens out", count, {"x": packed((when - begin_s) / unit_s)}, _axis(last), COLOURS[DECODE])
-    # Nothing is drawn between moments where nobody knows what came between them.
+    # No line between two times where the tokens between them are unknown.
     tokens_line |= {"y": packed(count), "mode": "lines" if whole and len(when) > 1 else "markers", "showlegend": False}
     traces.append(tokens_line)
     titles = ["request", *(["its engine"] if engine is not None else []), "tokens out"]
@@ -184,36 +186,36 @@ def drawn(run: LoadRun, place: int) -> dict[str, Any]:
 
 
 def tokens(run: LoadRun, place: int, engine: EngineView | None) -> tuple[Floats, Floats, bool]:
-    """Moments of tokens, how many are out from then on, and whether all moments are there.
+    """Times of tokens, the number of tokens from then on, and whether all times are known.
 
-    An engine's log has every step that decodes, so tokens stand at the ends of those in which the request took part.
-    Where the engine is not known only the first token and the last have moments. A step that puts out several tokens
+    An engine's log has every decode step, so tokens are placed at the ends of those in which the request took part.
+    Where the engine is unknown, only the first and the last token have times. A step that puts out several tokens
     (drafts) counts as their mean.
     """
     assert run.requests is not None
     requests = run.requests
     first, end = float(requests.first_token_s[place]), float(requests.end_s[place])
     output = int(requests.output_tokens[place])
-    away = [*run.put_back(place), *((first, until) for until in sent_until(run, place))]
+    away = [*run.preemption_spans(place), *((first, until) for until in sent_until(run, place))]
     moments = emitted(engine.steps, first, end, away) if engine is not None else np.empty(0)
     if not len(moments) or output < 2:
         return np.unique([first, end]), np.unique([1.0, float(output)]), output < 2
-    made = 1.0 + (output - 1.0) * np.arange(1, len(moments) + 1) / len(moments)
-    chosen = told(moments)
-    return np.concatenate(([first], moments[chosen])), np.concatenate(([1.0], made[chosen])), True
+    count = 1.0 + (output - 1.0) * np.arange(1, len(moments) + 1) / len(moments)
+    chosen = drawn_places(moments)
+    return np.concatenate(([first], moments[chosen])), np.concatenate(([1.0], count[chosen])), True
 
 
 def sent_until(run: LoadRun, place: int) -> Floats:
-    """Ends of the transfers of a request's cache: the engine that decodes goes on with it then."""
+    """Ends of the transfers of a request's cache, after which the decoding engine continues it."""
     sent = run.transfers
     return sent.end_s[sent.request == place] if sent is not None else np.empty(0)
 
 
 def emitted(steps: StepRuns, first_s: float, end_s: float, away: list[tuple[float, float]]) -> Floats:
-    """Ends of the steps that decode between a request's first token and its last, but for those while it was away (put
-    back, or its cache under way); the last of them is the request's own end.
+    """Ends of the decode steps between a request's first token and its last, without those while it was away
+    (preempted, or its cache under way); the last of them is the request's own end.
 
-    A run of equal steps is one row of the log: its steps end at even distances.
+    A run of equal steps is one row of the log: its steps end at equal distances.
     """
     mine = steps.within(first_s, end_s)
     counts = np.where(mine.sequences > 0, mine.steps, 0)
@@ -224,13 +226,13 @@ def emitted(steps: StepRuns, first_s: float, end_s: float, away: list[tuple[floa
     taking = (ends > first_s + tick) & (ends <= end_s + tick)
     for since, until in away:
         taking &= ~((ends > since + tick) & (ends <= until + tick))
-    found: Floats = ends[taking]
-    found[-1:] = end_s
-    return found
+    tokens_s: Floats = ends[taking]
+    tokens_s[-1:] = end_s
+    return tokens_s
 
 
-def told(moments: Floats) -> NDArray[np.int64]:
-    """Places of the moments that a figure draws: at most :data:`MOST_MARKS` evenly, and both ends of the longest gaps,
-    which are what it shows."""
+def drawn_places(moments: Floats) -> NDArray[np.int64]:
+    """Places of the drawn moments: at most :data:`MOST_MARKS` evenly, and both ends of the longest gaps, which the
+    figure is about."""
     longest = np.argsort(-np.diff(moments), kind="stable")[:MOST_GAPS]
     return np.unique(np.concatenate((thinned(len(moments), MOST_MARKS), longest, longest + 1)))

@@ -1,4 +1,4 @@
-"""The page of a serving run: the answer, the choice over the load, waits, engines, one life, steps, sources."""
+"""The page of a serving run: the answer, the load, waits, engines, one life, steps, sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Part = tuple[str, str, str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Chapter:
-    """A part of the page that reads the run alone."""
+    """A part of the page that only needs the view."""
 
     key: str
     title: str
@@ -35,11 +35,11 @@ class Chapter:
 CHAPTERS: tuple[Chapter, ...] = (
     Chapter("plans", "Plans", "Plans", plans.build, plans.TEMPLATE),
     Chapter("load", "Users against GPUs, over the load", "Load", curves.build, curves.TEMPLATE),
-    Chapter("waits", "What users wait for", "Waits", waits.build, waits.TEMPLATE),
+    Chapter("waits", "Waits of users", "Waits", waits.build, waits.TEMPLATE),
     Chapter("engines-over-time", "Engines over time", "Engines", engines.build, engines.TEMPLATE),
-    Chapter("ways", "Caches on their way", "Caches", ways.build, ways.TEMPLATE),
+    Chapter("ways", "Cache transfers", "Caches", ways.build, ways.TEMPLATE),
     Chapter("life", "One request's life", "One life", life.build, life.TEMPLATE),
-    Chapter("steps", "Where a step's time goes", "Steps", shares.build, shares.TEMPLATE),
+    Chapter("steps", "Time of a step by part", "Steps", shares.build, shares.TEMPLATE),
 )
 
 
@@ -54,11 +54,11 @@ def page(view: ServingView, result: Result, kicker: str, plotly_js: str = "inlin
     Parameters
     ----------
     view
-        The run, as figures read it.
+        The run, as data of its figures.
     result
         For its names, defaults and sources.
     kicker
-        What was asked of which machine, in a line.
+        The machine and the work, in a line.
     plotly_js
         ``inline``, or the address of the plotly bundle.
     """
@@ -76,7 +76,7 @@ def page(view: ServingView, result: Result, kicker: str, plotly_js: str = "inlin
 
 
 def chapters(view: ServingView, drawn: dict[str, Any]) -> list[Part]:
-    """Those that have something to show; their figures are added to ``drawn``."""
+    """The chapters with values; their figures are added to ``drawn``."""
     parts: list[Part] = []
     for chapter in CHAPTERS:
         values = chapter.build(view)
@@ -87,8 +87,8 @@ def chapters(view: ServingView, drawn: dict[str, Any]) -> list[Part]:
 
 
 def answer(view: ServingView, result: Result, kicker: str) -> dict[str, Any]:
-    """The first thing on the page."""
-    told: dict[str, Any] = {
+    """The answer, which is the first part of the page."""
+    values: dict[str, Any] = {
         "name": str(result.scenario.get("name", "scenario")),
         "description": result.scenario.get("description", ""),
         "kicker": kicker,
@@ -99,8 +99,8 @@ def answer(view: ServingView, result: Result, kicker: str) -> dict[str, Any]:
     }
     refusals = [f"{plan.name} is refused: {str(plan.error).rstrip('.')}." for plan in view.refused]
     if not view.served:
-        return told | {"headline": "No plan fits or can run.", "sentences": refusals}
-    return told | {
+        return values | {"headline": "No plan fits or can run.", "sentences": refusals}
+    return values | {
         "headline": words.headline(view),
         "spread": words.spread(view.ranked[0].best),
         "ratios": words.ratios(view),

@@ -1,4 +1,4 @@
-"""Every plan at its best load, and at the load that all have."""
+"""Every plan at its best load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .view import LoadRun, ServedView, ServingView
 TEMPLATE = """
 {% if note %}<p class="note">{{ note }}</p>{% endif %}
 <div class="scroll"><table class="plans tight">
-<caption class="hidden">Every plan that was asked, the best first</caption>
+<caption class="hidden">Every plan, the best first</caption>
 <thead><tr><th scope="col">Plan</th>{% for column in columns %}<th scope="col">{{ column }}</th>{% endfor %}
 </tr></thead>
 <tbody>{% for row in rows %}<tr{% if row.best %} class="best"{% endif %}><th scope="row">{{ row.name }}
@@ -31,15 +31,15 @@ TEMPLATE = """
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and a run's cell with what stands small below it; shown where some run has it."""
+    """A heading, and a run's cell with the small text below; shown where some run has a value."""
 
     title: str
     cell: Callable[[ServedView, LoadRun], tuple[str, str]]
 
 
 def _likely(written: Callable[[float], str], bounds: Sequence[float]) -> str:
-    """A range that breaks between its ends alone."""
-    low, high = (written(each).replace(" ", NARROW) for each in bounds)
+    """A range that breaks at its dash alone."""
+    low, high = (written(end).replace(" ", NARROW) for end in bounds)
     return f"likely{NARROW}{low} –{NARROW}{high}"
 
 
@@ -57,7 +57,7 @@ def _wait(key: str) -> Callable[[ServedView, LoadRun], tuple[str, str]]:
 
 
 def _rate(_: ServedView, run: LoadRun) -> tuple[str, str]:
-    """The rate by which plans are ranked; small below it that of the whole run, where those are two."""
+    """The rate that ranks plans; below it that of the whole run, where the two differ."""
     bounds = run.ranges.get("output_tokens_per_s")
     likely = "" if bounds is None else _likely(compact, bounds)
     whole = run.rate("output_tokens_per_s")
@@ -80,12 +80,12 @@ def _user(_: ServedView, run: LoadRun) -> tuple[str, str]:
 def _goodput(_: ServedView, run: LoadRun) -> tuple[str, str]:
     if np.isnan(run.goodput):
         return "–", ""
-    told = run.metrics.get("bounds")
-    if not told:
+    bounds = run.metrics.get("bounds")
+    if not bounds:
         served = run.lasting("requests_per_s")
         return digits(run.goodput), f"{percent(run.goodput / served, decimals=0)} of those served" if served else ""
-    share = share_beside(told["share"], told["wanted"])
-    return digits(run.goodput), f"{share} of requests{'' if run.kept else ': misses the limits'}"
+    share = share_beside(bounds["share"], bounds["wanted"])
+    return digits(run.goodput), f"{share} of requests{'' if run.kept else ': limits missed'}"
 
 
 def _price(_: ServedView, run: LoadRun) -> tuple[str, str]:
@@ -100,11 +100,11 @@ def _price(_: ServedView, run: LoadRun) -> tuple[str, str]:
 def _cache(_: ServedView, run: LoadRun) -> tuple[str, str]:
     kv = run.metrics.get("kv") or {}
     share = kv.get("peak_share")
-    sessions = f"holds {digits(kv['sessions'])} such" if kv.get("sessions") else ""
+    sessions = f"room for {digits(kv['sessions'])} such" if kv.get("sessions") else ""
     return ("–" if share is None else percent(float(share))), sessions
 
 
-def _put_back(_: ServedView, run: LoadRun) -> tuple[str, str]:
+def _preemptions(_: ServedView, run: LoadRun) -> tuple[str, str]:
     count = run.metrics.get("preemptions")
     return (f"{int(count):,}" if count else "–"), ""
 
@@ -115,10 +115,10 @@ def _hits(_: ServedView, run: LoadRun) -> tuple[str, str]:
 
 
 def _tasks(_: ServedView, run: LoadRun) -> tuple[str, str]:
-    told = run.metrics.get("tasks")
-    if not told:
+    tasks = run.metrics.get("tasks")
+    if not tasks:
         return "–", ""
-    return seconds(told["task_s"]["mean"]), f"tools {seconds(told['tool_s'])}"
+    return seconds(tasks["task_s"]["mean"]), f"tools {seconds(tasks['tool_s'])}"
 
 
 def _memory(served: ServedView, _: LoadRun) -> tuple[str, str]:
@@ -128,12 +128,12 @@ def _memory(served: ServedView, _: LoadRun) -> tuple[str, str]:
     return gib(memory.peak_bytes), f"of {gib(memory.capacity_bytes)}"
 
 
-#: A space at which no line ends.
+#: A space without a line break.
 NARROW = "\N{NO-BREAK SPACE}"
-#: What of a run counts.
+#: Note on the part of a run that counts.
 STEADY = (
-    "The verdict rests on the steady part of a run: tokens/s, per GPU, requests within the limits and dollars are of "
-    "it, and the interval behind ± too. The whole run, ramp and drain with it, stands small; waits are of all requests."
+    "The verdict rests on the steady part of a run, and so do tokens/s, per GPU, requests within the limits, dollars "
+    "and the interval after ±. The small figure is of the whole run, with ramp and drain; waits are of all requests."
 )
 
 COLUMNS = (
@@ -145,7 +145,7 @@ COLUMNS = (
     Column("Tokens/s per user", _user),
     Column("$/M output tokens", _price),
     Column("Cache at its peak", _cache),
-    Column("Preemptions", _put_back),
+    Column("Preemptions", _preemptions),
     Column("Found in caches", _hits),
     Column("A task", _tasks),
     Column("Memory per GPU", _memory),
@@ -153,7 +153,7 @@ COLUMNS = (
 
 
 def build(view: ServingView) -> dict[str, Any]:
-    """Rows, the best first; columns that somebody has a value for."""
+    """Rows, the best first; columns with a value for some plan."""
     shown = [column for column in COLUMNS if any(column.cell(served, served.best)[0] != "–" for served in view.served)]
     leading = view.leading or view.ranked[0].name
     rows = [
@@ -174,13 +174,13 @@ def build(view: ServingView) -> dict[str, Any]:
 
 
 def _notes(view: ServingView) -> Iterator[str]:
-    """Of which load, and of which part of a run, the rows are."""
+    """Notes on the load, and on the part of a run, that the rows are of."""
     if view.curve:
-        yield "Each plan at the load under which it does most; all loads stand below."
+        yield "Each plan is shown at its best load; all loads are below."
     if any(served.best.metrics.get("steady") for served in view.served):
         yield STEADY
 
 
 def setting(view: ServingView, served: ServedView) -> str:
-    """The load of the row, on a page of several."""
+    """The load of a row, on a page with several loads."""
     return view.load_in_words(served.best.load) if view.curve else ""

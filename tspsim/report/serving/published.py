@@ -1,4 +1,4 @@
-"""What a scenario states that somebody measured of its question, as figures read it."""
+"""Published measurements that a scenario states, as data of figures."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .view import Published
 
 
 def published_of(result: Result) -> list[Published]:
-    """Points of ``traffic.published``, by name in their order; none where the scenario states none."""
+    """Points of ``traffic.published``, by name in their order; empty where the scenario states none."""
     stated = (result.scenario.get("traffic") or {}).get("published") or ()
-    curves = [each if isinstance(each, PublishedRuns) else PublishedRuns.model_validate(each) for each in stated]
+    curves = [entry if isinstance(entry, PublishedRuns) else PublishedRuns.model_validate(entry) for entry in stated]
     return [
         Published(
             name=curve.name,

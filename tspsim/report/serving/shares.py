@@ -1,4 +1,4 @@
-"""Where the seconds of a step go when few are served, and when many are."""
+"""The time of a step by part, at the least and the most load."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ from .folded import folded
 from .view import ServingView, StepShare
 
 TEMPLATE = """
-{{ figure("step-shares", "Mean over ranks, of one step of each kind; a bar is as long as the step.",
+{{ figure("step-shares", "Mean over ranks, for one step of each kind; the length of a bar is the time of the step.",
 "Plan") }}
 """ + folded("Step")
 
-#: What kernels and the host are for; collectives have the colours that they have everywhere.
+#: Colours of kernels and of the host; collectives have their usual colours.
 PARTS = {
     "products": "#0072b2", "experts": "#332288", "attention": "#56b4e9", "other kernels": "#8a94a6", "host": "#b9a7c9",
 }  # fmt: skip
 
 
 def ordered(families: Iterable[str]) -> list[str]:
-    """Kernels, then collectives, then what waits."""
-    found = list(dict.fromkeys(families))
-    kernels = [name for name in PARTS if name in found and name != "host"]
-    rest = in_order(name for name in found if name not in PARTS and name != "idle")
-    return [*kernels, *rest, *(name for name in ("host", "idle") if name in found)]
+    """Kernels, then collectives, then waits."""
+    names = list(dict.fromkeys(families))
+    kernels = [name for name in PARTS if name in names and name != "host"]
+    rest = in_order(name for name in names if name not in PARTS and name != "idle")
+    return [*kernels, *rest, *(name for name in ("host", "idle") if name in names)]
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """A figure a plan, and all shares as a table."""
-    told = [served for served in view.ranked if any(share.seconds > 0 for share in served.shares)]
-    if not told:
+    """One figure per plan, and all shares as a table."""
+    plans_with_shares = [served for served in view.ranked if any(share.seconds > 0 for share in served.shares)]
+    if not plans_with_shares:
         return None
-    families = ordered(family for served in told for share in served.shares for family in share.parts)
-    families = [f for f in families if any(share.parts.get(f, 0.0) > 0 for served in told for share in served.shares)]
-    choices = [{"label": served.name, **drawn(served.shares, families)} for served in told]
+    families = ordered(family for served in plans_with_shares for share in served.shares for family in share.parts)
+    families = [
+        f
+        for f in families
+        if any(share.parts.get(f, 0.0) > 0 for served in plans_with_shares for share in served.shares)
+    ]
+    choices = [{"label": served.name, **drawn(served.shares, families)} for served in plans_with_shares]
     rows = [
         (f"{served.name}: {share.label}", [seconds(share.seconds), *(part(share, family) for family in families)])
-        for served in told
+        for served in plans_with_shares
         for share in served.shares
     ]
     return {
@@ -57,7 +61,7 @@ def part(share: StepShare, family: str) -> str:
 
 
 def drawn(shares: tuple[StepShare, ...], families: list[str]) -> dict[str, Any]:
-    """A bar a step."""
+    """One bar per step."""
     names = [share.label for share in shares]
     tones = colours(families) | {name: tone for name, tone in PARTS.items() if name in families}
     data: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Typical steps of a plan's runs, and where their time goes as their programs say."""
+"""Typical steps of a plan's runs, and their time by part, from their programs."""
 
 from __future__ import annotations
 
@@ -15,37 +15,36 @@ from .view import StepShare
 
 
 def shares_of(result: Result, plan: PlanResult) -> tuple[StepShare, ...]:
-    """A decode step under the least and the most load, and one that reads prompts; empty where the question is not at
-    hand or nothing was logged.
+    """A decode step under the least and the most load, and one with prompts; empty without the question or logs.
 
     Raises
     ------
     TspsimError
-        Files that the question names are gone.
+        Files of the question are gone.
     """
     runs: list[ServingRun] = [run for run in plan.runs if any(len(log) for log in run.logs)]
     if result.asked is None or not runs:
         return ()
     question = look_up(result.asked)
-    deployment = deployment_of(question, next(each for each in question.plans if each.name == plan.name))
+    deployment = deployment_of(question, next(other for other in question.plans if other.name == plan.name))
     works = dict.fromkeys(typical(runs, deployment.lanes))
     return tuple(StepShare(in_words(work), deployment.costs.breakdown(work)) for work in works)
 
 
 def typical(runs: list[ServingRun], lanes: int) -> Iterator[StepWork]:
-    """Of the runs with fewest and with most at once."""
+    """Typical steps of the runs with the lowest and the highest rate."""
     ordered = sorted(runs, key=lambda run: run.metrics["output_tokens_per_s"])
     ends = ordered[:1] if len(ordered) == 1 else [ordered[0], ordered[-1]]
-    found = [Typical.of(run.waits, run.logs, lanes) for run in ends]
-    for each in found:
-        if each.decode is not None:
-            yield each.decode
-    if found[-1].reading is not None:
-        yield found[-1].reading
+    typical_steps = [Typical.of(run.waits, run.logs, lanes) for run in ends]
+    for ends_ in typical_steps:
+        if ends_.decode is not None:
+            yield ends_.decode
+    if typical_steps[-1].reading is not None:
+        yield typical_steps[-1].reading
 
 
 def in_words(work: StepWork) -> str:
-    """A step as a bar is called.
+    """A step as the name of its bar.
 
     >>> in_words(StepWork((), (1000,) * 8))
     'decodes 8 at 1,000 tokens'

@@ -1,4 +1,4 @@
-"""What the pages of a serving run look at: plans with their loads, request tables and logs of engines, as plain arrays.
+"""The data of a serving run's pages: plans with their loads, request tables and logs of engines, as plain arrays.
 
 Nothing here simulates; :mod:`tspsim.report.serving.adapter` fills it from a result.
 """
@@ -21,34 +21,34 @@ from ...base.memo import once
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: What an engine does in a step, as its log has it.
+#: Kinds of an engine's steps, as in its log.
 DECODE, MIXED, PREFILL = 0, 1, 2
 KINDS = (PREFILL, MIXED, DECODE)
 
 
 class Requests(Waits):
-    """A run's requests in order of arrival, an entry each; seconds of the run, nan where nothing came of it."""
+    """A run's requests in order of arrival; times in seconds of the run, nan where there is none."""
 
     @once
     def ended(self) -> NDArray[np.bool_]:
-        """Which were answered to the last token."""
+        """Requests that were answered to the last token."""
         return np.isfinite(self.end_s) & np.isfinite(self.first_token_s)
 
 
 @dataclass(frozen=True)
 class StepRuns:
-    """What an engine did: runs of equal steps, in order and without overlap; between them it is idle."""
+    """An engine's log: runs of equal steps, in order and without overlap; between them it is idle."""
 
-    #: Of a run.
+    #: Start and end of each run.
     start_s: Floats
     end_s: Floats
-    #: In it.
+    #: Steps in each run.
     steps: Ints
-    #: One of :data:`KINDS` each.
+    #: Kind of the steps, one of :data:`KINDS`.
     kind: NDArray[np.int8]
-    #: That decode in each of its steps.
+    #: Decoding sequences in each step.
     sequences: Ints
-    #: Of prompts in it.
+    #: Prompt tokens in each step.
     chunk_tokens: Ints
     #: Requests in the queue and tokens in the cache.
     waiting: Ints
@@ -58,7 +58,7 @@ class StepRuns:
         return len(self.start_s)
 
     def within(self, from_s: float, to_s: float) -> StepRuns:
-        """Runs that are at work between two moments."""
+        """Runs that overlap a span of time."""
         chosen = (self.end_s > from_s) & (self.start_s < to_s)
         return StepRuns(
             self.start_s[chosen], self.end_s[chosen], self.steps[chosen], self.kind[chosen], self.sequences[chosen],
@@ -68,7 +68,7 @@ class StepRuns:
 
 @dataclass(frozen=True)
 class EngineView:
-    """One engine of a run, and what its cache holds at most (None: any number of tokens)."""
+    """One engine of a run, with the capacity of its cache (None: any number of tokens)."""
 
     name: str
     steps: StepRuns
@@ -77,8 +77,8 @@ class EngineView:
 
 @dataclass(frozen=True)
 class Transfers:
-    """Caches sent from a place to another, engines or tiers of their memory; ``request`` is a place in
-    :class:`Requests`, ``way`` one in ``ways``, which are (source, destination); ``exposed_s`` is what it waited."""
+    """Caches sent between engines or tiers of their memory. ``request`` is a place in :class:`Requests`, ``way`` one in
+    ``ways``, which are (source, destination); ``exposed_s`` is the wait for the transfer."""
 
     request: Ints
     start_s: Floats
@@ -90,8 +90,8 @@ class Transfers:
 
 
 @dataclass(frozen=True)
-class PutBack:
-    """Preemptions: of which request (its place), when it lost its cache, and when it was let in again."""
+class Preemptions:
+    """Preemptions: the place of the request, the time when it lost its cache, and the time of its readmission."""
 
     request: Ints
     start_s: Floats
@@ -102,50 +102,50 @@ class PutBack:
 class LoadRun:
     """A plan under one load."""
 
-    #: Requests at once of a closed loop, requests/s of an open one; nan where neither is stated.
+    #: Concurrent requests of a closed loop, requests/s of an open one; nan where neither is stated.
     load: float
     #: The entry ``serving`` of the JSON contract.
     metrics: Mapping[str, Any]
-    #: Of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``: the bounds nine times of ten.
+    #: Ranges of ``ttft_s``, ``tpot_s`` and ``output_tokens_per_s``, nine times of ten.
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requests: Requests | None = None
     engines: tuple[EngineView, ...] = ()
     transfers: Transfers | None = None
-    preempted: PutBack | None = None
-    #: Place in ``engines`` of who answered each request; None where that is not known.
+    preempted: Preemptions | None = None
+    #: Place in ``engines`` of the engine that answered each request; None where it is unknown.
     answered_by: Ints | None = None
-    #: Price basis that ranks, where there are several; the cheapest where it is not among them.
+    #: Price basis that ranks, where there are several; the cheapest where the run lacks it.
     basis: str = ""
-    #: That every request takes before an engine sees it.
+    #: Time of every request in the front end, before an engine sees it.
     front_end_s: float = 0.0
 
     def queued_s(self, requests: Requests) -> Floats:
-        """From an engine's sight of each request to its schedule."""
+        """Time from an engine's sight of each request to its schedule."""
         return np.maximum(0.0, requests.scheduled_s - requests.sent_s - self.front_end_s)
 
     def prices(self, key: str) -> dict[str, float]:
-        """Dollars by price basis, the one that ranks first; the only price has no name; empty without prices."""
+        """Dollars by price basis, the one that ranks first; a single price has no name; empty without prices."""
         value: Any = self.figures.get(key)
         stated: Mapping[str, Any] = {"": value} if isinstance(value, int | float) else value or {}
-        known = [(str(basis), float(price)) for basis, price in stated.items() if isinstance(price, int | float)]
-        return dict(sorted(known, key=lambda item: (item[0] != self.basis, item[1])))
+        prices_ = [(str(basis), float(price)) for basis, price in stated.items() if isinstance(price, int | float)]
+        return dict(sorted(prices_, key=lambda item: (item[0] != self.basis, item[1])))
 
     def price(self, key: str = "usd_per_million_output_tokens") -> float:
         """Dollars by the basis that ranks; nan without prices."""
         return next(iter(self.prices(key).values()), float("nan"))
 
     def engine_of(self, place: int) -> EngineView | None:
-        """Who answered a request, if its log is at hand."""
+        """The engine that answered a request, if its log is available."""
         if self.answered_by is not None and self.answered_by[place] >= 0:
-            found = self.engines[int(self.answered_by[place])]
+            engine = self.engines[int(self.answered_by[place])]
         elif len(self.engines) == 1:
-            found = self.engines[0]
+            engine = self.engines[0]
         else:
             return None
-        return found if len(found.steps) else None
+        return engine if len(engine.steps) else None
 
-    def put_back(self, place: int) -> list[tuple[float, float]]:
-        """When a request waited again."""
+    def preemption_spans(self, place: int) -> list[tuple[float, float]]:
+        """Spans of time in which a preempted request waited again."""
         if self.preempted is None:
             return []
         chosen = self.preempted.request == place
@@ -154,8 +154,8 @@ class LoadRun:
 
     def mean(self, key: str, which: str = "mean") -> float:
         """A figure of a wait (``ttft_s``, …); nan where there is none."""
-        found = self.metrics.get(key) or {}
-        value = found.get(which)
+        wait = self.metrics.get(key) or {}
+        value = wait.get(which)
         return float("nan") if value is None else float(value)
 
     def rate(self, key: str) -> float:
@@ -174,7 +174,7 @@ class LoadRun:
         return float(value) if isinstance(value, int | float) else float("nan")
 
     def between(self, key: str) -> tuple[float, float, float]:
-        """The same, with its interval."""
+        """A figure of the steady part, with its interval."""
         return self.lasting(key), *interval(self.metrics, key)
 
     @property
@@ -189,7 +189,7 @@ class LoadRun:
 
     @property
     def end_s(self) -> float:
-        """When the last thing happened."""
+        """Time of the last event."""
         ends = [float(engine.steps.end_s[-1]) for engine in self.engines if len(engine.steps)]
         if self.requests is not None and self.requests.ended.any():
             ends.append(float(np.nanmax(self.requests.end_s)))
@@ -198,7 +198,7 @@ class LoadRun:
 
 @dataclass(frozen=True)
 class Published:
-    """A measured point of the same question: its load, tokens/s per user and a GPU, mean waits; nan where unknown."""
+    """A measured point of the same question: load, tokens/s per user and per GPU, mean waits; nan where unknown."""
 
     name: str
     load: float
@@ -211,7 +211,7 @@ class Published:
 
 @dataclass(frozen=True)
 class StepShare:
-    """Where the seconds of one step go: ``parts`` by family, at a load that ``label`` names."""
+    """The time of one step by family, at a load that ``label`` names."""
 
     label: str
     parts: Mapping[str, float]
@@ -228,7 +228,7 @@ class ServedView:
     plan: PlanResult
     runs: tuple[LoadRun, ...]
     shares: tuple[StepShare, ...] = ()
-    #: Of whom it is, on a page that has several machines.
+    #: Its offer, on a page with several machines.
     offer: str = ""
 
     @property
@@ -237,7 +237,7 @@ class ServedView:
 
     @once
     def best(self) -> LoadRun:
-        """The load under which it does most: within the limits where there are some, else of outputs."""
+        """The best load: within the limits where there are some, else by output tokens."""
         return max(self.runs, key=Merit.of)
 
     def at(self, load: float) -> LoadRun | None:
@@ -247,7 +247,7 @@ class ServedView:
 
 @dataclass(frozen=True, order=True)
 class Merit:
-    """What runs are ranked by: that they keep the limits, requests/s within them, then output tokens/s per GPU."""
+    """The rank of a run: whether it keeps the limits, requests/s within them, then output tokens/s per GPU."""
 
     kept: bool
     goodput: float
@@ -261,31 +261,31 @@ class Merit:
 
 @dataclass(frozen=True)
 class ServingView:
-    """A serving result as its page reads it."""
+    """A serving result as data of its page."""
 
     served: tuple[ServedView, ...]
     refused: Sequence[PlanResult] = ()
-    #: Whether ``load`` of runs counts requests at once (else requests/s).
+    #: Whether ``load`` of runs counts concurrent requests (else requests/s).
     closed: bool = True
     #: Limits in seconds by wait (``ttft``, ``tpot``, ``e2e``).
     slo: Mapping[str, float] = field(default_factory=dict)
     published: Sequence[Published] = ()
-    #: The plan that the page's headline names, where it is not the one that does most.
+    #: The plan in the page's headline, where it is not the one with the highest rate.
     leading: str = ""
 
     @property
     def loads(self) -> tuple[float, ...]:
         """All loads, ascending."""
-        found = {run.load for each in self.served for run in each.runs}
-        return tuple(sorted(load for load in found if not np.isnan(load)))
+        values = {run.load for plan in self.served for run in plan.runs}
+        return tuple(sorted(load for load in values if not np.isnan(load)))
 
     @property
     def curve(self) -> bool:
-        """Whether more than one load was asked."""
+        """Whether the runs have more than one load."""
         return len(self.loads) > 1
 
     def load_in_words(self, load: float) -> str:
-        """A load as sentences name it.
+        """A load in words.
 
         >>> open_loop = ServingView((), closed=False)
         >>> ServingView(()).load_in_words(64.0), open_loop.load_in_words(2.5), open_loop.load_in_words(1.0)
@@ -298,4 +298,4 @@ class ServingView:
     @once
     def ranked(self) -> tuple[ServedView, ...]:
         """Plans, the best first (of equals the first)."""
-        return tuple(sorted(self.served, key=lambda each: Merit.of(each.best), reverse=True))
+        return tuple(sorted(self.served, key=lambda plan: Merit.of(plan.best), reverse=True))

@@ -1,4 +1,4 @@
-"""How long users wait: the share of requests that had their first token, and each next one, within a time."""
+"""Waits of users: the share of requests whose first token, and each further one, came within a time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .folded import folded
 from .thinning import packed, thinned
 from .view import Floats, LoadRun, Requests, ServedView, ServingView
 
-#: Marks of a line.
+#: Most marks of a line.
 MOST_MARKS = 300
-#: Requests from which on shares are worth a line.
+#: Fewest requests for a line of shares.
 LEAST = 2
 
 TEMPLATE = """
@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """A line a plan, a choice a load (the highest first); a table of all."""
+    """One line per plan, one choice per load (the highest first), and a table of all."""
     rows = [(title(view, served, run), cells(run)) for served in view.ranked for run in served.runs]
     figures = {}
     for key, value, words, limit in (
@@ -48,7 +48,7 @@ def build(view: ServingView) -> dict[str, Any] | None:
 
 
 def loads(view: ServingView) -> list[float]:
-    """The highest, the lowest and what lies between, with at most six of them."""
+    """The highest and the lowest load and those between, at most six."""
     every = list(view.loads) or [float("nan")]
     return [every[place] for place in thinned(len(every), 6)][::-1]
 
@@ -58,18 +58,18 @@ def title(view: ServingView, served: ServedView, run: LoadRun) -> str:
 
 
 def cells(run: LoadRun) -> list[str]:
-    """Waits of a run as the contract has them."""
-    asked = [("ttft_s", which) for which in ("mean", "p50", "p90", "p99")]
-    asked += [("tpot_s", which) for which in ("mean", "p50", "p90", "p99")]
-    asked += [("e2e_s", "mean"), ("e2e_s", "p99")]
-    found = (run.mean(key, which) for key, which in asked)
-    return ["–" if np.isnan(value) else seconds(value) for value in found]
+    """Waits of a run, in the order of the columns."""
+    figures_of = [("ttft_s", which) for which in ("mean", "p50", "p90", "p99")]
+    figures_of += [("tpot_s", which) for which in ("mean", "p50", "p90", "p99")]
+    figures_of += [("e2e_s", "mean"), ("e2e_s", "p99")]
+    values = (run.mean(key, which) for key, which in figures_of)
+    return ["–" if np.isnan(value) else seconds(value) for value in values]
 
 
 def drawn(
     view: ServingView, load: float, value: Callable[[Requests], Floats], words: str, limit: float | None
 ) -> dict[str, Any] | None:
-    """Lines of all plans under one load; None where no plan has requests enough."""
+    """Lines of all plans under one load; None where no plan has enough requests."""
     traces: list[dict[str, Any]] = []
     longest = 0.0
     for place, served in enumerate(view.served):
@@ -107,7 +107,7 @@ def drawn(
 
 
 def curve(name: str, waits: Floats, colour: str) -> dict[str, Any]:
-    """Ascending waits as a line of their shares, from nobody to all."""
+    """Ascending waits as a line of their shares, from zero to all."""
     chosen = thinned(len(waits), MOST_MARKS)
     x = np.concatenate((waits[:1], waits[chosen]))
     y = np.concatenate(([0.0], 100.0 * (chosen + 1) / len(waits)))

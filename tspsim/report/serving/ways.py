@@ -1,4 +1,4 @@
-"""Caches on their way: between the pools of a plan, and from the tiers where prompts' blocks are kept."""
+"""Cache transfers: between the pools of a plan, and from the tiers of evicted blocks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .folded import folded
 from .thinning import thinned
 from .view import LoadRun, ServedView, ServingView, Transfers
 
-#: Marks of a line.
+#: Most marks of a line.
 MOST_MARKS = 300
 TEMPLATE = """
-{{ figure("serving-ways", "Share of caches for which their request waited no longer than a time, once nothing else
-kept it.") }}
+{{ figure("serving-ways", "Share of caches whose request waited for them no longer than a time, after everything else
+was ready.") }}
 """ + folded("Plan")
 COLUMNS = ("from", "to", "caches", "GB each", "GB in all", "on the way, mean", "waited for, mean", "p99", "GB/s")
 
 
 def build(view: ServingView) -> dict[str, Any] | None:
-    """A line a plan under the load where it does best, and a row for every way of it; nothing where none went."""
+    """One line per plan under its best load, and one row for each of its ways; None without transfers."""
     moved = [(served, served.best, sent) for served in view.ranked if (sent := known(served.best)) is not None]
     if not moved:
         return None
@@ -42,7 +42,7 @@ def build(view: ServingView) -> dict[str, Any] | None:
 
 
 def known(run: LoadRun) -> Transfers | None:
-    """A run's transfers, where their sizes are told."""
+    """A run's transfers, where their sizes are known."""
     sent = run.transfers
     return sent if sent is not None and sent.size_bytes is not None and len(sent.request) else None
 
@@ -59,17 +59,17 @@ def drawn(view: ServingView, served: ServedView, sent: Transfers, unit_s: float)
     kept = thinned(len(waited), MOST_MARKS)
     return {
         "type": "scatter", "mode": "lines", "name": label(served.name),
-        "x": [float(waited[each]) / unit_s for each in kept],
-        "y": [100.0 * float(share[each]) for each in kept],
+        "x": [float(waited[at]) / unit_s for at in kept],
+        "y": [100.0 * float(share[at]) for at in kept],
         "line": {"color": plan_colour(view.served.index(served)), "width": 2, "shape": "hv"},
-        "hovertext": [f"{share[each]:.0%} waited no longer than {seconds(float(waited[each]))}" for each in kept],
+        "hovertext": [f"{share[at]:.0%} waited no longer than {seconds(float(waited[at]))}" for at in kept],
         "hoverinfo": "text",
     }  # fmt: skip
 
 
 def cells(sent: Transfers, way: int) -> list[str]:
-    """Of one way: who, how many, how large, how long, and how much was waited for. The rate is that of all its bytes
-    over the time from the first that set off to the last that came."""
+    """One way: ends, number, sizes, times, and exposed waits. The rate is that of all its bytes over the time from the
+    first start to the last end."""
     assert sent.way is not None and sent.size_bytes is not None and sent.exposed_s is not None
     mine = sent.way == way
     size, start, end, waited = sent.size_bytes[mine], sent.start_s[mine], sent.end_s[mine], sent.exposed_s[mine]

@@ -14,7 +14,7 @@ from ...scenario.section import Section
 from ..lane import Lane, StepPlan
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy
+from .base import Policy, RunGroups
 
 #: A piece of a prompt that is not its last has a multiple of so many tokens, or of a block if that is more.
 ALIGNED = 64
@@ -113,4 +113,5 @@ ATOM = Policy(
     "max_num_seqs",
     chunk_option="enable_chunked_prefill",
     switch=("enable_prefix_caching", False),
+    groups=RunGroups("dense vLLM and TensorRT-LLM", "TensorRT-LLM experts", "MI355X ATOM"),
 )

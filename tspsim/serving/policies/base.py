@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...base.errors import InputError
 from ...base.registry import Registry
@@ -14,7 +14,7 @@ from ..requests import Request
 from ..settings import Settings
 
 if TYPE_CHECKING:
-    from ...parallel.serving_engine import EngineLimits
+    from ...parallel.serving_engine import EngineLimits, ServingEngine
 
 
 class ReplicaGroup:
@@ -53,6 +53,15 @@ class GroupsInStep(ReplicaGroup):
         return [plan for group in self.groups for plan in group.schedule()]
 
 
+class RunGroups(NamedTuple):
+    """Names of the groups that published runs of a scheduler count to: of dense models, of models with experts, and on
+    the AMD GPU that most of them ran on; empty: the scheduler's own."""
+
+    dense: str = ""
+    experts: str = ""
+    mi355x: str = ""
+
+
 @dataclass(frozen=True)
 class Policy:
     """How an engine schedules.
@@ -77,6 +86,10 @@ class Policy:
         Which option says whether equal beginnings are shared, and its value where they are not.
     shares_tokens
         Several attention replicas share the tokens of a step, each having its part; otherwise each has all of them.
+    groups
+        How the project's validation groups published runs of it.
+    in_batches
+        Requests run in batches that begin and end together, whatever of them has ended.
     token_each
         No more requests run at once than a step has tokens: as many where nobody states fewer, and a larger number is
         refused.
@@ -92,7 +105,28 @@ class Policy:
     group: type[ReplicaGroup] = ReplicaGroup
     shares_tokens: bool = False
     switch: tuple[str, bool] | None = None
+    groups: RunGroups = field(default=RunGroups(), kw_only=True)
+    in_batches: bool = field(default=False, kw_only=True)
     token_each: bool = field(default=False, kw_only=True)
+
+    def schedules(self, engine: ServingEngine) -> bool:
+        """Whether it is the scheduler that an engine has of itself."""
+        return engine.scheduler.name == self.name
+
+    def own_options(self, engine: ServingEngine) -> dict[str, Any]:
+        """Options that an engine sets otherwise than the defaults; none where its scheduler is another."""
+        return dict(engine.scheduler.options) if self.schedules(engine) else {}
+
+    def usual_options(self, engine: ServingEngine, memory_bytes: float) -> dict[str, Any]:
+        """The same, and an engine's limits on GPUs of so much memory: what it takes where nobody states anything."""
+        limits = engine.limits_on(memory_bytes) if self.schedules(engine) else None
+        if limits is None:
+            return self.own_options(engine)
+        stated = {self.token_option: limits.tokens, self.sequence_option: limits.sequences}
+        # What is none by default an engine finds by itself, of every attention replica.
+        fields = self.options.model_fields
+        usual = {name: value for name, value in stated.items() if name and fields[name].default is not None}
+        return self.own_options(engine) | usual
 
     def remembers(self, options: Section) -> bool:
         """Whether equal beginnings are shared."""

@@ -22,7 +22,7 @@ from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy, ReplicaGroup
+from .base import Policy, ReplicaGroup, RunGroups
 
 #: Outputs that admission reckons with at most for a request (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION).
 CLIP = 4096
@@ -428,4 +428,5 @@ SGLANG = SglangPolicy(
     SglangGroup,
     shares_tokens=True,
     switch=("disable_radix_cache", True),
+    groups=RunGroups("dense SGLang", "SGLang experts", "MI355X plug-in"),
 )

@@ -71,4 +71,4 @@ class StaticLane(Lane):
             self.let_go()
 
 
-STATIC = Policy("static", StaticOptions, StaticLane, "block_size", "", "max_batch_size")
+STATIC = Policy("static", StaticOptions, StaticLane, "block_size", "", "max_batch_size", in_batches=True)

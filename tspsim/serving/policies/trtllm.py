@@ -20,7 +20,7 @@ from ..lane import Lane, StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy, ReplicaGroup
+from .base import Policy, ReplicaGroup, RunGroups
 from .budget import BudgetLane
 
 
@@ -246,4 +246,5 @@ TRTLLM = TrtllmPolicy(
     TrtllmGroup,
     chunk_option="enable_chunked_prefill",
     switch=("enable_block_reuse", False),
+    groups=RunGroups("dense vLLM and TensorRT-LLM", "TensorRT-LLM experts"),
 )

@@ -16,7 +16,7 @@ from ..lane import StepPlan
 from ..requests import Request
 from ..sequence import Sequence
 from ..settings import Settings
-from .base import Policy
+from .base import Policy, RunGroups
 from .budget import BudgetLane
 
 
@@ -120,5 +120,6 @@ VLLM = VllmPolicy(
     "max_num_seqs",
     chunk_option="enable_chunked_prefill",
     switch=("enable_prefix_caching", False),
+    groups=RunGroups("dense vLLM and TensorRT-LLM", "vLLM experts", "MI355X plug-in"),
     token_each=True,  # engine/arg_utils.py: min(max_num_seqs, max_num_batched_tokens); config/scheduler.py raises
 )

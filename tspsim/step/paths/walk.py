@@ -1,9 +1,13 @@
 """The longest path of one rank through a task: what it takes when every other rank is ready and nothing is shared.
 
 A task is what a pipeline stage does for one micro-batch: some instructions, a layer that repeats, some more. The walk
-keeps the engine's rules that concern the rank alone (a stream runs in order, an instruction begins when what it waits
-for is over) and drops those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow
-each other. Path lengths are monotone in the times of their pieces, so the walk never ends after the engine does.
+keeps the engine's rules that concern the rank alone (:mod:`tspsim.program.order`, where both ask for them) and drops
+those that can only delay it: meeting other ranks, sharing links, kernels and transfers that slow each other. Path
+lengths are monotone in the times of their pieces, so the walk never ends after the engine does.
+
+It is no run of the engine: it has one number a path and no events, runs a few turns of what repeats, and tells which
+part of a path nothing can hide. A search walks tens of thousands of tasks for each plan that it simulates. Where ranks
+neither meet nor share, both end at the same time (`tests/step/test_both_walkers.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
+
+from ...program.order import StreamOrder, waits_in_turn
 
 NEVER = -math.inf
 #: Roles of messages between stages.
@@ -91,7 +97,7 @@ class Walk:
 
 
 class _Clocks:
-    """Ends of instructions and streams so far, and of the chains of transfers that began at the last kernel.
+    """Ends of instructions so far, and of the chains of transfers that began at the last kernel.
 
     ``chains[i]`` is the time from the end of the last kernel to that of instruction i, where one waited for the other;
     indices from ``root`` on may have one.
@@ -99,8 +105,7 @@ class _Clocks:
 
     def __init__(self, start_s: float, arrivals: Mapping[str, float]) -> None:
         self.start_s, self.arrivals = start_s, arrivals
-        self.streams: dict[str, float] = {}
-        self.newest: dict[str, int] = {}
+        self.before = StreamOrder().issue
         self.ends: list[float] = []
         self.chains: list[float] = []
         self.root = 0
@@ -111,14 +116,9 @@ class _Clocks:
 
     def take(self, step: TimedInstruction, after: Sequence[int]) -> None:
         """Issue one instruction."""
-        ends, chains, root, stream = self.ends, self.chains, self.root, step.stream
+        ends, chains, root = self.ends, self.chains, self.root
         ready, chain = self.start_s, self.begun_s
-        newest = self.newest.get(stream)
-        if newest is not None:
-            ready = self.streams[stream]
-            if newest >= root:
-                chain = chains[newest]
-        for index in after:
+        for index in self.before(step.stream, after):
             if ends[index] > ready:
                 ready = ends[index]
             if index >= root and chains[index] > chain:
@@ -137,8 +137,6 @@ class _Clocks:
                 self.ready_s[step.role] = max(self.ready_s.get(step.role, NEVER), ready)
             end = ready + step.duration_s
             chains.append(chain + step.duration_s)
-        self.newest[stream] = len(ends)
-        self.streams[stream] = end
         ends.append(end)
 
 
@@ -244,7 +242,7 @@ def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) 
         position = first + turns * length
         before = clocks.compute_s, clocks.gaps_s
         for step in layer:
-            clocks.take(step, [position + i for i in step.after if position + i >= first])
+            clocks.take(step, waits_in_turn(step.after, position, first) if step.after else ())
         turns += 1
         left = times - turns
         if turns > 1:
@@ -255,9 +253,8 @@ def _run_layers(clocks: _Clocks, layer: Sequence[TimedInstruction], times: int) 
         for index in range(max(first, position - (reach - 1) * length), position + length):
             stream = layer[(index - first) % length].stream
             clocks.ends[index] += jump * (stride if stream in core else own_s[stream])
-        for stream, own in own_s.items():
-            clocks.streams[stream] += jump * (stride if stream in core else own)
-        clocks.kernel_s += jump * stride
+        if any(step.is_compute for step in layer):
+            clocks.kernel_s += jump * stride
         clocks.compute_s += jump * (clocks.compute_s - before[0])
         clocks.gaps_s += jump * (clocks.gaps_s - before[1])
         times = turns + 1

@@ -1,9 +1,9 @@
-"""The contract that everything registered keeps, held against one object: somebody's, or the package's own.
+"""The contract that every registered object keeps, checked against one object: a third party's, or the package's own.
 
-``tspsim check-plugin NAME`` and the package's own tests call the same laws. What can be known without trusting the
-object is: its bytes in closed form are those of the program it writes; ranks receive what they cannot do without; all
-work of the model is done; no lower bound lies above the engine's answer; memory names what it keeps; a folded run and
-one of every rank are the same; requests are all answered, and no token is computed out of nothing.
+``tspsim check-plugin NAME`` and the package's own tests call the same laws. They hold without trust in the object:
+bytes in closed form equal those of its program; ranks receive what they need; all work of the model is done; no lower
+bound exceeds the engine's answer; memory names its parts; a folded run equals one of every rank; every request is
+answered, and no token comes from nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which laws are of which kind of object, and what came of them."""
+"""The laws of each kind of object, and their findings."""
 
 from __future__ import annotations
 
@@ -27,48 +27,48 @@ class Checked:
 
     @property
     def broken(self) -> tuple[Finding, ...]:
-        return tuple(each for each in self.findings if each.outcome == "broken")
+        return tuple(finding for finding in self.findings if finding.outcome == "broken")
 
     @property
     def held(self) -> int:
-        """Laws that could be held against it."""
-        return sum(each.outcome != "left out" for each in self.findings)
+        """Number of laws that were checked."""
+        return sum(finding.outcome != "left out" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        findings = [each.to_json() for each in self.findings]
+        findings = [finding.to_json() for finding in self.findings]
         return {"schema": 1, "name": self.name, "group": self.group, "broken": len(self.broken), "findings": findings}
 
 
 def check(name: str, keys: Mapping[str, Any] | None = None, scenario: Mapping[str, Any] | None = None) -> Checked:
-    """Hold an object that is registered against its contract.
+    """Check a registered object against its contract.
 
     Parameters
     ----------
     name
-        As scenarios write it, or ``GROUP/NAME``.
+        Its name in scenarios, or ``GROUP/NAME``.
     keys
-        What has to stand beside the name in a plan, or in the traffic.
+        Keys beside the name in the plan, or in the traffic.
     scenario
-        A question whose first plan names the object, instead of the probes of its kind: of an attention kind its model,
-        of a topology its cluster.
+        A question whose first plan names the object, in place of the probes of its kind; for an attention kind its
+        model names it, for a topology its cluster.
 
     Raises
     ------
     UnknownNameError
         Nothing is registered under the name.
     InputError
-        Several kinds have one, or the scenario is wrong.
+        Several kinds have the name, or the scenario is wrong.
     """
-    group, thing = kinds.found(name)
-    found = [*described(thing), *_held(group, thing, keys or {}, scenario)]
-    return Checked(thing.name, group, tuple(found))
+    group, thing = kinds.group_and_object(name)
+    findings = [*described(thing), *_held(group, thing, keys or {}, scenario)]
+    return Checked(thing.name, group, tuple(findings))
 
 
 def described(thing: Any) -> Iterator[Finding]:
-    """It says what it is, for catalogues and reports."""
+    """The law that an object describes itself, for catalogs and reports."""
     parts = (thing, getattr(thing, "lane", None))
-    told = any(getattr(part, name, None) for part in parts for name in ("summary", "title", "__doc__"))
-    yield judged("it says what it is", "its summary", told, "it has no summary")
+    summarized = any(getattr(part, name, None) for part in parts for name in ("summary", "title", "__doc__"))
+    yield judged("it says what it is", "its summary", summarized, "it has no summary")
 
 
 def _held(group: str, thing: Any, keys: Mapping[str, Any], scenario: Mapping[str, Any] | None) -> Iterator[Finding]:
@@ -89,9 +89,9 @@ def _held(group: str, thing: Any, keys: Mapping[str, Any], scenario: Mapping[str
 
 
 def _guarded(findings: Iterator[Finding], where: str) -> Iterator[Finding]:
-    """Findings; an exception of the object's own is one of them, with the line of the package that it came from."""
+    """The findings; an exception of the object's own becomes one, with the line of the package that raised it."""
     try:
         yield from findings
     except Exception as error:
-        told = f"{type(error).__name__}: {shorten(error, 160)} {whose(error)}".rstrip()
-        yield Finding("it runs", where, "broken", told)
+        reason = f"{type(error).__name__}: {shorten(error, 160)} {whose(error)}".rstrip()
+        yield Finding("it runs", where, "broken", reason)

@@ -1,5 +1,5 @@
-"""Laws of a collective algorithm: every rank gets and gives what no algorithm can avoid, and no link is faster than it
-is."""
+"""Laws of a collective algorithm: every rank receives and sends the least that any algorithm needs, and no link exceeds
+its bandwidth."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...program import COLLECTIVE_KINDS, RING_SHIFT
 from .findings import Finding, judged
 
 SIZE_BYTES = 1e9
-#: Kinds in which all ranks of a group do the same, but for a root.
+#: Kinds in which all ranks of a group have the same part, except for a root.
 EVERYBODYS = (*COLLECTIVE_KINDS, RING_SHIFT)
 
 
 def hold(thing: Any) -> Iterator[Finding]:
-    """Over all of a mesh, of a switched node, and of two nodes, for every kind that it says it runs."""
+    """Findings over a mesh, a switched node, and two nodes, for every kind that the algorithm claims."""
     clusters = {
         "eight GPUs of a mesh": load_cluster("mi300x-8"),
         "eight GPUs of a switch": load_cluster("hgx-h100-8"),
@@ -40,10 +40,10 @@ def hold(thing: Any) -> Iterator[Finding]:
 
 
 def kept(cluster: Cluster, kind: str, moved: Traffic, where: str) -> Iterator[Finding]:
-    """What every rank receives and sends at least (a switch may merge what others send), and how fast links are."""
+    """Least bytes that every rank receives and sends (a switch may merge contributions), and rates of links."""
     into, out = _through(cluster, moved)
     of, ranks = KINDS.get(kind), cluster.gpus
-    summed = of.reduces and of.passes == 1  # a switch, or who is on the way, may add up what others send
+    summed = of.reduces and of.passes == 1  # a switch, or a rank on the way, may add up contributions
     share = 1.0 / ranks if summed else (ranks - 1) / ranks if of.keeps_own and not of.rooted else 1.0
     least = SIZE_BYTES * share
     short = [rank for rank in range(ranks) if into.get(rank, 0.0) < least * (1.0 - 1e-9)]

@@ -1,4 +1,4 @@
-"""What came of holding one law against one object."""
+"""The finding of one law about one object."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ Outcome = Literal["kept", "broken", "left out"]
 
 @dataclass(frozen=True)
 class Finding:
-    """A law, under which question it was held, and what came of it; ``why`` says what is wrong, or why it was left
-    out."""
+    """A law, the question it was checked in, and its outcome; ``why`` says what is wrong, or why it was left out."""
 
     law: str
     where: str
@@ -23,5 +22,5 @@ class Finding:
 
 
 def judged(law: str, where: str, kept: bool, why: str = "") -> Finding:
-    """``why`` is kept where the law is broken."""
+    """A kept or broken law; ``why`` is only used where it is broken."""
     return Finding(law, where, "kept") if kept else Finding(law, where, "broken", why)

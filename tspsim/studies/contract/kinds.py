@@ -1,4 +1,4 @@
-"""Every registry that an entry point may add to, and which object a name means."""
+"""All registries with entry points, and the object that a name means."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ ROOMS = (
 
 @remembered(1)
 def registries() -> dict[str, Registry[Any]]:
-    """All of the package, by their groups of entry points."""
-    found: dict[str, Registry[Any]] = {}
+    """All registries of the package, by their groups of entry points."""
+    by_group: dict[str, Registry[Any]] = {}
     for room in ROOMS:
         package = importlib.import_module(f"tspsim.{room}")
         names = [package.__name__]
-        names += [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+        names += [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
         for name in names:
             for thing in vars(importlib.import_module(name)).values():
                 if isinstance(thing, Registry):
-                    found[thing.group] = thing
-    return found
+                    by_group[thing.group] = thing
+    return by_group
 
 
-def found(name: str) -> tuple[str, Any]:
-    """The group and the object of a name, or of ``GROUP/NAME`` where several kinds have it.
+def group_and_object(name: str) -> tuple[str, Any]:
+    """The group and the object of a name, or of ``GROUP/NAME`` where several kinds have the name.
 
     Raises
     ------
     UnknownNameError
-        Nothing is registered under it.
+        No object has the name.
     InputError
-        Several kinds have one of this name.
+        Objects of several kinds have it.
     """
     group, slash, rest = name.rpartition("/")
     every = registries()
     if slash:
         full = group if group.startswith("tspsim.") else f"tspsim.{group}"
         if full not in every:
-            raise UnknownNameError("kind of plug-in", group, [each.removeprefix("tspsim.") for each in every])
+            raise UnknownNameError("kind of plug-in", group, [other.removeprefix("tspsim.") for other in every])
         return full, every[full].get(rest)
     holding = [group for group, registry in every.items() if name in registry]
     if not holding:
-        raise UnknownNameError("plug-in", name, {each for registry in every.values() for each in registry})
+        raise UnknownNameError("plug-in", name, {plugin for registry in every.values() for plugin in registry})
     if len(holding) > 1:
         forms = " or ".join(f"{group.removeprefix('tspsim.')}/{name}" for group in holding)
         raise InputError(f"'{name}' is the name of {len(holding)} objects; write {forms}")

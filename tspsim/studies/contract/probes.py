@@ -1,6 +1,5 @@
-"""The smallest questions under which an object of each kind has to show itself: a plan with it, forward, back and in an
-engine's steps. The kinds whose objects no plan names (attention of a model, a topology, a launcher) need a scenario of
-their author's."""
+"""The smallest questions that exercise an object of each kind: a plan with it, in forward, training and decode steps.
+Kinds that no plan names (attention of a model, a topology, a launcher) need a scenario of their author's."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-#: A dense model, one with experts, one that chooses what it attends: small, and divisible by what plans divide.
+#: A dense model, one with experts, one with sparse attention: small, and divisible by all degrees of the probes.
 DENSE = """
 name: probe
 layers: 4
@@ -39,7 +38,7 @@ embedding: {vocab: 32000, tied: false}
 source: made up to hold plug-ins against their contract
 """
 
-#: A question and how findings call it.
+#: A question, and its name in findings.
 Probe = tuple[dict[str, Any], str]
 Keys = Mapping[str, Any]
 
@@ -56,7 +55,7 @@ class Models:
 
 
 def question(work: Keys, plan: Keys, cluster: Any = "mi300x-8") -> dict[str, Any]:
-    """One plan."""
+    """A question with one plan."""
     return {"name": "contract", "cluster": cluster, "workload": dict(work), "plans": [{"name": "P", **plan}]}
 
 
@@ -122,7 +121,7 @@ def _recomputations(models: Models, thing: Any, keys: Keys) -> Iterator[Probe]:
 
 
 def _of_training(key: str) -> Callable[[Models, Any, Keys], Iterator[Probe]]:
-    """Kinds that a key of a plan names, under tensor parallelism."""
+    """Probes of kinds that a key of a training plan names, under tensor parallelism."""
     return lambda models, thing, keys: _trains(models.dense, {"tp": 8, key: thing.name, **keys})
 
 

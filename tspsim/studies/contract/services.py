@@ -1,4 +1,4 @@
-"""Laws of what serves requests: schedulers, routers, arrivals, lengths, prefixes, ways to count."""
+"""Laws of the objects of a service: schedulers, routers, arrivals, lengths, prefixes, protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ...base.catalog import validate
 from ...base.errors import InputError, shorten
 from ...scenario.traffic import TrafficSpec
-from ...serving import AffineCost, Engine
+from ...serving import POLICIES, AffineCost, Engine
 from ...serving.replicas import Members, ReplicaPool
 from ...serving.service import Service
 from ...serving.tiers import TieredPool, TierSpec
@@ -31,29 +31,29 @@ USUAL: dict[str, Any] = {
 
 
 def hold(group: str, name: str, keys: Mapping[str, Any]) -> Iterator[Finding]:
-    """Of an object of one of the groups of services; ``keys`` stand beside its name."""
+    """Findings about an object of one of the groups of services; ``keys`` stand beside its name."""
     if group in KEYS:
         where = f"{KEYS[group]} {name}"
         try:
-            asked = validate({**USUAL, KEYS[group]: {"kind": name, **keys}}, TrafficSpec)
+            traffic = validate({**USUAL, KEYS[group]: {"kind": name, **keys}}, TrafficSpec)
         except InputError as error:
             yield Finding("it runs", where, "left out", shorten(f"{error}; state keys by --with", 200))
             return
-        yield from laws(asked, where=where)
+        yield from laws(traffic, where=where)
         return
     shared = {"prefix": {"share": 0.5, "groups": 3}, "prompt": {"kind": "uniform", "of": 900, "from": 0.1}}
-    asked = validate({**USUAL, **shared}, TrafficSpec)
+    traffic = validate({**USUAL, **shared}, TrafficSpec)
     if group == "tspsim.schedulers":
         for router in ("round_robin", "least_load"):
-            yield from laws(asked, name, router, where=f"behind {router}")
-        yield from laws(asked, name, kv_tokens=3000, where="with short caches")
+            yield from laws(traffic, name, router, where=f"behind {router}")
+        yield from laws(traffic, name, kv_tokens=3000, where="with short caches")
         return
     for scheduler in ("vllm", "sglang"):
-        yield from laws(asked, scheduler, name, where=f"before {scheduler}")
+        yield from laws(traffic, scheduler, name, where=f"before {scheduler}")
 
 
 def served(
-    asked: TrafficSpec,
+    traffic: TrafficSpec,
     scheduler: str = "vllm",
     router: str = "least_load",
     tiers: Sequence[TierSpec] = (),
@@ -61,8 +61,8 @@ def served(
     every_step: bool = False,
     kv_tokens: int = 16384,
 ) -> Any:
-    """What came of requests on three small engines: their table, waits of those that count, and the outcome."""
-    clients = Clients(asked.draw(), 0.01)
+    """Requests on three small engines: their table, waits of the counted ones, and the outcome."""
+    clients = Clients(traffic.draw(), 0.01)
     members = [Members(Engine(scheduler, kv_tokens=kv_tokens), AffineCost(0.01, 2e-5, 1e-8), 3)]
     pool = TieredPool(members, router, tiers=tiers, layers=8) if tiers else ReplicaPool(members, router)
     outcome = Service(clients, pool, every_step=every_step).run()
@@ -70,15 +70,15 @@ def served(
 
 
 def laws(
-    asked: TrafficSpec,
+    traffic: TrafficSpec,
     scheduler: str = "vllm",
     router: str = "least_load",
     tiers: Sequence[TierSpec] = (),
     kv_tokens: int = 16384,
     where: str = "",
 ) -> Iterator[Finding]:
-    """Of what came of requests."""
-    book, waits, outcome = served(asked, scheduler, router, tiers, kv_tokens=kv_tokens)
+    """Findings about the requests of a service."""
+    book, waits, outcome = served(traffic, scheduler, router, tiers, kv_tokens=kv_tokens)
     counted, most = book.asked.counted, book.asked.most
     open_ = int((~np.isfinite(book.end_s)).sum())
     yield judged("every request is answered", where, open_ == 0, f"{open_} of {len(book)} are not")
@@ -97,13 +97,13 @@ def laws(
     yield judged("one output ends with the first", where, bool(ends), "it does not")
     cached = (waits.cached_tokens < waits.prompt_tokens).all()
     yield judged("of every prompt something is computed", where, bool(cached), "a whole prompt comes from a cache")
-    if not book.preemptions.any() and scheduler != "static":
+    if not book.preemptions.any() and not POLICIES.get(scheduler).in_batches:
         computed = sum(int(log.column("chunk_tokens").sum()) for log in outcome.logs)
         needed = int((book.asked.prompt_tokens - book.cached_tokens).sum())
         why = f"{computed:,} tokens of prompts are computed, {needed:,} are needed"
         yield judged("tokens are computed once", where, computed == needed, why)
     times = np.sort(np.concatenate([book.arrival_s, book.end_s]))
-    sent, ended = (np.searchsorted(np.sort(each), times, "right") for each in (book.arrival_s, book.end_s))
+    sent, ended = (np.searchsorted(np.sort(at), times, "right") for at in (book.arrival_s, book.end_s))
     here = sent - ended
     areas = float((here[:-1] * np.diff(times)).sum()), float((book.end_s - book.arrival_s).sum())
     little = abs(areas[0] - areas[1]) <= 1e-6 * max(areas)
@@ -111,15 +111,15 @@ def laws(
     if most is not None and book.asked.turns == 1:
         at_once = int(here[np.append(np.diff(times) > 1e-9, True)].max())
         yield judged("no more at once than are allowed", where, at_once <= most, f"{at_once} of {most}")
-    yield from again(asked, scheduler, router, tiers, kv_tokens, book, where)
+    yield from again(traffic, scheduler, router, tiers, kv_tokens, book, where)
 
 
 def again(
-    asked: TrafficSpec, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, book: Any, where: str
+    traffic: TrafficSpec, scheduler: str, router: str, tiers: Sequence[TierSpec], kv_tokens: int, book: Any, where: str
 ) -> Iterator[Finding]:
-    """A step by itself, and the same again, come to the same."""
+    """The law that single steps, and a second run, give the same answer."""
     for every_step, law in ((True, "single steps are what runs of them are"), (False, "the same has the same answer")):
-        other, _, _ = served(asked, scheduler, router, tiers, every_step=every_step, kv_tokens=kv_tokens)
+        other, _, _ = served(traffic, scheduler, router, tiers, every_step=every_step, kv_tokens=kv_tokens)
         differing = [
             name
             for name in ("arrival_s", "first_token_s", "end_s", "preemptions")

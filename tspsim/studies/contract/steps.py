@@ -1,4 +1,4 @@
-"""Laws of a step: of a scenario's first plan, answered by the engine and by everything that answers without it."""
+"""Laws of a step: of a scenario's first plan, by the engine and by all bounds and closed forms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...parallel.context.attention import context_bytes, shard_of
 from ...parallel.expert_shards import copies, gathering, tokens_travel, weights
 from ...parallel.rank_groups import expert_ranks
 from ...parallel.routing import BALANCED
-from ...parallel.sought import SOUGHT
+from ...parallel.search_keys import search_keys
 from ...scenario import load
 from ...step.costs import Costs
 from ...step.metrics import FORWARD_PARTS
@@ -25,16 +25,16 @@ from ...step.result import PlanResult
 from ...step.simulation import run_plan, scheduled
 from .findings import Finding, judged
 
-#: Relative error of sums that two ways of counting may differ by.
+#: Relative difference of two sums by rounding.
 ROUNDING = 1e-9
-#: Share of the model's work that a forward may leave out: what tiles of attention round away.
+#: Share of the model's work that a forward may lack, by the rounding of attention tiles.
 UNDONE = 0.02
 
 
-def hold(asked: Mapping[str, Any], where: str) -> Iterator[Finding]:
-    """Every law that is of this question's first plan; a refusal by its own check is said, not held against it."""
+def hold(document: Mapping[str, Any], where: str) -> Iterator[Finding]:
+    """Every law for this question's first plan; a plan that its own check refuses is left out, not broken."""
     try:
-        question = look_up(load(asked))
+        question = look_up(load(document))
         job = scheduled(question, question.plans[0])
         answer = run_plan(question, job.plan)
     except InputError as error:
@@ -49,19 +49,19 @@ def hold(asked: Mapping[str, Any], where: str) -> Iterator[Finding]:
         yield closed_form(job, answer, where)
         yield necessary(question, job, answer, where)
         yield work_done(question, job, answer, where)
-    yield below_bounds(asked, answer, where)
+    yield below_bounds(document, answer, where)
     if not job.step.serves:
-        yield below_paths(question, job, answer, where, asked["plans"][0])
+        yield below_paths(question, job, answer, where, document["plans"][0])
     yield remembered(job, answer, where)
-    yield from folded(asked, answer, where)
+    yield from folded(document, answer, where)
 
 
 def closed_form(job: Job, answer: PlanResult, where: str) -> Finding:
-    """Bytes received in closed form are those of the program that ran."""
+    """Bytes received in closed form equal those of the program that ran."""
     law = "bytes received are those of the closed form"
     if job.model.experts is not None and job.work.routing != BALANCED:
         return Finding(law, where, "left out", "what uneven loads move has none")
-    stated = sum(each.bytes for each in scheme_of(job.plan).received(job, False)) + experts_bytes(job)
+    stated = sum(part.bytes for part in scheme_of(job.plan).received(job, False)) + experts_bytes(job)
     moved = float(answer.communication_bytes_per_layer["total"])
     kept = abs(stated - moved) <= 1e-9 * max(stated, moved)
     why = f"its closed form says {stated:,.0f} bytes a layer and rank, its program moves {moved:,.0f}"
@@ -69,8 +69,8 @@ def closed_form(job: Job, answer: PlanResult, where: str) -> Finding:
 
 
 def experts_bytes(job: Job) -> float:
-    """Bytes that a rank receives of one layer's forward for its experts, of weights and of tokens there and back, where
-    all experts are as likely."""
+    """Bytes that a rank receives in one layer's forward for its experts, of weights and of tokens in both directions,
+    where all experts are equally likely."""
     experts, plan = job.model.experts, job.plan
     if experts is None:
         return 0.0
@@ -82,12 +82,11 @@ def experts_bytes(job: Job) -> float:
 
 
 def necessary(question: Question, job: Job, answer: PlanResult, where: str) -> Finding:
-    """No rank answers what it was not told.
+    """Every rank receives at least the bytes that attention needs.
 
-    A token's attention hangs on the keys and values of all before it. A rank that keeps a part of the sequence has to
-    receive those of the others that come before its own tokens (in the mean over ranks half of them, at least), or what
-    others made of its queries: an output as wide as the queries, of every token but those it attends itself. The least
-    of both is what nobody can do without.
+    A token's attention depends on the keys and values of all tokens before it. A rank with a part of the sequence
+    receives either those keys and values of the others (in the mean over ranks at least half of them), or the partial
+    outputs of its queries: as wide as the queries, for every token but its own. The smaller of both is the least.
     """
     law = "ranks receive what attention needs"
     shards = job.plan.token_shards
@@ -110,33 +109,33 @@ def necessary(question: Question, job: Job, answer: PlanResult, where: str) -> F
 
 
 def work_done(question: Question, job: Job, answer: PlanResult, where: str) -> Finding:
-    """All ranks together do the model's arithmetic: what a plan of one GPU a replica does, a token."""
+    """All ranks together do the model's arithmetic: as much per token as a plan of one GPU per replica."""
     law = "all of the model's work is done"
     if job.model.experts is not None or answer.timeline is None:
         return Finding(law, where, "left out", "experts count what reaches them")
     alone = {"name": "alone", "dp": question.cluster.gpus}
-    asked = question.scenario.model_copy(update={"plans": (type(question.scenario.plans[0]).model_validate(alone),)})
-    (whole,) = simulate(asked).plans
+    scenario = question.scenario.model_copy(update={"plans": (type(question.scenario.plans[0]).model_validate(alone),)})
+    (whole,) = simulate(scenario).plans
     if whole.timeline is None:
         return Finding(law, where, "left out", "one GPU does not hold the model")
-    done, needed = (flops(each) / each.tokens_per_step for each in (answer, whole))
+    done, needed = (flops(result) / result.tokens_per_step for result in (answer, whole))
     why = f"its kernels do {done / needed:.1%} of the arithmetic that the model's layers take"
     return judged(law, where, done >= (1.0 - UNDONE) * needed, why)
 
 
 def flops(answer: PlanResult) -> float:
-    """Of all ranks' kernels of layers, forward."""
+    """FLOPs of the layers' forward, over all ranks."""
     timeline = answer.timeline
     assert isinstance(timeline, Timeline)
-    size = {each.representative: each.size for each in answer.classes}
+    size = {kind.representative: kind.size for kind in answer.classes}
     done = timeline.labelled(lambda label: label.flops if label.part in FORWARD_PARTS else 0.0, float)
     return float(sum(size[rank] * taken for rank, taken in zip(timeline.columns()["rank"].tolist(), done, strict=True)))
 
 
-def below_bounds(asked: Mapping[str, Any], answer: PlanResult, where: str) -> Finding:
+def below_bounds(document: Mapping[str, Any], answer: PlanResult, where: str) -> Finding:
     """``tspsim bound`` lies above the answer."""
     try:
-        bound = bounds(load(asked)).plans[0]
+        bound = bounds(load(document)).plans[0]
     except InputError as error:
         return Finding("no answer is above its physical bound", where, "left out", shorten(error, 120))
     why = f"{answer.tokens_per_s:,.4g} tokens/s are above the bound of {bound.tokens_per_s:,.4g}"
@@ -145,10 +144,11 @@ def below_bounds(asked: Mapping[str, Any], answer: PlanResult, where: str) -> Fi
 
 
 def below_paths(question: Question, job: Job, answer: PlanResult, where: str, stated: Mapping[str, Any]) -> Finding:
-    """What the planner leaves plans aside by: every lower bound of a step's time lies below the engine's, of plans that
-    a search asks for. The first two are of families, whose order of tasks nobody has chosen yet."""
+    """Every lower bound that the planner rules plans out by lies below the engine's step, for plans that a search
+    tries. The first two bounds are of families, whose order of tasks is still open."""
     law = "the planner's lower bounds lie below the step"
-    alone = [key for key in stated if key in SOUGHT and SOUGHT.get(key).why_not]
+    keys = search_keys()
+    alone = [key for key in stated if key in keys and keys[key].why_not]
     if alone:
         return Finding(law, where, "left out", f"no search tries {alone[0]}")
     family = replace(job, plan=replace(job.plan, schedule=Plan.schedule))
@@ -165,15 +165,15 @@ def below_paths(question: Question, job: Job, answer: PlanResult, where: str, st
         "rough of divisions": lambda: bound.rough_s(job, mesh, own),
         "outline": lambda: bound.outline_s(job, mesh, own),
     }
-    found = {name: way() for name, way in ways.items()}
-    name = max(found, key=lambda each: found[each])
-    why = f"the bound '{name}' says {found[name]:.6g} s at least, the engine {answer.step_time_s:.6g} s"
-    kept = found[name] <= answer.step_time_s * (1.0 + ROUNDING)
+    bounds_s = {name: way() for name, way in ways.items()}
+    name = max(bounds_s, key=lambda key: bounds_s[key])
+    why = f"the bound '{name}' says {bounds_s[name]:.6g} s at least, the engine {answer.step_time_s:.6g} s"
+    kept = bounds_s[name] <= answer.step_time_s * (1.0 + ROUNDING)
     return judged(law, where, kept, why)
 
 
 def remembered(job: Job, answer: PlanResult, where: str) -> Finding:
-    """Memory has a name for every part, and for what comes from other shards."""
+    """Memory has a name for every part, and a part for the context that other shards send."""
     law = "memory names what is kept"
     parts = peak_memory(job, scheme_of(job.plan).residency)
     odd = [name for name, size in parts.items() if not name.isidentifier() or size <= 0.0]
@@ -186,14 +186,14 @@ def remembered(job: Job, answer: PlanResult, where: str) -> Finding:
     return judged(law, where, ("gathered_context" in parts) == needs, why)
 
 
-def folded(asked: Mapping[str, Any], answer: PlanResult, where: str) -> Iterator[Finding]:
-    """One rank of each kind and all of them are one answer, and the same question has the same bits."""
+def folded(document: Mapping[str, Any], answer: PlanResult, where: str) -> Iterator[Finding]:
+    """A folded run equals one of every rank, and the same question gives the same bits."""
     plan = answer.name
-    again, every = (simulate(load(asked), every_rank=each).plan(plan) for each in (False, True))
-    bits = [json.dumps(each.to_json(), sort_keys=True, default=str) for each in (answer, again)]
+    again, every = (simulate(load(document), every_rank=whole).plan(plan) for whole in (False, True))
+    bits = [json.dumps(result.to_json(), sort_keys=True, default=str) for result in (answer, again)]
     yield judged("the same question has the same answer", where, bits[0] == bits[1], "two runs differ")
     near = abs(every.step_time_s - answer.step_time_s) <= 1e-6 * answer.step_time_s
-    bytes_ = [each.communication_bytes_per_layer["total"] for each in (answer, every)]
+    bytes_ = [result.communication_bytes_per_layer["total"] for result in (answer, every)]
     why = (
         f"of every rank the step takes {every.step_time_s:.9g} s and {bytes_[1]:,.0f} bytes a layer, of one of each "
         f"kind {answer.step_time_s:.9g} s and {bytes_[0]:,.0f}"

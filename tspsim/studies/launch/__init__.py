@@ -1,5 +1,5 @@
-"""Launch commands: a plan that serves requests in the words of an engine, or that trains in those of a framework; a
-third party's register as ``tspsim.launchers`` and ``tspsim.trainers``."""
+"""Launch commands: a serving plan as an engine's command, a training plan as a framework's. Third parties register
+theirs as ``tspsim.launchers`` and ``tspsim.trainers``."""
 
 from __future__ import annotations
 

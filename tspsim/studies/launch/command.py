@@ -1,4 +1,4 @@
-"""What launches something, as lines for a shell."""
+"""A launch command, as lines for a shell."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Command:
-    """Files that it reads, words of the command, and what they cannot say."""
+    """A command with its files, and what it cannot express."""
 
-    #: Of the command.
+    #: Words of the command.
     words: Sequence[str]
-    #: What the plan has and these words have not.
+    #: Parts of the plan that the command cannot express.
     cannot: Sequence[str] = ()
     #: Name → text of files that are written before.
     files: Mapping[str, str] = field(default_factory=dict)
     #: Variables of the environment, and their values.
     exports: Mapping[str, str] = field(default_factory=dict)
-    #: What who starts it has to know of them.
+    #: Notes for whoever starts the command.
     notes: Sequence[str] = ()
 
     def lines(self) -> list[str]:
-        """Comments, files and the command, a flag a line."""
-        lines = [f"# cannot be said here: {each}" for each in self.cannot]
-        lines += [f"# {each}" for each in self.notes]
+        """Comments, files and the command, one flag per line."""
+        lines = [f"# cannot be said here: {part}" for part in self.cannot]
+        lines += [f"# {note}" for note in self.notes]
         for file, text in self.files.items():
             lines += [f"cat > {file} <<'EOF'", text.rstrip(), "EOF"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in self.exports.items()]
@@ -33,12 +33,12 @@ class Command:
 
 
 def degree_flags(*pairs: tuple[str, int]) -> list[str]:
-    """Flags of those degrees that are above one."""
+    """Flags of the degrees above one."""
     return [word for flag, degree in pairs if degree > 1 for word in (flag, str(degree))]
 
 
 def wrapped(words: Sequence[str]) -> list[str]:
-    """A command over several lines, a flag or a script a line.
+    """A command over several lines, one flag or script per line.
 
     >>> print("\\n".join(wrapped(["serve", "MODEL", "--size", "8"])))
     serve MODEL \\

@@ -9,11 +9,11 @@ from ...parallel.pipeline import order_of
 from .command import Command, degree_flags
 from .training import TRAINERS, TrainingRun, torchrun
 
-#: What is made again, as ``--recompute-modules`` calls it; those of experts and latents follow where a model has them.
+#: Recomputation as ``--recompute-modules`` calls it; modules of experts and latents are added where a model has them.
 MODULES = {"selective": ["core_attn"], "cheap": ["layernorm"]}
-#: Types of products as ``--fp8-recipe`` calls them.
+#: Types of GEMMs as ``--fp8-recipe`` calls them.
 RECIPES = {"fp8": "tensorwise", "fp8_block": "blockwise", "mxfp8": "mxfp8"}
-#: What is divided, as ``--data-parallel-sharding-strategy`` calls it.
+#: ZeRO level as ``--data-parallel-sharding-strategy`` calls it.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 NAME = "megatron"
 
@@ -99,7 +99,7 @@ def layout(run: TrainingRun) -> str:
 
 
 def _experts(run: TrainingRun, cannot: list[str]) -> list[str]:
-    """Experts, how tokens come to them and what hides that."""
+    """Experts, their dispatch, and its overlap."""
     plan, job, words = run.plan, run.job, list[str]()
     if job.model.experts is None:
         return words
@@ -132,7 +132,7 @@ def _experts(run: TrainingRun, cannot: list[str]) -> list[str]:
 
 
 def _replicas(run: TrainingRun, cannot: list[str]) -> list[str]:
-    """What replicas divide, and what hides their exchanges."""
+    """Sharding over replicas, and the overlap of its exchanges."""
     plan, stack, words = run.plan, run.job.work.stack, list[str]()
     if run.copies == 1:
         return words
@@ -152,7 +152,7 @@ def _replicas(run: TrainingRun, cannot: list[str]) -> list[str]:
 
 
 def _recomputed(run: TrainingRun, cannot: list[str]) -> list[str]:
-    """What a backward makes again."""
+    """Recomputation in the backward."""
     plan, model = run.plan, run.job.model
     if plan.recomputation == "none":
         return []
@@ -176,7 +176,7 @@ def _recomputed(run: TrainingRun, cannot: list[str]) -> list[str]:
 
 
 def _types(run: TrainingRun, cannot: list[str]) -> list[str]:
-    """Types of products, and of gradients on their way."""
+    """Types of GEMMs and of summed gradients."""
     work, words = run.job.work, ["--bf16"]
     if work.precision in RECIPES:
         words += ["--fp8-format", "hybrid", "--fp8-recipe", RECIPES[work.precision]]

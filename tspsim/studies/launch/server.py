@@ -1,4 +1,4 @@
-"""A serving plan as servers to be launched, and the engines whose commands can launch them."""
+"""A serving plan as servers to launch, and the engines that can launch them."""
 
 from __future__ import annotations
 
@@ -30,58 +30,58 @@ REPOSITORY = re.compile(r"config\.json of ([\w.-]+/[\w.-]+)")
 
 @dataclass(frozen=True)
 class LaunchedServer:
-    """One engine, as often as it is started."""
+    """One engine's server, and how many alike are started."""
 
     #: Repository of the checkpoint, or ``MODEL``.
     model: str
-    #: Servers that are alike, behind a router.
+    #: Equal servers behind a router.
     count: int
-    #: Attention replicas inside one.
+    #: Attention replicas (attention DP ranks) in one server.
     lanes: int
     #: Degrees of one: ``tp``, ``pp``, ``ep``, and others above one by name.
     axes: Mapping[str, int]
     scheduler: str
-    #: Stated by real names of the simulated engine; ``scheduler`` says of which.
+    #: Options under their real names in the simulated engine, which is ``scheduler``'s.
     options: Mapping[str, Any]
-    #: Limits of a step's tokens and of sequences at once: of one attention replica, and as the engine's own options
-    #: state them, which may mean all replicas together; None: the engine has none, or finds them.
+    #: Limits of a step's tokens and of running sequences: of one attention replica, and as stated in the engine's own
+    #: options, which may mean all replicas together; None: the engine has none, or derives them.
     tokens: int | None
     sequences: int | None
     stated: tuple[int | None, int | None]
-    #: Type of the cache; None: as the weights are computed in.
+    #: Type of the KV cache; None: the type of the weights' GEMMs.
     cache: str | None
     dispatch: ExpertDispatch | None
-    #: What hides exchanges with experts, and what is done about uneven loads, where experts are spread.
+    #: Overlap of exchanges with experts, and the balance of uneven loads, where experts are spread.
     overlap: ExpertOverlap
     balance: Balance
     #: Routed experts of the model; 0: it has none.
     experts: int
     drafts: SpeculationSpec | None
-    #: Which server a request goes to, by name.
+    #: Name of the router.
     router: str
-    #: Where blocks are kept that GPUs forget.
+    #: Tiers of memory for evicted blocks.
     tiers: Tiers | None
     #: GPUs of a node.
     per_node: int
-    #: Of the GPUs.
+    #: Vendor of the GPUs.
     vendor: str = "nvidia"
     #: ``prefill`` or ``decode`` of two pools; empty: both.
     part: str = ""
-    #: Caches go layer by layer, where there are two pools.
+    #: With two pools: caches are sent layer by layer.
     pushes: bool = False
-    #: Further keys of the plan that are no engine's business to have by default, in words.
+    #: Further keys of the plan without a counterpart in engines, in words.
     further: Sequence[str] = ()
-    #: Where its servers are reached, where some of them share a node; else empty.
+    #: Addresses of the servers where some share a node; else empty.
     addresses: Sequence[str] = ()
 
     @property
     def urls(self) -> list[str]:
-        """Of its servers; where they have nodes of their own it is for who starts them to say."""
+        """Addresses of its servers; placeholders where every server has nodes of its own."""
         return list(self.addresses) or ["HOST:PORT"] * self.count
 
     @property
     def gpus(self) -> int:
-        """Of one server."""
+        """GPUs of one server."""
         size = self.lanes
         for axis, degree in self.axes.items():
             size *= 1 if axis in ("ep", "dcp", "kvp") else degree
@@ -92,54 +92,53 @@ class LaunchedServer:
 
     @property
     def strange(self) -> list[str]:
-        """Axes beside the usual ones, in words."""
+        """Axes beyond tp, pp, ep and dcp, in words."""
         usual = ("tp", "pp", "ep", "dcp")
         return [f"{axis} {degree}" for axis, degree in self.axes.items() if axis not in usual and degree > 1]
 
     def unsaid(self, *, overlaps: bool, copies: bool, pushes: str) -> list[str]:
-        """What a plan has that no engine's command says, and of what some say it what this one does not: that two
-        halves of a batch take turns (``overlaps``), copies of experts (``copies``). ``pushes``: how caches of two pools
-        go instead of layer by layer."""
-        told = [f"ranks along {axis}" for axis in self.strange] + list(self.further)
+        """Parts of the plan that the command cannot express. ``overlaps``: the engine can let two halves of a batch
+        take turns. ``copies``: it can copy experts. ``pushes``: how its pools send caches instead of layer by layer."""
+        parts = [f"ranks along {axis}" for axis in self.strange] + list(self.further)
         if self.overlap.name != ExpertOverlap("none").name and not (overlaps and self.overlap.halves):
-            told.append(f"expert_overlap {self.overlap.name}: the engine hides exchanges as it sees fit")
+            parts.append(f"expert_overlap {self.overlap.name}: the engine hides exchanges as it sees fit")
         if self.balance != BUSIEST and not copies:
-            told.append(f"expert_balance {self.balance.policy}")
+            parts.append(f"expert_balance {self.balance.policy}")
         if self.pushes and self.part:
-            told.append(f"caches pushed layer by layer: {pushes}")
-        return told
+            parts.append(f"caches pushed layer by layer: {pushes}")
+        return parts
 
     def copies(self, option: str) -> int:
-        """Copies of experts of a balance whose ``option`` counts experts and copies in all, one a rank if it does
-        not."""
+        """Redundant experts of a balance policy whose ``option`` counts all experts with their copies; one per rank
+        where it is not stated."""
         stated = self.balance.options[option]
         return self.axis("ep") if stated is None else int(stated) - self.experts
 
     def lower(self, what: str) -> list[str]:
-        """What is to be known of the tiers behind its cache: ``what`` of the engine's options states the host's."""
+        """A note on the tiers behind the cache; ``what`` says which option of the engine states the host's size."""
         if self.tiers is None:
             return []
         sizes = [(name, getattr(self.tiers, name)) for name in ("host", "remote")]
-        told = " and ".join(f"{name} {gib(tier.size)}" for name, tier in sizes if tier is not None)
-        return [f"tiers ({told}): {what}"]
+        sizes_in_words = " and ".join(f"{name} {gib(tier.size)}" for name, tier in sizes if tier is not None)
+        return [f"tiers ({sizes_in_words}): {what}"]
 
 
 class Launcher(Protocol):
-    """An engine's way to be launched."""
+    """An engine with a launch command."""
 
     @property
     def name(self) -> str:
-        """What ``--emit`` calls it: that of its scheduler."""
+        """Its name for ``--emit``: that of its scheduler."""
 
     @property
     def vendors(self) -> tuple[str, ...]:
-        """Whose GPUs it runs on."""
+        """Vendors of the GPUs that it runs on."""
 
     def command(self, server: LaunchedServer) -> Command:
-        """What launches one server."""
+        """The command of one server."""
 
     def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
-        """What is started beside several servers, as comments or commands."""
+        """The router in front of several servers, as comments or commands."""
 
 
 LAUNCHERS: Registry[Launcher] = Registry("engine to launch", "tspsim.launchers", Launcher)
@@ -185,16 +184,16 @@ def _server(scenario: Scenario, part: Deployment, count: int, name: str, pushes:
     )
 
 
-#: Fields of a plan that launchers say, or that are none of a server's.
+#: Fields of a plan that launchers express, or that have no meaning for a server.
 SAID = {"name", "degrees", "expert_dispatch", "expert_overlap", "expert_balance", "recomputation", "recomputed",
         "micro_batch", "routing", "open", "chosen", "together", "expert_owners", "options"}  # fmt: skip
 
 
 def further(plan: Plan) -> list[str]:
-    """Keys of a plan that are not as every plan has them, with their values; those of its scheme and of its exchange
-    are told where they are no groups of ranks."""
+    """Keys of a plan that differ from the defaults, with their values; of the options of its scheme and exchange those
+    that are no groups of ranks."""
     plain = Plan("plain", {})
-    own = {each.name: getattr(plan, each.name) for each in fields(Plan) if each.name not in SAID}
+    own = {part.name: getattr(plan, part.name) for part in fields(Plan) if part.name not in SAID}
     own = {key: value for key, value in own.items() if value != getattr(plain, key)}
     own |= {key: value for key, value in plan.options.items() if key not in groups_of(plan.options)}
     return [f"{key} {_stated(value)}" for key, value in own.items()]
@@ -202,32 +201,32 @@ def further(plan: Plan) -> list[str]:
 
 def _stated(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {each}" for key, each in value.items())
+        return ", ".join(f"{key} {option}" for key, option in value.items())
     return str(getattr(value, "name", value)).lower() if isinstance(value, bool) else str(getattr(value, "name", value))
 
 
 def groups_of(options: Mapping[str, Any]) -> dict[str, int]:
-    """Groups of ranks that share contexts, by their names."""
+    """Groups of ranks that share contexts, by name."""
     return {name: value for name, value in options.items() if isinstance(value, int) and value > 1}
 
 
 def repository_of(model: str) -> str:
-    """Where a catalog model's checkpoint is; ``MODEL`` where its file does not say."""
+    """The repository of a catalog model's checkpoint; ``MODEL`` where its file has none."""
     try:
         text = str(catalog.read_yaml(catalog.locate("models", model)).get("source", ""))
     except InputError:
         return "MODEL"
-    found = REPOSITORY.search(text)
-    return found[1] if found else "MODEL"
+    match = REPOSITORY.search(text)
+    return match[1] if match else "MODEL"
 
 
 def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
-    """A plan as what launches it: comments, files and commands for a shell.
+    """The launch of a plan: comments, files and commands for a shell.
 
     Raises
     ------
     UnknownNameError
-        Nobody knows how this engine is launched.
+        No launcher has this name.
     """
     launcher = LAUNCHERS.get(engine)
     servers = servers_of(scenario, deployment)
@@ -257,7 +256,8 @@ def launch(engine: str, scenario: Scenario, deployment: Deployment) -> str:
 
 
 def _places(servers: Sequence[LaunchedServer], deployment: Deployment) -> list[list[ServerPlace]] | None:
-    """Where servers of one cluster stand, where several share a node; None of others, and of clusters of their own."""
+    """Places of the servers where several share a node of one cluster; None where none do, or there are several
+    clusters."""
     clusters = deployment.clusters if isinstance(deployment, PooledDeployment) else (deployment.question.cluster,)
     if len(clusters) > 1:
         return None
@@ -278,7 +278,7 @@ def _remarks(launcher: Launcher, question: Question, servers: Sequence[LaunchedS
 
 
 def _other_checkpoint(question: Question) -> Iterator[str]:
-    """What weights are kept in where the published checkpoint has them otherwise; scales of fp8 may be either."""
+    """A note where the plan's weights have another type than the published checkpoint; scales of fp8 may differ."""
 
     def alike(dtype: str) -> str:
         return dtype.removesuffix("_block")
@@ -287,12 +287,12 @@ def _other_checkpoint(question: Question) -> Iterator[str]:
     pairs = [(formats.kept(part), published.kept(part)) for part in WeightClass]
     other = [(mine, theirs) for mine, theirs in pairs if alike(mine) != alike(theirs)]
     if other:
-        mine, theirs = (", ".join(dict.fromkeys(each)) for each in zip(*other, strict=True))
-        yield f"# weights in {mine}, which the published checkpoint has in {theirs}: name one that is kept so"
+        mine, theirs = (", ".join(dict.fromkeys(dtypes)) for dtypes in zip(*other, strict=True))
+        yield f"# weights in {mine}, the published checkpoint in {theirs}: name a checkpoint in {mine}"
 
 
 def flags(options: Mapping[str, Any], *, negated: str | None = "no-") -> list[str]:
-    """Options by their own names as flags; ``negated`` begins those that are false, None: they are left out."""
+    """Options as flags under their own names; ``negated`` is the prefix of false ones, None: they are left out."""
     words: list[str] = []
     for name, value in options.items():
         if name in (BLOCKS, TOKENS):

@@ -10,11 +10,11 @@ from .server import LAUNCHERS, LaunchedServer, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8_e4m3"}
-#: Who drafts, as ``--speculative-algorithm`` calls it, and whether it needs a checkpoint of its own.
+#: Drafts as ``--speculative-algorithm`` calls them, and whether they need a checkpoint of their own.
 DRAFTS = {"mtp": ("EAGLE", False), "eagle": ("EAGLE3", True), "ngram": ("NGRAM", False)}
-#: Who sends tokens to experts, by who makes the GPUs.
+#: Libraries of expert dispatch, by vendor of the GPUs.
 LIBRARIES = {"nvidia": "deepep", "amd": "mori"}
-#: Policies of ``expert_balance`` that it has, and which of their options counts experts and copies.
+#: Balance policies that it has, and the option of each that counts experts with their copies.
 BALANCES = {"eplb": "replicas"}
 #: Routers, as sglang_router's ``--policy`` calls them.
 ROUTERS = {"round_robin": "round_robin", "prefix_aware": "cache_aware"}
@@ -69,7 +69,8 @@ class Sglang:
         return Command(words, cannot, notes=notes)
 
     def _dispatch(self, server: LaunchedServer, cannot: list[str], notes: list[str]) -> list[str]:
-        """Of two pools each has its own messages; a server that does both sends prompts by the normal ones."""
+        """Flags of the dispatch: two pools have messages of their own; one server for both sends prompts by the
+        normal ones."""
         assert server.dispatch is not None
         mode = server.dispatch.launched.get(self.name)
         if mode is None:
@@ -96,7 +97,7 @@ class Sglang:
         return words + (["--speculative-draft-model-path", "DRAFT_MODEL"] if own else [])
 
     def second_port(self, server: LaunchedServer) -> str:
-        """At which a server that reads prompts is found by those that write."""
+        """The flag of the port at which decode servers reach a prefill server."""
         return "--disaggregation-bootstrap-port" if server.part == "prefill" else ""
 
     def router(self, servers: Sequence[LaunchedServer]) -> list[str]:
@@ -107,13 +108,13 @@ class Sglang:
                 for server in servers
                 for url in (server.urls if server.addresses else server.urls[:1])
             ]
-            each = "" if servers[0].addresses else ", once for each of the servers"
-            return [f"# in front of them{each}: {' '.join(words)}"]
+            repeated = "" if servers[0].addresses else ", once for each of the servers"
+            return [f"# in front of them{repeated}: {' '.join(words)}"]
         policy = ROUTERS.get(servers[0].router)
-        told = f" --policy {policy}" if policy else ""
+        policy_flag = f" --policy {policy}" if policy else ""
         other = [] if policy else [f"# cannot be said here: router {servers[0].router}"]
         urls = " ".join(f"http://{url}" for url in servers[0].addresses) or "http://HOST:PORT …"
-        launched = f"python -m sglang_router.launch_router{told} --worker-urls {urls}"
+        launched = f"python -m sglang_router.launch_router{policy_flag} --worker-urls {urls}"
         return [*other, f"# in front of them: {launched}"]
 
 

@@ -12,7 +12,7 @@ from ...parallel.whole import keeps_whole
 from .command import Command
 from .training import TRAINERS, TrainingRun, torchrun
 
-#: Types of products: the converter of its own, its section and its recipe.
+#: Types of GEMMs: the converter's section, and its recipe.
 RECIPES = {
     "fp8": ("quantize.linear.float8", {"recipe_name": "tensorwise"}),
     "mxfp8": ("quantize.linear.mx", {"recipe_name": "mxfp8_cublas"}),
@@ -32,7 +32,7 @@ class Torchtitan:
         cannot: list[str] = []
         plan, job = run.plan, run.job
         training: dict[str, Any] = {
-            # A pipeline takes as many of a replica's sequences as a turn has; without one the rest is accumulated.
+            # A pipeline takes a replica's sequences of one turn; without a pipeline the rest is accumulated.
             "local_batch_size": job.work.sequences // plan.accumulation if plan.pp > 1 else job.sequences,
             "global_batch_size": run.batch,
             "seq_len": job.work.sequence,
@@ -64,7 +64,7 @@ class Torchtitan:
 
 
 def _parallelism(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
-    """Its section of that name."""
+    """The section ``parallelism``."""
     plan = run.plan
     keys: dict[str, Any] = {**_replicas(run, cannot)}
     if plan.tp > 1:
@@ -85,7 +85,7 @@ def _parallelism(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
 
 
 def _replicas(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
-    """Replicas, and what they divide: FSDP over the ranks of one group, copies of the groups."""
+    """Replication and sharding: FSDP over the ranks of one group, copies of the groups."""
     plan = run.plan
     if not plan.zero:
         if run.copies > 1 and (plan.tp > 1 or plan.sp > 1 or plan.pp > 1):
@@ -95,7 +95,7 @@ def _replicas(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
     shards = parts["dp"] if parts is not None else plan.dp
     if plan.zero == 1 and run.copies > 1:
         cannot.append("zero 1: gradients are divided too")
-    # What the stack's numbers are of: PyTorch's pipelines keep what the first micro-batch gathered (torchtitan's own
+    # The stack's numbers are of PyTorch's pipelines, which keep what the first micro-batch gathered (torchtitan's own
     # default is "never" with a pipeline, "always" without one: distributed/fsdp.py).
     gathers_again = plan.zero == 3 and not keeps_whole(run.job)
     if gathers_again and plan.pp > 1:
@@ -128,7 +128,7 @@ def _stages(run: TrainingRun, cannot: list[str]) -> dict[str, Any]:
 
 
 def modules(run: TrainingRun) -> list[list[str]]:
-    """Names of the modules of every chunk."""
+    """Names of the modules of every pipeline chunk."""
     parts, first = [], 0
     for layers in run.chunks:
         parts.append([f"layers.{number}" for number in range(first, first + layers)])
@@ -174,7 +174,7 @@ def toml(sections: Mapping[str, Mapping[str, Any]]) -> str:
     [compile]
     enable = true
     """
-    # JSON's strings, numbers, truth and lists are TOML's.
+    # JSON's strings, numbers, booleans and lists are TOML's.
     return "\n\n".join(
         "\n".join([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
         for name, values in sections.items()

@@ -1,4 +1,4 @@
-"""A plan of a training step as a run to be launched, and the frameworks whose command lines or files can launch it."""
+"""A training plan as a run to launch, and the frameworks that can launch it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ...program.mesh import Mesh
 from ...step.question import Question
 from .command import Command
 
-#: Axes that frameworks know.
+#: Axes that frameworks have.
 USUAL = ("tp", "sp", "pp", "ep", "dp")
-#: Keys of a plan that no framework takes as an argument.
+#: Keys of a plan that no framework has an argument for.
 UNHEARD_OF = (
     "secondary_shard", "weight_wire", "gradient_wire", "activation_store", "offload_layers",
     "offload_weights", "expert_pieces", "expert_shards", "checkpoint",
 )  # fmt: skip
-#: Bytes a parameter of Adam's fp32 moments and master weights.
+#: Bytes per parameter of Adam's fp32 moments and master weights.
 ADAM_STATE = 12.0
 
 
@@ -40,11 +40,11 @@ class TrainingRun:
     #: Nodes, and GPUs of each.
     nodes: int
     per_node: int
-    #: Where ranks stand.
+    #: Coordinates of the ranks.
     mesh: Mesh
-    #: Of the GPUs.
+    #: Vendor of the GPUs.
     vendor: str
-    #: As the scenario has it.
+    #: The model as the scenario names it.
     model_name: str
 
     @property
@@ -63,7 +63,7 @@ class TrainingRun:
 
     @property
     def fully_sharded(self) -> bool:
-        """Whether weights or gradients are divided among them."""
+        """Whether weights or gradients are divided among the copies."""
         return self.plan.zero >= 2 and self.copies > 1
 
     @once
@@ -74,36 +74,36 @@ class TrainingRun:
 
     @property
     def even(self) -> bool:
-        """Whether every chunk has as many layers."""
+        """Whether all chunks have the same number of layers."""
         return len(set(self.chunks)) == 1
 
     def exchange(self, framework: str, cannot: list[str]) -> str | None:
-        """What a framework calls the exchange of sequence shards; what it has not is added to ``cannot``."""
+        """A framework's name for the exchange of sequence shards; what it lacks is added to ``cannot``."""
         plan = self.plan
         method = CONTEXT_METHODS.get(plan.exchange)
         if framework not in method.launched:
-            known = [each.name for each in CONTEXT_METHODS.values() if framework in each.launched]
-            cannot.append(f"exchange {plan.exchange}; of those here it has {', '.join(known)}")
+            names = [other.name for other in CONTEXT_METHODS.values() if framework in other.launched]
+            cannot.append(f"exchange {plan.exchange}; of those here it has {', '.join(names)}")
         if plan.partition != Plan.partition:
             cannot.append(f"partition {plan.partition}: its own is {Plan.partition}")
         if plan.overlap and not method.overlaps:
-            cannot.append(f"overlap of what shards of a sequence exchange, by {plan.overlap_by}")
+            cannot.append(f"overlap of exchanges between sequence shards, by {plan.overlap_by}")
         return method.launched.get(framework)
 
     def some_layers(self, framework: str, cannot: list[str]) -> tuple[str, int] | None:
-        """What a framework calls the way to choose the layers that are made again, and its number; None where that is
-        said of all. What it has not is added to ``cannot``."""
+        """A framework's name for the method that selects recomputed layers, and its number; None where all layers are
+        recomputed. What the framework lacks is added to ``cannot``."""
         partly = self.plan.recomputed
         if partly is None:
             return None
         method = RECOMPUTE_METHODS.get(partly.method)
         if framework in method.launched:
             return method.launched[framework], partly.layers
-        cannot.append(f"recomputation of some layers by {partly.method}, {partly.layers}: all are made again")
+        cannot.append(f"recomputation of some layers by {partly.method}, {partly.layers}: all are recomputed")
         return None
 
     def placed_as(self, *axes: str) -> bool:
-        """Whether ranks stand in this order of axes, the first one's being neighbours; also where there are others."""
+        """Whether ranks stand in this order of axes, neighbours along the first; True where there are other axes."""
         sizes = [self.plan.degree(axis) for axis in reversed(axes)]
         if prod(sizes) != self.mesh.ranks.size:
             return True
@@ -116,29 +116,29 @@ class TrainingRun:
 
 
 class Trainer(Protocol):
-    """A framework's way to be launched."""
+    """A framework with a launch command."""
 
     @property
     def name(self) -> str:
-        """What ``--emit`` calls it."""
+        """Its name for ``--emit``."""
 
     @property
     def vendors(self) -> tuple[str, ...]:
-        """Whose GPUs it runs on."""
+        """Vendors of the GPUs that it runs on."""
 
     @property
     def beside(self) -> str:
-        """What a launch needs that no plan says, in words."""
+        """Further arguments that a launch needs, in words."""
 
     def command(self, run: TrainingRun) -> Command:
-        """What launches it on one node."""
+        """The command on one node."""
 
 
 TRAINERS: Registry[Trainer] = Registry("framework to launch", "tspsim.trainers", Trainer)
 
 
 def run_of(question: Question, plan: Plan) -> TrainingRun:
-    """One of the plans of a training step."""
+    """A plan of a training step as a run."""
     cluster = question.cluster
     return TrainingRun(
         job=question.job(plan),
@@ -151,12 +151,12 @@ def run_of(question: Question, plan: Plan) -> TrainingRun:
 
 
 def train(framework: str, question: Question, plan: Plan) -> str:
-    """A plan as what launches it: comments, files and a command for a shell, the same on every node.
+    """The launch of a plan: comments, files and a command for a shell, the same on every node.
 
     Raises
     ------
     UnknownNameError
-        Nobody knows how this framework is launched.
+        No trainer has this name.
     InputError
         The scenario is no training step.
     """
@@ -171,12 +171,12 @@ def train(framework: str, question: Question, plan: Plan) -> str:
     if run.nodes > 1:
         lines.append(f"# on each of {run.nodes} nodes, HOST being one of them")
     command = trainer.command(run)
-    told = Command(command.words, (*strange(run), *command.cannot), command.files, command.exports)
-    return "\n".join([*lines, "", *told.lines()]) + "\n"
+    whole = Command(command.words, (*strange(run), *command.cannot), command.files, command.exports)
+    return "\n".join([*lines, "", *whole.lines()]) + "\n"
 
 
 def torchrun(run: TrainingRun) -> list[str]:
-    """Words that start a process a GPU on one node of all."""
+    """Words that start one process per GPU of a node."""
     words = ["torchrun", "--nproc-per-node", str(run.per_node)]
     if run.nodes > 1:
         words += ["--nnodes", str(run.nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500"]
@@ -184,7 +184,7 @@ def torchrun(run: TrainingRun) -> list[str]:
 
 
 def strange(run: TrainingRun) -> Iterator[str]:
-    """What a plan may have and no framework takes as an argument."""
+    """Parts of a plan that no framework has an argument for."""
     plan, work = run.plan, run.job.work
     for axis, degree in plan.degrees.items():
         if axis not in USUAL and degree > 1:

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: ``trtllm-serve``, and a YAML file for what its flags do not say.
+"""TensorRT-LLM: ``trtllm-serve``, and a YAML file for options without a flag.
 
 Flags and keys: NVIDIA/TensorRT-LLM, docs of trtllm-serve, TorchLlmArgs and disaggregated serving.
 """
@@ -14,7 +14,7 @@ from ...serving.deployment import BLOCKS, TOKENS
 from .command import Command, degree_flags
 from .server import LAUNCHERS, LaunchedServer
 
-#: Sections of the YAML that options stand in; others stand at its top.
+#: Section of the YAML for an option; options that are not here stand at the top level.
 SECTIONS = {
     "capacity_scheduler_policy": "scheduler_config",
     "enable_block_reuse": "kv_cache_config",
@@ -22,7 +22,7 @@ SECTIONS = {
     "tokens_per_block": "kv_cache_config",
     "free_gpu_memory_fraction": "kv_cache_config",
 }
-#: Who drafts, as ``speculative_config`` calls it; drafts by layers of the model are counted in ``max_draft_len`` since
+#: Drafts, as ``speculative_config`` calls them; drafts by layers of the model are counted in ``max_draft_len`` since
 #: pull request 12341 (March 2026), in ``num_nextn_predict_layers`` before.
 DRAFTS: dict[str, dict[str, Any]] = {
     "mtp": {"decoding_type": "MTP"},
@@ -96,8 +96,8 @@ class Trtllm:
             return [f"# in front of the {servers[0].count}: an HTTP load balancer, {policy}"]
         names = {"prefill": "context_servers", "decode": "generation_servers"}
         keys = {names[server.part]: {"num_instances": server.count, "urls": server.urls} for server in servers}
-        told = yaml.safe_dump({"hostname": "localhost", "port": 8000, **keys}, sort_keys=False).rstrip()
-        return ["cat > disaggregated.yaml <<'EOF'", *told.splitlines(), "EOF",
+        text = yaml.safe_dump({"hostname": "localhost", "port": 8000, **keys}, sort_keys=False).rstrip()
+        return ["cat > disaggregated.yaml <<'EOF'", *text.splitlines(), "EOF",
                 "trtllm-serve disaggregated -c disaggregated.yaml"]  # fmt: skip
 
 

@@ -11,14 +11,14 @@ from .server import LAUNCHERS, LaunchedServer, flags
 
 #: Types of a cache as ``--kv-cache-dtype`` calls them; bf16 is ``auto``.
 CACHES = {"fp8": "fp8", "fp8_ds_mla": "fp8_ds_mla", "nvfp4": "nvfp4"}
-#: Who drafts, as ``--speculative-config`` calls it.
-#: Tokens of a pass that it starts with where low-latency messages go to experts of several attention replicas
+#: Tokens of a step by default, where low-latency messages go to experts of several attention replicas
 #: (SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS_FOR_BATCHED_DP, vllm/engine/arg_utils.py:3169 of 0.33.0).
 FEW_TOKENS = 256
-#: Policies of ``expert_balance`` that it has, and which of their options counts experts and copies.
+#: Balance policies that it has, and the option of each that counts experts with their copies.
 BALANCES = {"eplb": "replicas"}
+#: Drafts, as ``--speculative-config`` calls them.
 DRAFTS = {"mtp": {"method": "mtp"}, "eagle": {"method": "eagle3", "model": "DRAFT_MODEL"}, "ngram": {"method": "ngram"}}
-#: Routers, as vllm-router (of SGLang's, by the same policies) has them.
+#: Routers, as vllm-router (a fork of SGLang's, with the same policies) has them.
 ROUTERS = {
     "round_robin": "any HTTP load balancer, or vllm-router --policy round_robin",
     "prefix_aware": "vllm-router --policy cache_aware",
@@ -89,7 +89,7 @@ class Vllm:
             return []
         if server.dispatch.few_tokens and (server.tokens or 0) > FEW_TOKENS:
             notes.append(
-                f"{backend} makes buffers for every token of a pass: {server.tokens} take far more memory than the"
+                f"{backend} allocates buffers for every token of a step: {server.tokens} take far more memory than the"
                 f" {FEW_TOKENS} that vLLM starts with"
             )
         return ["--all2all-backend", backend]
@@ -105,7 +105,7 @@ class Vllm:
         return ["--speculative-config", json.dumps(config)]
 
     def second_port(self, server: LaunchedServer) -> str:
-        """Over which caches are asked for."""
+        """The variable with the port of the side channel for KV caches."""
         return "VLLM_NIXL_SIDE_CHANNEL_PORT" if server.part else ""
 
     def router(self, servers: Sequence[LaunchedServer]) -> list[str]:

@@ -1,19 +1,19 @@
-"""What an order of nodes costs, in closed form: cheap enough to be asked ten thousand times.
+"""The cost of an order of nodes in closed form: cheap enough for ten thousand evaluations.
 
-Of a pipeline of p stages that take c_s a micro-batch forward and back, with messages of x seconds one way between
-neighbours, in the steady state a micro-batch takes
+In a pipeline of p stages, where a micro-batch takes c_s in stage s (forward and back) and x seconds one way between
+neighbours, a micro-batch takes in the steady state
 
     t = max( max_s c_s , (Σ_s c_s + 2·Σ x) / p ),
 
-for a stage gets its next gradient only after p micro-batches have gone to the end and back (Pipette's *hidden critical
-path*, written as ``(p(f + b) + 2(p − 1)x)/p`` for equal stages; Yim et al. 2024, arXiv 2405.18093, as in the authors'
-code). A step of G micro-batches takes G·t, what fills the pipeline, and what replicas exchange: bytes over the slowest
-hop of a ring round the nodes of each group.
+because a stage gets its next gradient only after p micro-batches have gone to the end and back (Pipette's *hidden
+critical path*, written as ``(p(f + b) + 2(p − 1)x)/p`` for equal stages; Yim et al. 2024, arXiv 2405.18093, as in the
+authors' code). A step of G micro-batches takes G·t, the filling of the pipeline, and the exchanges of replicas: bytes
+over the slowest hop of a ring through the nodes of each group.
 
     T = G·t + Σ_s c_s·(p − 1)/p + Σ_axes max_groups bytes / slowest hop
 
-Not in it: that replicas' sums hide beside kernels, trees, and transfers of different groups on one NIC. The simulation
-that judges has them.
+Left out: overlap of the replicas' sums with kernels, trees, and contention of groups on one NIC. The simulation that
+judges the orders has them.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class MappingForm:
 
     #: G.
     micro_batches: int
-    #: c_s: seconds of every stage's kernels and of its transfers inside nodes, one micro-batch forward and back.
+    #: c_s: seconds of a micro-batch, forward and back, in every stage: kernels and transfers inside nodes.
     stages_s: Floats
-    #: Places of a pipeline's stages, shape (pipelines, stages): positions in the order of nodes.
+    #: Positions in the order of nodes of a pipeline's stages, shape (pipelines, stages).
     chains: Integers
-    #: What one rank sends to the next stage.
+    #: Bytes that one rank sends to the next stage.
     message_bytes: float
-    #: Of every axis whose groups span nodes: places of each group's nodes, shape (groups, nodes), and the bytes that a
-    #: rank receives along it.
+    #: For every axis whose groups span nodes: positions of each group's nodes, shape (groups, nodes), and the bytes
+    #: that a rank receives along the axis.
     rings: tuple[tuple[Integers, float], ...]
-    #: Bytes/s a GPU gets from node (row) to node (column) while all GPUs of both are at it; infinite on the diagonal.
+    #: Bytes/s of a GPU from node (row) to node (column) while all GPUs of both send; infinite on the diagonal.
     rate: Floats
 
     def pipeline_s(self, order: Integers) -> float:
-        """Seconds of a micro-batch in the steady state, of the slowest pipeline: t above."""
+        """t above: seconds of a micro-batch in the steady state, of the slowest pipeline."""
         stages = len(self.stages_s)
         nodes = order[self.chains]
         here, there = nodes[:, :-1], nodes[:, 1:]
@@ -63,7 +63,7 @@ class MappingForm:
         return max(float(self.stages_s.max()), float(round_s))
 
     def exchange_s(self, order: Integers) -> float:
-        """Seconds of what replicas exchange: rings go round the nodes of a group by their numbers, as libraries do."""
+        """Seconds of the replicas' exchanges: rings visit a group's nodes by number, as libraries do."""
         total_s = 0.0
         for places, size_bytes in self.rings:
             nodes = np.sort(order[places], axis=1)
@@ -72,14 +72,14 @@ class MappingForm:
         return total_s
 
     def step_s(self, order: Integers) -> float:
-        """T above."""
+        """T above: seconds of a step."""
         stages = len(self.stages_s)
         fill_s = float(self.stages_s.sum()) * (stages - 1) / stages
         return self.micro_batches * self.pipeline_s(order) + fill_s + self.exchange_s(order)
 
 
 def form_of(question: Question, job: Job) -> MappingForm:
-    """Read off a scheduled job's programs, its mesh as if nodes stood in order, and the cluster's links."""
+    """The closed form of a scheduled job: from its programs, its mesh with nodes in order, and the cluster's links."""
     cluster = question.cluster
     mesh = build_mesh(job.plan, cluster.gpus, cluster.gpus_per_node)
     per_node = cluster.gpus_per_node
@@ -90,18 +90,22 @@ def form_of(question: Question, job: Job) -> MappingForm:
     for role in roles:
         program, stage = write_program(scheme_of(job.plan), job, role), role.get("pp", 0)
         busy_s = sum(
-            times * sum(cost(operator) for operator in each.operators)
-            for each, times in program.counted()
-            if isinstance(each, Compute)
+            times * sum(cost(operator) for operator in instruction.operators)
+            for instruction, times in program.counted()
+            if isinstance(instruction, Compute)
         )
-        inside_s = sum(times * alone_s(cluster, mesh, each) for each, times in within(cluster, mesh, program))
+        inside_s = sum(
+            times * alone_s(cluster, mesh, instruction) for instruction, times in within(cluster, mesh, program)
+        )
         stages_s[stage] = max(stages_s[stage], (busy_s + inside_s) / job.micro_batches)
         by_axis: dict[str, float] = {}
-        for each, times in program.counted():
-            if isinstance(each, SendReceive) and each.axis == "pp":
-                message_bytes = max(message_bytes, float(each.size_bytes))
-            elif isinstance(each, Collective | SendReceive) and spans(cluster, mesh, each.axis):
-                by_axis[each.axis] = by_axis.get(each.axis, 0.0) + times * received_bytes(mesh, each)
+        for instruction, times in program.counted():
+            if isinstance(instruction, SendReceive) and instruction.axis == "pp":
+                message_bytes = max(message_bytes, float(instruction.size_bytes))
+            elif isinstance(instruction, Collective | SendReceive) and spans(cluster, mesh, instruction.axis):
+                by_axis[instruction.axis] = by_axis.get(instruction.axis, 0.0) + times * received_bytes(
+                    mesh, instruction
+                )
         for axis, size_bytes in by_axis.items():
             received[axis] = max(received.get(axis, 0.0), size_bytes)
     chains = np.unique(mesh.groups("pp") // per_node, axis=0)
@@ -117,18 +121,18 @@ def spans(cluster: Cluster, mesh: Mesh, axis: str) -> bool:
 
 
 def places_of(nodes: Integers) -> Integers:
-    """Distinct nodes of every group, shape (groups, nodes); a group with fewer than others has its first again."""
+    """Distinct nodes of every group, shape (groups, nodes); a group with fewer nodes repeats its first."""
     rows = [np.unique(row) for row in nodes]
     width = max(len(row) for row in rows)
     padded = np.stack([np.concatenate([row, np.repeat(row[:1], width - len(row))]) for row in rows])
     return np.unique(padded, axis=0)
 
 
-def received_bytes(mesh: Mesh, each: Collective | SendReceive) -> float:
-    """Payload that a rank receives by one instruction."""
-    if isinstance(each, SendReceive):
-        return float(each.size_bytes)
-    return KINDS.get(each.kind).received_bytes(each.size_bytes, members_of(mesh, each.axis))
+def received_bytes(mesh: Mesh, instruction: Collective | SendReceive) -> float:
+    """Payload that a rank receives in one instruction."""
+    if isinstance(instruction, SendReceive):
+        return float(instruction.size_bytes)
+    return KINDS.get(instruction.kind).received_bytes(instruction.size_bytes, members_of(mesh, instruction.axis))
 
 
 def members_of(mesh: Mesh, axis: str) -> int:
@@ -138,13 +142,15 @@ def members_of(mesh: Mesh, axis: str) -> int:
 
 def within(cluster: Cluster, mesh: Mesh, program: Program) -> Iterator[tuple[Collective, int]]:
     """Collectives of a program whose groups stay in one node, and how often they run."""
-    for each, times in program.counted():
-        if isinstance(each, Collective) and not spans(cluster, mesh, each.axis):
-            yield each, times
+    for instruction, times in program.counted():
+        if isinstance(instruction, Collective) and not spans(cluster, mesh, instruction.axis):
+            yield instruction, times
 
 
-def alone_s(cluster: Cluster, mesh: Mesh, each: Instruction) -> float:
-    """Seconds of a collective of the first group along its axis, alone."""
-    assert isinstance(each, Collective)
-    ranks = mesh.groups(each.axis)[0].tolist()
-    return collective(cluster, ranks, each.kind, each.size_bytes, root=each.root, algorithm=each.algorithm).alone_s
+def alone_s(cluster: Cluster, mesh: Mesh, instruction: Instruction) -> float:
+    """Seconds of a collective of the first group along its axis, without contention."""
+    assert isinstance(instruction, Collective)
+    ranks = mesh.groups(instruction.axis)[0].tolist()
+    return collective(
+        cluster, ranks, instruction.kind, instruction.size_bytes, root=instruction.root, algorithm=instruction.algorithm
+    ).alone_s

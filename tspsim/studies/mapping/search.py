@@ -1,7 +1,7 @@
 """Orders of nodes by simulated annealing on the closed form; simulation judges the best few.
 
-Moves are those of Pipette's code (arXiv 2405.18093): two nodes change places, a run is turned round, a run goes
-elsewhere. Everything follows from the seed.
+The moves are those of Pipette's code (arXiv 2405.18093): two nodes swap, a run of nodes is reversed, or a run moves to
+another position. The seed determines everything.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from .closed_form import form_of
 
 Integers = NDArray[np.int64]
 
-#: Moves tried, and how the temperature falls: from a tenth of the first cost to a thousandth of a hundredth of it.
+#: Number of moves. The temperature falls from HOT to COLD times the first cost.
 TURNS = 4000
 HOT, COLD = 0.1, 1e-5
-#: Orders that are simulated, besides the one that stands.
+#: Orders that are simulated, besides the default one.
 JUDGED = 4
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """What a search found."""
+    """The best order of nodes for a plan."""
 
-    #: The scenario with that plan alone, there.
+    #: The scenario with this plan alone, in this order.
     asked: Scenario
-    #: Nodes as the plan's axes should take them; by number where nothing is better.
+    #: Nodes in the order of the plan's axes; by number where no order is better.
     order: tuple[int, ...]
-    #: The plan there, and with nodes by number.
+    #: The plan in this order, and with nodes by number.
     result: PlanResult
     default: PlanResult
-    #: What the closed form says of both.
+    #: Seconds of both by the closed form.
     closed_s: float
     closed_default_s: float
 
     @property
     def gain(self) -> float:
-        """Of the rate, 1 or more."""
+        """Rate over the rate of the default order, 1 or more."""
         return self.default.step_time_s / self.result.step_time_s
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Plain data."""
         return {
             "schema": SCHEMA_VERSION,
             "plan": self.result.name,
@@ -65,7 +65,7 @@ class Mapping:
         }
 
     def in_words(self) -> tuple[str, ...]:
-        """What was found, in lines."""
+        """The order and its gain, in lines."""
         usual, here = duration(self.default.step_time_s), duration(self.result.step_time_s)
         steps = f"{usual} a step by number, {here} in this order"
         closed = f"{duration(self.closed_default_s)} and {duration(self.closed_s)}"
@@ -78,7 +78,7 @@ class Mapping:
 def annealed(
     cost: Callable[[Integers], float], nodes: int, *, seed: int = 0, turns: int = TURNS, keep: int = JUDGED
 ) -> list[tuple[float, tuple[int, ...]]]:
-    """The cheapest orders met, one a cost, cheapest first.
+    """The cheapest orders of the search, one per cost, cheapest first.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def annealed(
 
 
 def rounded(cost: float) -> float:
-    """Costs that differ in their tenth digit are one."""
+    """The cost to nine digits, so that rounding does not split equal costs."""
     return float(f"{cost:.9g}")
 
 
@@ -110,29 +110,29 @@ def neighbour(order: Integers, draw: np.random.Generator) -> Integers:
     """The order after one move."""
     first, last = sorted(draw.choice(len(order), 2, replace=False).tolist())
     move = int(draw.integers(3))
-    found = order.copy()
+    moved = order.copy()
     if move == 0:
-        found[[first, last]] = found[[last, first]]
+        moved[[first, last]] = moved[[last, first]]
     elif move == 1:
-        found[first : last + 1] = found[first : last + 1][::-1]
+        moved[first : last + 1] = moved[first : last + 1][::-1]
     else:
         rest = np.concatenate([order[:first], order[last:]])
         place = int(draw.integers(len(rest) + 1))
-        found = np.concatenate([rest[:place], order[first:last], rest[place:]])
-    return found
+        moved = np.concatenate([rest[:place], order[first:last], rest[place:]])
+    return moved
 
 
 def mapped(scenario: Scenario, plan: str | None = None, *, seed: int = 0, turns: int = TURNS) -> Mapping:
-    """The order of nodes that serves a plan best.
+    """The order of nodes in which a plan is fastest.
 
     Parameters
     ----------
     scenario
         A single step.
     plan
-        Name of one of its plans; the first when None. An order that it states is where the search ends, not begins.
+        Name of one of its plans; the first when None. The search ignores an order that the plan states.
     seed, turns
-        Of the annealing.
+        Seed and number of moves of the annealing.
 
     Raises
     ------
@@ -145,20 +145,20 @@ def mapped(scenario: Scenario, plan: str | None = None, *, seed: int = 0, turns:
     placement = keys.placement.model_copy(update={"order": ()}) if keys.placement is not None else None
     plain = keys.model_copy(update={"placement": placement})
     question = look_up(scenario.model_copy(update={"plans": (plain,), "offers": ()}))
-    asked = question.plans[0]
-    question = question.on(asked)
-    job = scheduled(question, asked)
-    default = run_plan(question, asked)
+    stated_plan = question.plans[0]
+    question = question.on(stated_plan)
+    job = scheduled(question, stated_plan)
+    default = run_plan(question, stated_plan)
     if not default.ran:
-        raise InputError(f"cannot be placed: {default.error}", key=f"plans.{asked.name}")
+        raise InputError(f"cannot be placed: {default.error}", key=f"plans.{stated_plan.name}")
     form, nodes = form_of(question, job), question.cluster.nodes
     usual = tuple(range(nodes))
     closed_default_s = form.step_s(np.arange(nodes))
-    found = [(closed_default_s, usual, default)]
+    orders = [(closed_default_s, usual, default)]
     for closed_s, order in annealed(form.step_s, nodes, seed=seed, turns=turns):
         if order != usual:
-            found.append((closed_s, order, run_plan(question, replace(job.plan, node_order=order))))
-    closed_s, order, result = min(found, key=lambda each: each[2].step_time_s)
+            orders.append((closed_s, order, run_plan(question, replace(job.plan, node_order=order))))
+    closed_s, order, result = min(orders, key=lambda candidate: candidate[2].step_time_s)
     stated = placement.model_dump(exclude_unset=True) if placement is not None else {}
     there = plain.model_copy(
         update={"placement": RankPlacement(**stated | ({"order": order} if order != usual else {}))}

@@ -14,6 +14,7 @@ from ...step.description import describe_cluster, describe_model, provenance
 from ...step.question import Question
 from ...step.result import SCHEMA_VERSION, PlanResult
 from ...step.statements import defaults_in_words
+from ..ceiling import searched_under_the_ceiling
 from .found import Found
 from .limit import Limits as KeptLimits
 from .limit import limit_texts
@@ -99,6 +100,11 @@ class Planned(ShownPlans):
             remedy = "" if self.interrupted else "; give more with --budget"
             told.append(f"Not searched enough: {far}{remedy}.")
         return " ".join(told)
+
+    @property
+    def ceiling(self) -> tuple[str, ...]:
+        """That rates are a ceiling, where no stack is stated; else empty."""
+        return searched_under_the_ceiling(self.scenario)
 
     def shown_title(self) -> str:
         return self.scenario.name
@@ -220,7 +226,7 @@ def document(planned: Planned) -> dict[str, Any]:
             },
         },
         "provenance": [dict(row) for row in provenance(question)],
-        "defaults": list(defaults_in_words(question, [found.candidate.plan for found in best])),
+        "defaults": [*defaults_in_words(question, [found.candidate.plan for found in best]), *planned.ceiling],
     }
 
 

@@ -1,7 +1,7 @@
-"""The purchase: the same work on several offers, at a price, to the end of a project, and with its doubts.
+"""The purchase: the same work on several offers, at a price, to the end of a project, with its uncertainty.
 
-A scenario with ``offers`` is a purchase. :func:`expand` makes one scenario an offer, :func:`decide` answers what a
-buyer asks of their results.
+A scenario with ``offers`` is a purchase. :func:`expand` makes one scenario per offer, :func:`decide` compares their
+results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HOMES = {"expand": "offers", "Decision": "decision", "decide": "decision"}
 
 
 def __getattr__(name: str) -> Any:
-    """Look names up when they are used: the terms are read with every scenario, the rest is not."""
+    """Import on first use: the terms are read with every scenario, the rest is not."""
     if name in _HOMES:
         return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

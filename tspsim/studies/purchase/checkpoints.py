@@ -1,15 +1,15 @@
-"""What failures cost a long run: how often to write a checkpoint, and how long the run then takes.
+"""The cost of failures in a long run: the interval of checkpoints, and the time that the run then takes.
 
 Failures are a Poisson process: with node MTBF m on n nodes the machine fails every M = m/n. Work is done in segments of
-τ seconds, each followed by a checkpoint of δ; a failure throws away the segment under way and costs an outage R: until
-it is noticed, until the node at fault is known, until work goes on (what C4D shortens: arXiv 2406.04594). The
+τ seconds, each followed by a checkpoint of δ; a failure loses the current segment and costs an outage R: detection of
+the failure, diagnosis of the node, restart of the work (what C4D shortens: arXiv 2406.04594). The
 expected time of T seconds of work is then exactly (Daly 2006, §3.2: failures during restarts and checkpoints as well)
 
     E(τ) = M · e^(R/M) · (e^((τ+δ)/M) − 1) · T/τ.
 
-δ is what the project states, or of a plan that says how it writes checkpoints the seconds for which one holds its step
-up in the simulation (``checkpoint``): nearly nothing where copies hide. Two checkpoints are then at
-least a step, and the writing of a file, apart.
+δ is stated by the project. For a plan with ``checkpoint`` keys it is the time by which a checkpoint delays the
+simulated step: nearly nothing where copies are hidden. Two checkpoints are then at least a step apart, and the writing
+of a file.
 
 References
 ----------
@@ -51,7 +51,7 @@ def daly_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
 
 
 def expected_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
-    """Seconds from begin to end of ``work_s`` of work, checkpoints, lost work and restarts with it; may be infinite."""
+    """Seconds from begin to end of ``work_s`` of work, with checkpoints, lost work and restarts; may be infinite."""
     try:
         stretch = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + checkpoint_s) / mtbf_s)
     except OverflowError:
@@ -61,7 +61,7 @@ def expected_s(work_s: float, interval_s: float, checkpoint_s: float, restart_s:
 
 @dataclass(frozen=True)
 class CheckpointSchedule:
-    """How a run is checkpointed, and what comes of it."""
+    """The checkpoints of a run, and the time that it takes with them."""
 
     work_s: float
     elapsed_s: float
@@ -69,7 +69,7 @@ class CheckpointSchedule:
     mtbf_s: float
     #: Work between two checkpoints.
     interval_s: float
-    #: Expected in the run.
+    #: Expected number of failures in the run.
     failures: float
     #: Work over time, in (0, 1].
     goodput: float
@@ -77,39 +77,39 @@ class CheckpointSchedule:
 
 @dataclass(frozen=True)
 class CheckpointCost:
-    """What a plan's checkpoints are to a run."""
+    """The cost of a plan's checkpoints to a run."""
 
-    #: Seconds that one holds a step up, when the file of the one before is written: as the plan's was simulated, or
-    #: as the project states.
+    #: Seconds that one checkpoint delays a step when the file before it is written: simulated for the plan, or stated
+    #: by the project.
     checkpoint_s: float
-    #: No two follow each other faster: a step lies between them, and copy and file of the one before.
+    #: Least interval of two checkpoints: a step, and copy and file of the one before.
     least_interval_s: float
-    #: Of steps that write none.
+    #: Rate of steps without a checkpoint.
     tokens_per_s: float
 
     @classmethod
     def of(cls, plan: PlanResult, failures: Failures) -> CheckpointCost:
-        """Of a simulated plan."""
-        told = plan.checkpoint
-        if not told:
+        """The cost for a simulated plan."""
+        simulated = plan.checkpoint
+        if not simulated:
             return cls(failures.checkpoint, 0.0, plan.tokens_per_s)
-        step_s = told["step_without_s"]
-        least_s = max(step_s, told["copy_s"] + told["file_s"])
-        return cls(told["stall_s"] - told["back_pressure_s"], least_s, plan.tokens_per_step / step_s)
+        step_s = simulated["step_without_s"]
+        least_s = max(step_s, simulated["copy_s"] + simulated["file_s"])
+        return cls(simulated["stall_s"] - simulated["back_pressure_s"], least_s, plan.tokens_per_step / step_s)
 
     def schedule(self, work_s: float, nodes: int, failures: Failures) -> CheckpointSchedule:
-        """So many seconds of steps that write none."""
+        """The schedule of ``work_s`` seconds of steps without checkpoints."""
         return schedule(work_s, nodes, failures, self.checkpoint_s, self.least_interval_s)
 
     def run(self, tokens: float, nodes: int, failures: Failures) -> CheckpointSchedule:
-        """So many tokens."""
+        """The schedule of ``tokens``."""
         return self.schedule(tokens / self.tokens_per_s, nodes, failures)
 
 
 def schedule(
     work_s: float, nodes: int, failures: Failures, checkpoint_s: float | None = None, least_interval_s: float = 0.0
 ) -> CheckpointSchedule:
-    """The run under Daly's interval, or the least there can be; ``checkpoint_s`` in place of the project's."""
+    """A run with Daly's interval, or the least possible one; ``checkpoint_s`` replaces the project's."""
     mtbf_s = failures.node_mtbf / nodes
     held_s = failures.checkpoint if checkpoint_s is None else checkpoint_s
     interval_s = max(least_interval_s, daly_interval_s(held_s, mtbf_s))

@@ -1,4 +1,4 @@
-"""Money and energy of an offer: what an hour of a GPU costs and draws, all told and nothing twice."""
+"""Money and energy of an offer: price and power of a GPU hour, with everything counted once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .owning import Owned, owned
 STATED, OWNED = "stated", "owned"
 STATED_WORDS = "stated in the scenario"
 
-#: What the price bases are.
+#: The price bases.
 BASES = {
     "hyperscaler": "what a GPU hour costs a large cloud to own, all in",
     "neocloud": "what a GPU hour costs a smaller cloud to own, all in",
@@ -28,38 +28,38 @@ BASES = {
 
 @dataclass(frozen=True)
 class Rates:
-    """What a GPU costs and draws."""
+    """Price and power of a GPU."""
 
-    #: By price basis (``stated`` where the scenario names the price), the fabric added where the price lacks it.
+    #: USD by price basis (``stated`` where the scenario names the price), with the fabric where the price lacks it.
     usd_per_gpu_hour: Mapping[str, float]
-    #: The one that ranks; None where the device has no price.
+    #: The basis that ranks offers; None where the device has no price.
     basis: str | None
     bill: FabricBill
-    #: The fabric's part by the stated prices of its pieces; 0 where none are stated.
+    #: The fabric's part, by the stated prices of its pieces; 0 where none are stated.
     fabric_usd_per_gpu_hour: float
     fabric_watts_per_gpu: float
-    #: Whether that part comes on top of the price of a GPU hour, and is in ``usd_per_gpu_hour``.
+    #: Whether this part is added to the price of a GPU hour, in ``usd_per_gpu_hour``.
     fabric_added: bool
-    #: Where those prices come from, and how far they may be off.
+    #: Source of the fabric's prices, and their range.
     fabric_source: str
-    #: Power a GPU; None where the device file has none.
+    #: Power per GPU; None where the device file has none.
     watts_per_gpu: float | None
     watts_in_words: str
-    #: Of the prices, from the device file.
+    #: Date of the prices, from the device file.
     date: str
-    #: Who published them; of stated prices that they are.
+    #: Publisher of the prices; or that they are stated.
     source: str
-    #: What the hour of a bought GPU is made of; None where nobody asks, or no purchase price is stated.
+    #: Parts of the hour of a bought GPU; None where it is not needed, or no purchase price is stated.
     owned: Owned | None = None
 
     @property
     def usd(self) -> float | None:
-        """A GPU hour on the basis that ranks."""
+        """USD per GPU hour on the basis that ranks."""
         return None if self.basis is None else self.usd_per_gpu_hour[self.basis]
 
 
 def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
-    """What a GPU of this offer costs and draws; raises UnknownNameError for a basis that the device lacks."""
+    """Price and power of a GPU of this offer; raises UnknownNameError for a basis that the device lacks."""
     project = scenario.project or Project()
     bill = FabricBill.of(cluster)
     parts = project.fabric
@@ -86,7 +86,7 @@ def rates_of(scenario: Scenario, cluster: Cluster, device: Device) -> Rates:
 
 
 def _owned(project: Project, scenario: Scenario, watts: float | None, device: str) -> Owned | None:
-    """Of a GPU that is bought; raises InputError where ``owned`` ranks and something is missing."""
+    """The hour of a bought GPU; raises InputError where ``owned`` ranks and a price or power is missing."""
     if project.own is None:
         return None
     capex = scenario.prices.capex

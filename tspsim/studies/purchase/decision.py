@@ -1,4 +1,4 @@
-"""What a buyer asks of several results: who is best by which measure, how sure that is, what the whole job takes."""
+"""The buyer's decision: the best offer by each measure, its certainty, and the cost of the whole project."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class Decision:
-    """Every offer, and how the best by price compares with the others.
+    """All offers, and the best one against the others.
 
-    ``verdicts`` has the winner against each other offer, nearest first; ``measure`` is what they compare. Where a plan
-    that was not simulated may turn them there is no winner, and ``doubt`` says so.
+    ``verdicts`` has the winner against each other offer, nearest first; ``measure`` is what they compare. There is no
+    winner where a plan that was not simulated might change the verdict; ``doubt`` then says so.
     """
 
     project: Project | None
@@ -50,8 +50,8 @@ class Decision:
         return sorted(self.rows, key=lambda row: -(row.measure(measure) or 0.0))
 
     def today_s_ratio(self, verdict: uncertainty.Verdict) -> float | None:
-        """What a GPU hour of the winner costs today over one of the other, or what a GPU of it draws where joules are
-        compared; break-even is beside it in the verdict."""
+        """Today's price of a GPU hour of the winner over the other's, or of their power where joules are compared: the
+        verdict's break-even ratio stands beside it."""
         rows = {row.name: row for row in self.rows}
         return today_s_ratio(rows[verdict.a], rows[verdict.b], verdict.measure)
 
@@ -60,7 +60,7 @@ class Decision:
         return "power_ratio_today" if self.measure == "tokens_per_joule" else "price_ratio_today"
 
     def in_words(self) -> list[str]:
-        """The verdict, a sentence or two each."""
+        """The verdict, in a sentence or two per offer."""
         if self.doubt:
             return [self.doubt]
         first = [self.unpriced] if self.unpriced else []
@@ -68,7 +68,7 @@ class Decision:
 
     @property
     def unpriced(self) -> str:
-        """That offers are ranked by rate for want of a price; empty where they have one, or the project says so."""
+        """A note that offers are ranked by rate for lack of prices; empty where none lacks, or a rank is stated."""
         if self.measure != "tokens_per_s" or (self.project is not None and self.project.rank is not None):
             return ""
         lacks = [row.name for row in self.rows if row.able and not row.rates.usd]
@@ -85,11 +85,12 @@ class Decision:
             "project": self.project.model_dump(mode="json") if self.project else None,
             "measure": self.measure,
             "winner": self.winner.name if self.winner else None,
-            "tied": [each.b for each in self.verdicts if each.tie],
+            "tied": [verdict.b for verdict in self.verdicts if verdict.tie],
             "doubt": self.doubt or None,
             "offers": [_row_json(row) for row in self.rows],
             "verdicts": [
-                asdict(each) | {"tie": each.tie, self._today: self.today_s_ratio(each)} for each in self.verdicts
+                asdict(verdict) | {"tie": verdict.tie, self._today: self.today_s_ratio(verdict)}
+                for verdict in self.verdicts
             ],
         }
 
@@ -124,7 +125,7 @@ def _need_json(need: Need) -> dict[str, Any]:
 
 
 def _outcome_json(done: PurchaseOutcome | None, likely: Likely | None) -> dict[str, Any] | None:
-    """A run with its days, and where it was drawn its ``likely`` ends and probabilities."""
+    """A run with its days; where it was drawn, also its ``likely`` ranges and probabilities."""
     if done is None:
         return None
     return asdict(done) | {"days": done.days} | ({"likely": asdict(likely)} if likely else {})
@@ -140,7 +141,7 @@ def decide(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Decision:
-    """Weigh the results of scenarios that :func:`tspsim.studies.purchase.expand` made (or of any others).
+    """Compare the results of scenarios, such as those of :func:`tspsim.studies.purchase.expand`.
 
     Parameters
     ----------
@@ -149,13 +150,13 @@ def decide(
     curves
         Simulate scaling curves too.
     needs
-        Simulate the sizes that the project's rate or deadline need; None: where curves are simulated.
+        Simulate the machine sizes that the project's rate or deadline needs; None: where curves are simulated.
     searched
-        What was searched for the plans of each, as :func:`tspsim.studies.best_plans.with_best` says.
+        The search for each one's plans, as :func:`tspsim.studies.best_plans.with_best` returns it.
     jobs
-        Processes for the curves; None: as many as help.
+        Processes for the curves; None: as many as are of use.
     progress
-        Called with what is under way and the share that is done.
+        Called with the name of the current task and the share that is done.
 
     Raises
     ------
@@ -174,8 +175,8 @@ def decide(
         rows = _with_curves(scenarios, rows, library, jobs, tell)
     if (curves if needs is None else needs) and steps:
         rows = _with_needs(scenarios, rows, library, tell)
-    found = searched or [None] * len(rows)
-    rows = [replace(row, searched=each) for row, each in zip(rows, found, strict=True)]
+    searches = searched or [None] * len(rows)
+    rows = [replace(row, searched=search) for row, search in zip(rows, searches, strict=True)]
     project = next((scenario.project for scenario in scenarios if scenario.project), None)
     measure = _measure(project, rows)
     winner, verdicts = _verdicts(rows, measure)
@@ -186,12 +187,12 @@ def decide(
 
 
 def _measure(project: Project | None, rows: Sequence[OfferRow]) -> uncertainty.Measure:
-    """What the project ranks by; unless it says, tokens a dollar where every offer that can win has a price.
+    """The measure that the project ranks by; by default tokens per dollar where every able offer has a price.
 
     Raises
     ------
     InputError
-        An offer has no price or power where that is what ranks.
+        An offer lacks the price or power that the rank needs.
     """
     priced = all(row.rates.usd for row in [row for row in rows if row.able] or rows)
     if project is None or project.rank is None:
@@ -206,25 +207,27 @@ def _measure(project: Project | None, rows: Sequence[OfferRow]) -> uncertainty.M
 def not_searched_enough(
     winner: OfferRow | None, rows: Sequence[OfferRow], verdicts: Sequence[uncertainty.Verdict]
 ) -> str:
-    """Why there is no verdict: an offer that is behind may have a plan with which it is not; empty where none may."""
+    """Why there is no verdict: an offer that is behind may have a better plan; empty where it makes no difference."""
     others = {row.name: row for row in rows}
-    told = [
-        f"{each.a} leads {each.b} by {100.0 * (each.ratio - 1.0):.1f} %, and {each.b} may have a plan that is "
-        f"{100.0 * doubt_of(others[each.b]):.1f} % better"
-        for each in verdicts
-        if doubt_of(others[each.b]) and each.ratio <= 1.0 + doubt_of(others[each.b])
+    rivals = [
+        f"{verdict.a} leads {verdict.b} by {100.0 * (verdict.ratio - 1.0):.1f} %, "
+        f"and {verdict.b} may have a plan that is {100.0 * doubt_of(others[verdict.b]):.1f} % better"
+        for verdict in verdicts
+        if doubt_of(others[verdict.b]) and verdict.ratio <= 1.0 + doubt_of(others[verdict.b])
     ]
-    return f"Not searched enough: {'; '.join(told)}. Give more with --budget." if winner is not None and told else ""
+    return (
+        f"Not searched enough: {'; '.join(rivals)}. Give more with --budget." if winner is not None and rivals else ""
+    )
 
 
 def doubt_of(row: OfferRow) -> float:
-    """By what share an offer may be better than with the plan that was found for it."""
+    """The share by which an offer may be better than with its searched plan."""
     return row.searched.doubt if row.searched is not None else 0.0
 
 
 def _with_doubt(winner: uncertainty.PricedPlan, row: OfferRow, measure: uncertainty.Measure) -> uncertainty.Verdict:
-    """The winner against another; how likely it is ahead, and how little at least, if that has the best plan that
-    nobody has looked at."""
+    """The winner against another offer; probability and low end hold even if that offer has a plan better by its
+    search's gap."""
     assert row.uncertainty is not None
     verdict = uncertainty.compare(winner, row.uncertainty, measure)
     if not doubt_of(row):
@@ -239,16 +242,18 @@ def _with_doubt(winner: uncertainty.PricedPlan, row: OfferRow, measure: uncertai
 def _with_curves(
     scenarios: Sequence[Scenario], rows: Sequence[OfferRow], library: Library, jobs: int | None, tell: Progress
 ) -> list[OfferRow]:
-    """The rows with both scaling curves; all their points are simulated side by side."""
-    asked: list[tuple[int, Trial]] = []
+    """The rows with both scaling curves; all points are simulated in parallel."""
+    trials: list[tuple[int, Trial]] = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         if row.best is not None:
-            asked += [(index, point) for point in trials_of(scenario, library.look_up(scenario).cluster, row.best.name)]
+            trials += [
+                (index, point) for point in trials_of(scenario, library.look_up(scenario).cluster, row.best.name)
+            ]
     rates = simulated(
-        [point.scenario for _, point in asked], jobs=jobs, tell=lambda share: tell("scaling curves", share)
+        [point.scenario for _, point in trials], jobs=jobs, tell=lambda share: tell("scaling curves", share)
     )
     both: dict[tuple[int, str], list[tuple[Trial, float]]] = {}
-    for (index, point), rate in zip(asked, rates, strict=True):
+    for (index, point), rate in zip(trials, rates, strict=True):
         if rate is not None:
             both.setdefault((index, point.curve), []).append((point, rate))
     return [
@@ -260,14 +265,14 @@ def _with_curves(
 def _with_needs(
     scenarios: Sequence[Scenario], rows: Sequence[OfferRow], library: Library, tell: Progress
 ) -> list[OfferRow]:
-    """The rows with the size that the project's rate or deadline needs, and what that costs."""
+    """The rows with the machine size that the project's rate or deadline needs, and its cost."""
 
     def ask(scenario: Scenario) -> PlanResult | None:
         question = library.look_up(scenario)
         answer = run_plan(question, question.plans[0])
         return answer if answer.ran else None
 
-    found = []
+    priced = []
     for index, (scenario, row) in enumerate(zip(scenarios, rows, strict=True)):
         tell(f"nodes that {row.name} needs", index / len(rows))
         if row.best is not None:
@@ -278,12 +283,12 @@ def _with_needs(
                 row = replace(row, too_small=enough)
             elif enough is not None:
                 row = replace(row, need=_priced(enough, row, library))
-        found.append(row)
-    return found
+        priced.append(row)
+    return priced
 
 
 def _priced(need: Need, row: OfferRow, library: Library) -> Need:
-    """With what the project costs on the machine that is large enough, and what a day of it does."""
+    """A need with the project's cost on the machine of its size, and the cost of a day."""
     question = library.look_up(need.scenario)
     rates = rates_of(need.scenario, question.cluster, question.device)
     project = need.scenario.project or Project()
@@ -309,7 +314,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> OfferRow:
         load, service = load_of(scenario, result), service_of(scenario, result, rates)
         misses = "" if load is not None else nearest_of(scenario, result)
     basis = scenario.project.price if scenario.project else "neocloud"
-    if rates.basis == OWNED:  # stated terms, which have no doubt
+    if rates.basis == OWNED:  # stated terms, which are certain
         prices = scenario.prices.model_copy(update={"gpu_hour": rates.usd})
         scenario = scenario.model_copy(update={"prices": prices})
         question = library.look_up(scenario)
@@ -348,7 +353,7 @@ def _row(scenario: Scenario, result: Result, library: Library) -> OfferRow:
 
 
 def _with_fabric(offer: uncertainty.PricedPlan, scenario: Scenario, rates: Rates) -> uncertainty.PricedPlan:
-    """The offer at the same terms as in the ranking: with its fabric, whose prices have a doubt of their own."""
+    """The offer on the terms of the ranking: with its fabric, whose prices have an uncertainty of their own."""
     usd = rates.usd or 0.0
     parts = scenario.project.fabric if scenario.project else None
     if parts is None or not rates.fabric_added or not usd:
@@ -366,7 +371,7 @@ def _with_fabric(offer: uncertainty.PricedPlan, scenario: Scenario, rates: Rates
 def _verdicts(
     rows: Sequence[OfferRow], measure: uncertainty.Measure
 ) -> tuple[OfferRow | None, tuple[uncertainty.Verdict, ...]]:
-    """The winner against every other offer, the nearest first."""
+    """The winner against every other offer, nearest first."""
     able = [row for row in rows if row.uncertainty is not None and row.judged(measure)]
     winner = max(able, key=lambda row: row.judged(measure) or 0.0, default=None)
     if winner is None or winner.uncertainty is None:
@@ -382,7 +387,7 @@ def _verdicts(
 def simulated(
     scenarios: Sequence[Scenario], *, jobs: int | None = None, tell: Callable[[float], None] = lambda _share: None
 ) -> list[float | None]:
-    """Tokens/s of scenarios with one plan each, in their order, side by side on this machine; None where none runs."""
+    """Tokens/s of scenarios with one plan each, in order, simulated in parallel; None where a plan does not run."""
     library = Library()
     keys: list[str] = []
     questions: dict[str, Query] = {}
@@ -391,17 +396,17 @@ def simulated(
         keys.append(entry.key)
         if question is not None:
             questions[entry.key] = question
-    found: dict[str, float | None] = {}
+    rates: dict[str, float | None] = {}
     executor = executor_of(jobs, None, len(questions))
     finished = False
     try:
         for chunk in answers(questions.values(), executor, answer):
-            for told in chunk:
-                if told.bug:
-                    raise TspsimError(told.bug)
-                found[told.key] = json.loads(told.text)["plan"].get("tokens_per_s")
-            tell(len(found) / len(questions))
+            for result in chunk:
+                if result.bug:
+                    raise TspsimError(result.bug)
+                rates[result.key] = json.loads(result.text)["plan"].get("tokens_per_s")
+            tell(len(rates) / len(questions))
         finished = True
     finally:
         executor.close(now=not finished)
-    return [found.get(key) for key in keys]
+    return [rates.get(key) for key in keys]

@@ -1,4 +1,4 @@
-"""The fabric as a bill of material: NICs, switches, optics, what they cost an hour and draw."""
+"""The fabric as a bill of materials: NICs, switches and optics, with their price per hour and power."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HOURS_A_YEAR = 8766.0
 
 @dataclass(frozen=True)
 class FabricBill:
-    """How many pieces join a cluster's nodes.
+    """Number of pieces that join a cluster's nodes.
 
-    The stages are those of the simulated graph. Ports that are used are counted, in whole switches a stage: a small
+    The stages are those of the simulated graph. Used ports are counted, in whole switches per stage: a small
     cluster pays for its part of a fabric that grows. Every cable has an optic at each end: NIC to leaf, and each uplink
-    of a leaf (its used ports over the oversubscription) or spine. Islands have switches and cables of their own beside
-    those of what joins them; where bandwidths were measured the fabric's own switches count.
+    of a leaf (its used ports over the oversubscription) or spine. Islands have switches and cables of their own, beside
+    those that join them; where bandwidths were measured the fabric's own switches count.
     """
 
     nics: int
@@ -39,14 +39,14 @@ class FabricBill:
         return cls(nics, switches, 2 * cables, cluster.gpus)
 
     def usd(self, parts: Parts) -> float:
-        """What all pieces cost."""
+        """Price of all pieces."""
         return self.nics * parts.nic + self.switches * parts.switch + self.optics * parts.optic
 
     def usd_per_gpu_hour(self, parts: Parts) -> float:
-        """Their cost, spread over the years they serve."""
+        """Price per GPU hour, over the years of use."""
         return self.usd(parts) / (parts.years * HOURS_A_YEAR * self.gpus)
 
     def watts_per_gpu(self, parts: Parts) -> float:
-        """What they draw, a GPU."""
+        """Power per GPU."""
         watts = self.nics * parts.nic_power + self.switches * parts.switch_power + self.optics * parts.optic_power
         return watts / self.gpus

@@ -1,9 +1,9 @@
-"""Where the days and dollars of a run lie nine times of ten, and how likely it keeps its deadline and budget of money.
+"""Ranges of a run's days and dollars, and the probability that it keeps its deadline and budget.
 
-A run's expected time is proportional to the time of its work (:mod:`.checkpoints`), and so to the seconds a token that
-:meth:`tspsim.studies.uncertainty.PricedPlan.per_token` draws; its dollars are that time at a drawn price, plus
-electricity that is stated apart, which scales with the time alone. Failures, power and terms of owning are stated,
-without a doubt.
+A range holds nine times of ten. A run's expected time is proportional to the time of its work (:mod:`.checkpoints`),
+and so to the seconds per token that :meth:`tspsim.studies.uncertainty.PricedPlan.per_token` draws. Its dollars are that
+time at a drawn price, plus separately stated electricity, which scales with the time alone. Failures, power and terms
+of owning are stated, and certain.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Likely:
-    """Nine times of ten a run takes from ``days[0]`` to ``days[1]`` days and ``usd[0]`` to ``usd[1]`` dollars, on the
-    basis that ranks (None without a price); probabilities are None where nothing is asked."""
+    """Nine times of ten a run takes ``days[0]`` to ``days[1]`` days and ``usd[0]`` to ``usd[1]`` dollars, on the basis
+    that ranks (None without a price). The probabilities are None without a deadline or budget."""
 
     days: tuple[float, float]
     usd: tuple[float, float] | None
@@ -32,16 +32,16 @@ class Likely:
 
 
 def likely_of(done: PurchaseOutcome, rates: Rates, offer: uncertainty.PricedPlan, project: Project) -> Likely:
-    """The doubt of ``done``, a run of ``offer``'s plan on any number of its machines.
+    """The ranges of ``done``, a run of ``offer``'s plan on any number of its machines.
 
     Parameters
     ----------
     done
         The run as predicted.
     rates, offer
-        Prices, and what errs: kernels, transfers, the price.
+        Prices, and the uncertain factors: kernels, transfers, the price.
     project
-        Its ``deadline`` and ``budget``, where they are stated.
+        States ``deadline`` and ``budget``, or neither.
     """
     slower = _factor(offer, "tokens_per_s")
     days = done.days * slower
@@ -59,15 +59,15 @@ def likely_of(done: PurchaseOutcome, rates: Rates, offer: uncertainty.PricedPlan
 
 
 def slack_of(offer: uncertainty.PricedPlan | None, project: Project) -> float:
-    """How many times as fast as asked a run has to be predicted, so that it is fast enough with the project's
-    ``confidence``; 1 where none is stated or nothing is known of what errs."""
+    """The speed-up over the required rate that a prediction needs, to be fast enough with the project's ``confidence``;
+    1 where none is stated or no factor is uncertain."""
     if offer is None or project.confidence is None:
         return 1.0
     return float(np.quantile(_factor(offer, "tokens_per_s"), project.confidence, method="higher"))
 
 
 def _factor(offer: uncertainty.PricedPlan, measure: uncertainty.Measure) -> uncertainty.Normal:
-    """Seconds or dollars a token over those predicted, drawn; the same draws whenever it is asked."""
+    """Drawn seconds or dollars per token over the predicted ones; the same draws in every call."""
     random = np.random.default_rng(0)
     normals = {name: random.standard_normal(DRAWS) for name in uncertainty.factors_of(offer)}
     drawn = offer.per_token(measure, normals) / offer.per_token(measure, {})

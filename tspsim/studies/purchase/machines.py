@@ -1,4 +1,4 @@
-"""How many of a scenario's own machines its project takes, in words."""
+"""The number of a scenario's own machines that its project needs, in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .service import asks, nearest_of, service_of
 def machines_in_words(result: Result) -> Iterator[str]:
     """A sentence on the project's users and requests, where some are stated."""
     if result.asked is not None:
-        told = _machines(result.asked.name, result.asked, result.plans)
-        yield from [told] if told else []
+        sentence = _machines(result.asked.name, result.asked, result.plans)
+        yield from [sentence] if sentence else []
 
 
 def machines_of(name: str, scenario: Scenario, plan: PlanResult) -> str:
-    """The same of one plan of an offer; empty where nothing is asked."""
+    """The sentence for one plan of an offer; empty where the project has no users or requests."""
     return _machines(name, scenario, (plan,))
 
 

@@ -1,4 +1,4 @@
-"""How many nodes a rate or a deadline takes: guessed by proportion, then simulated until it holds."""
+"""The number of nodes for a rate or a deadline: estimated by proportion, then simulated until it holds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MOST_GUESSES = 6
 
 @dataclass(frozen=True)
 class Need:
-    """The machine that is large enough.
+    """The smallest machine that is fast enough.
 
     ``tokens_per_s`` was simulated at ``nodes``, for ``scenario``. ``run`` is the project on it, if there is a token
-    budget, and ``outcome`` what that costs; ``day`` is what a day of it costs.
+    budget, and ``outcome`` its cost; ``day`` is the cost of one day.
     """
 
     nodes: int
@@ -37,15 +37,15 @@ class Need:
     scenario: Scenario = field(repr=False)
     cost: CheckpointCost
     outcome: PurchaseOutcome | None = None
-    #: Where days and dollars of that lie nine times of ten.
+    #: Ranges of the outcome's days and dollars.
     likely: Likely | None = None
     day: PurchaseOutcome | None = None
-    #: Nodes that should be enough if any number of replicas could share a step's sequences; else 0.
+    #: Fewer nodes that would be enough if replicas shared a step's sequences evenly; else 0.
     uneven: int = 0
 
     @property
     def hint(self) -> str:
-        """Why it is not the fewest nodes that the rate takes; empty where it is."""
+        """Why fewer nodes are not enough though their rate is; empty where that is not the case."""
         if not self.uneven:
             return ""
         return (
@@ -55,9 +55,9 @@ class Need:
 
 
 def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, sequences: int | None = None) -> Scenario:
-    """The scenario with one plan on another number of the same nodes, its replicas filling them.
+    """The scenario with one plan on another number of the same nodes, filled with its replicas.
 
-    Where those are too few for its groups of ranks that divide state (``shard_group``), all divide it.
+    With fewer replicas than the plan's ``shard_group``, all of them share the state.
     """
     fabric = cluster.fabric.name if cluster.fabric is not None else None
     if isinstance(scenario.cluster, ClusterInline):
@@ -78,13 +78,13 @@ def at_nodes(scenario: Scenario, cluster: Cluster, plan: str, nodes: int, *, seq
 
 
 def step_of(plan: PlanSpec, gpus_per_node: int) -> int:
-    """Nodes that whole replicas come in."""
+    """The fewest nodes with a whole number of replicas."""
     return math.lcm(plan.ranks_per_replica, gpus_per_node) // gpus_per_node
 
 
 def dividing(scenario: Scenario, plan: PlanSpec, gpus_per_node: int, nodes: int) -> int:
-    """The fewest nodes from ``nodes`` on whose replicas share a stated global batch evenly; more than any machine has
-    where none do."""
+    """The fewest nodes, at least ``nodes``, whose replicas share a stated global batch evenly; above the limit where
+    there is no such number."""
     batch, step = scenario.workload.global_batch, step_of(plan, gpus_per_node)
     if batch is None:
         return nodes
@@ -101,14 +101,14 @@ def dividing(scenario: Scenario, plan: PlanSpec, gpus_per_node: int, nodes: int)
 def need(
     scenario: Scenario, cluster: Cluster, plan: str, tokens_per_s: float, ask: Ask, slack: float = 1.0
 ) -> Need | str | None:
-    """The nodes that reach the project's rate and deadline, why no number of them does, or None: nothing is asked.
+    """The nodes that meet the project's rate and deadline, why no number does, or None: the project states neither.
 
     Parameters
     ----------
     tokens_per_s
-        Of the plan on ``cluster``, to guess from.
+        Rate of the plan on ``cluster``, the start of the estimate.
     slack
-        How many times as fast as asked it must be predicted (:func:`.likely.slack_of`).
+        The factor by which the prediction must exceed the requirement (:func:`.likely.slack_of`).
     """
     project = scenario.project or Project()
     if project.rate is None and project.deadline is None:
@@ -127,26 +127,26 @@ def need(
         fewest, nodes = nodes, dividing(scenario, scenario.plan(plan), cluster.gpus_per_node, nodes)
         if nodes > MOST_NODES:
             return _too_many(scenario, wanted)
-        asked = at_nodes(scenario, cluster, plan, nodes)
+        grown = at_nodes(scenario, cluster, plan, nodes)
         try:
-            answer = ask(asked)
+            answer = ask(grown)
         except InputError as error:  # more than the fabric's switches can join
             return f"at {nodes:,} nodes: {error}"
         if answer is None:
             return f"{plan} does not run on {nodes:,} nodes"
-        found, cost = answer.tokens_per_s, CheckpointCost.of(answer, project.failures)
+        rate_here, cost = answer.tokens_per_s, CheckpointCost.of(answer, project.failures)
         run = cost.run(project.tokens, nodes, project.failures) if project.tokens is not None else None
         late = slack * run.elapsed_s / project.deadline if run is not None and project.deadline is not None else 0.0
-        if found >= rate and late <= 1.0:
+        if rate_here >= rate and late <= 1.0:
             uneven = fewest if fewest < nodes else 0
-            return Need(nodes, nodes * cluster.gpus_per_node, found, run, asked, cost, uneven=uneven)
-        per_node = found / nodes
-        wanted = max(rate, min(late, 2.0) * found)
-    return f"{plan} reaches {compact(found)} tokens/s on {nodes:,} nodes, and more nodes help too little"
+            return Need(nodes, nodes * cluster.gpus_per_node, rate_here, run, grown, cost, uneven=uneven)
+        per_node = rate_here / nodes
+        wanted = max(rate, min(late, 2.0) * rate_here)
+    return f"{plan} reaches {compact(rate_here)} tokens/s on {nodes:,} nodes, and more nodes help too little"
 
 
 def _too_many(scenario: Scenario, wanted: float) -> str:
-    """Why no number of nodes that a machine has is enough."""
+    """Why no number of nodes is enough."""
     batch = scenario.workload.global_batch
     shared = f" that share {batch:,} sequences a step evenly; state a larger global_batch" if batch is not None else ""
     return f"{compact(wanted)} tokens/s takes more than {MOST_NODES:,} nodes, or more than any{shared}"

@@ -1,4 +1,4 @@
-"""A purchase as scenarios: one an offer, each the same work on other hardware."""
+"""A purchase as scenarios: one per offer, with the same work on other hardware."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...scenario.project import Project
 
 
 def expand(scenario: Scenario) -> list[Scenario]:
-    """One scenario an offer, named after it; a scenario without offers stays itself."""
+    """One scenario per offer, named after it; a scenario without offers stays itself."""
     if not scenario.offers:
         return [scenario]
     expanded = []

@@ -1,4 +1,4 @@
-"""What a run takes of a machine: days, GPU hours, dollars, energy."""
+"""The outcome of a run on a machine: days, GPU hours, dollars, energy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .costs import OWNED, Rates, rates_of
 
 @dataclass(frozen=True)
 class PurchaseOutcome:
-    """A run on an offer: how long, how much money by price basis, how much energy (None: the power is not known)."""
+    """A run on an offer: its time, money by price basis, and energy (None: the power is unknown)."""
 
     run: CheckpointSchedule
     gpu_hours: float
@@ -27,8 +27,8 @@ class PurchaseOutcome:
 
 
 def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: CheckpointSchedule) -> PurchaseOutcome:
-    """What ``run`` costs at these rates; electricity is added only where the scenario states its price, and not to what
-    is owned, which has it."""
+    """The outcome of ``run`` at these rates. Electricity is added where the scenario states its price, but not to the
+    ``owned`` basis, which includes it."""
     gpu_hours = gpus * run.elapsed_s / 3600.0
     kwh = None if rates.watts_per_gpu is None else gpu_hours * rates.watts_per_gpu / 1000.0
     electricity = scenario.prices.electricity
@@ -40,17 +40,17 @@ def outcome_of(scenario: Scenario, gpus: int, rates: Rates, run: CheckpointSched
 
 
 def outcomes(scenario: Scenario, result: Result) -> dict[str, PurchaseOutcome]:
-    """What the project's tokens take on the scenario's own machine, a plan that runs each; nothing where there are
-    none, or requests are served."""
+    """The outcome of the project's tokens on the scenario's own machine, for each plan that ran; empty without tokens,
+    and for served requests."""
     project = scenario.project
     if project is None or project.tokens is None or scenario.traffic is not None or scenario.loop is not None:
         return {}
     question = look_up(scenario)
     rates = rates_of(scenario, question.cluster, question.device)
-    found = {}
+    by_plan = {}
     for plan in result.plans:
         if plan.ran:
             cost = CheckpointCost.of(plan, project.failures)
             run = cost.run(project.tokens, question.cluster.nodes, project.failures)
-            found[plan.name] = outcome_of(scenario, question.cluster.gpus, rates, run)
-    return found
+            by_plan[plan.name] = outcome_of(scenario, question.cluster.gpus, rates, run)
+    return by_plan

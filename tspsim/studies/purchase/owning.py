@@ -1,4 +1,4 @@
-"""What an hour of a GPU costs whoever buys it: the purchase over its years, the place where it stands, its power.
+"""The price of an hour of a bought GPU: the purchase over its years, the place where it stands, its power.
 
     $ an hour of work = (capex·(1 − resale)/(years·8,766 h) + P·hosting/730.5 h)/utilisation + P·electricity
 
@@ -17,7 +17,7 @@ HOURS_A_MONTH = HOURS_A_YEAR / 12.0
 
 @dataclass(frozen=True)
 class Owned:
-    """USD of a GPU's hour of work, by what it is for."""
+    """USD of a GPU's hour of work, by purpose."""
 
     purchase: float
     hosting: float
@@ -29,7 +29,7 @@ class Owned:
 
 
 def owned(terms: Owning, capex: float, watts: float) -> Owned:
-    """What an hour of a GPU costs that was bought for ``capex`` dollars and draws ``watts``.
+    """The price of an hour of a GPU bought for ``capex`` dollars that draws ``watts``.
 
     >>> from tspsim.scenario.project import Owning
     >>> terms = Owning(years=4, utilisation=0.8, electricity="0.08 USD/kWh", hosting="150 USD")

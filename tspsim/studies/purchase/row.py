@@ -1,4 +1,4 @@
-"""One offer among others: its best plan, what that costs, and the measures that offers are ranked by."""
+"""One offer among others: its best plan, its cost, and the measures that rank offers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .outcome import PurchaseOutcome
 from .scaling import ScalingPoint
 from .service import LoadPoint, ServiceMachines
 
-#: Measures that offers are ranked by, and how people call them.
+#: Measures that rank offers, and their names in texts.
 MEASURES = {
     "tokens_per_s": "tokens/s",
     "tokens_per_s_per_gpu": "tokens/s/GPU",
@@ -27,9 +27,9 @@ MEASURES = {
 
 @dataclass(frozen=True)
 class Objective:
-    """What a verdict is by: a measure of :data:`MEASURES`, and what of a GPU it weighs.
+    """What a verdict compares: a measure of :data:`MEASURES`, and what it weighs of a GPU.
 
-    ``level`` says, of ``{a}`` and ``{b}``, what makes two offers level where it is so many times the other's.
+    ``level`` and ``of_other`` are the words around the break-even ratio of ``{a}`` and ``{b}``.
     """
 
     measure: str
@@ -58,15 +58,15 @@ class OfferRow:
     best: PlanResult | None
     rates: Rates
     need: Need | None = None
-    #: Why no size is large enough, where one is asked.
+    #: Why no size is large enough, where the project needs a rate.
     too_small: str = ""
     service: ServiceMachines | None = None
-    #: Where requests are served: the plan and load that it is judged by; None where none keeps the bounds.
+    #: Where requests are served: the plan and load that represent the offer; None where no load keeps the bounds.
     load: LoadPoint | None = None
-    #: Then: what comes nearest, in words.
+    #: Then: the nearest load, in words.
     misses: str = ""
     outcome: PurchaseOutcome | None = None
-    #: Where days and dollars of ``outcome`` lie nine times of ten.
+    #: Ranges of the outcome's days and dollars.
     likely: Likely | None = None
     weak: tuple[ScalingPoint, ...] = ()
     strong: tuple[ScalingPoint, ...] = ()
@@ -83,12 +83,12 @@ class OfferRow:
 
     @property
     def able(self) -> bool:
-        """Whether it has a plan that runs and keeps the bounds, so that it can win."""
+        """Whether it has a plan that runs and keeps the bounds; only such an offer can win."""
         return self.best is not None and not self.misses
 
     @property
     def rate_range(self) -> tuple[float, float] | None:
-        """Where the rate of :meth:`measure` lies nine times of ten; None where that is not known."""
+        """Range of the rate of :meth:`measure`; None where it is unknown."""
         if self.load is not None:
             low, high = self.load.spread
             return self.load.tokens_per_s * low, self.load.tokens_per_s * high
@@ -96,41 +96,40 @@ class OfferRow:
         return (spread.low, spread.high) if spread is not None else None
 
     def measure(self, name: str) -> float | None:
-        """A measure of :data:`MEASURES`; None where the offer has no plan, price or power, or keeps the bounds at no
-        load."""
+        """A measure of :data:`MEASURES`; None where the offer lacks a plan, price or power, or a load within bounds."""
         if self.best is None or not self.able:
             return None
         rate = self.load.tokens_per_s if self.load is not None else self.best.tokens_per_s
         if name == "tokens_per_s":
             return rate
-        each = rate / self.best.gpus
+        per_gpu = rate / self.best.gpus
         if name == "tokens_per_s_per_gpu":
-            return each
+            return per_gpu
         if name == "tokens_per_usd":
-            return each * 3600.0 / self.rates.usd if self.rates.usd else None
+            return per_gpu * 3600.0 / self.rates.usd if self.rates.usd else None
         if name == "tokens_per_joule":
-            return each / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
+            return per_gpu / self.rates.watts_per_gpu if self.rates.watts_per_gpu else None
         raise UnknownNameError("measure", name, MEASURES)
 
     def judged(self, measure: Measure) -> float | None:
-        """What the verdict is by: the project's users or requests an hour's dollar (or watt) where it has some (the
-        inverse of what they cost), else tokens a dollar, a joule or a second; None where it cannot be judged."""
+        """The figure that the verdict compares. Where the project has users or requests: their number per dollar (or
+        watt) of an hour. Otherwise tokens per dollar, joule or second. None where a part is missing."""
         if self.service is None:
             return self.measure(OBJECTIVES[measure].measure)
-        each = self.weighed(measure)
-        return 1.0 / (self.service.share * self.gpus * each) if each and self.service.share else None
+        weight = self.weighed(measure)
+        return 1.0 / (self.service.share * self.gpus * weight) if weight and self.service.share else None
 
     def weighed(self, measure: Measure) -> float | None:
-        """What an objective weighs of one GPU: dollars an hour, watts, or 1; None where the offer has none."""
+        """The objective's weight of one GPU: dollars per hour, watts, or 1; None where the offer has none."""
         of = {"tokens_per_dollar": self.rates.usd, "tokens_per_joule": self.rates.watts_per_gpu}
         return of.get(measure, 1.0)
 
     @property
     def plan(self) -> PlanResult | None:
-        """That it is judged by."""
+        """The plan that represents the offer."""
         return self.load.plan if self.load is not None else self.best
 
     @property
     def headroom_bytes(self) -> float | None:
-        """Memory per GPU that the best plan leaves."""
+        """Memory per GPU that is free beside the best plan."""
         return self.best.memory.capacity_bytes - self.best.memory.peak_bytes if self.best else None

@@ -1,8 +1,8 @@
 """Scaling curves: the best plan of an offer on fewer and more nodes.
 
-*Weak*: every replica keeps its work, more nodes are more replicas. *Strong*: the whole work is the offer's own step; on
-fewer nodes a replica has more sequences, and on more nodes than replicas need a group has to leave its node: the
-token axis (of its scheme) grows across nodes.
+*Weak*: every replica keeps its work; more nodes are more replicas. *Strong*: the work is always the offer's own step.
+On fewer nodes a replica has more sequences. On more nodes than replicas need, the token axis of the plan's scheme
+grows across nodes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...scenario import PlanSpec, Scenario
 from .needs import at_nodes, step_of
 
 WEAK_NODES = (1, 4, 16, 128, 2048)
-#: Strong scaling looks this far on either side of the offer's own size. Farther up every rank has its own place on the
-#: token axis, which folds into nothing: 2,048 nodes take minutes, and a sweep.
+#: Strong scaling covers these multiples of the offer's own size. Beyond them every rank has a coordinate of its own on
+#: the token axis, which does not fold: 2,048 nodes take minutes, which is a task for a sweep.
 STRONG_FACTORS = (0.5, 1, 2, 4)
-#: A folded axis has broadcasts that grow with its square: longer ones than this are for sweeps.
+#: The broadcasts of a folded axis grow with its square: longer axes are a task for sweeps.
 LONGEST_FOLDED = 16
 #: The largest machine on a curve: 2,048 nodes of eight.
 MOST_GPUS = 2048 * 8
@@ -28,7 +28,7 @@ MOST_GPUS = 2048 * 8
 
 @dataclass(frozen=True)
 class Trial:
-    """One point to be simulated. ``crosses``: a group other than dp is larger than a node."""
+    """One point to simulate. ``crosses``: a group other than dp is larger than a node."""
 
     curve: str
     nodes: int
@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ScalingPoint:
-    """One point of a curve: tokens/s, and tokens/s/GPU over that of the curve's smallest machine."""
+    """One point of a curve: tokens/s, and its tokens/s/GPU over those of the curve's smallest machine."""
 
     nodes: int
     gpus: int
@@ -56,12 +56,12 @@ def trials_of(scenario: Scenario, cluster: Cluster, plan: str) -> Iterator[Trial
     step = step_of(chosen, per_node)
     crosses = chosen.ranks_per_replica // chosen.pp > per_node
     replicas = cluster.gpus // chosen.ranks_per_replica
-    each = scenario.workload.sequences_of(replicas, plan)
+    sequences_each = scenario.workload.sequences_of(replicas, plan)
     for nodes in sorted({*WEAK_NODES, cluster.nodes}):
         if nodes % step == 0 and nodes * per_node <= MOST_GPUS:
-            point = at_nodes(scenario, cluster, plan, nodes, sequences=each)
+            point = at_nodes(scenario, cluster, plan, nodes, sequences=sequences_each)
             yield Trial("weak", nodes, nodes * per_node, crosses, point)
-    work = each * replicas
+    work = sequences_each * replicas
     for factor in STRONG_FACTORS:
         nodes = int(cluster.nodes * factor)
         if nodes < 1 or nodes % step or nodes * per_node > MOST_GPUS:
@@ -90,12 +90,12 @@ def wider(plan: PlanSpec, times: int) -> PlanSpec:
 
 
 def folds(plan: PlanSpec) -> bool:
-    """Whether weights come to the tokens."""
+    """Whether weights travel to the tokens (TSP)."""
     return SCHEMES.get(plan.scheme).folds
 
 
 def curve(ran: Sequence[tuple[Trial, float]]) -> tuple[ScalingPoint, ...]:
-    """Points and their tokens/s, against the first."""
+    """Points of a curve, with their efficiency against the first."""
     first = ran[0][1] / ran[0][0].gpus if ran else 0.0
     return tuple(
         ScalingPoint(point.nodes, point.gpus, point.crosses, rate, rate / point.gpus / first) for point, rate in ran

@@ -1,9 +1,8 @@
-"""How many machines a service takes: as many of an offer as its users, or its requests, need within their bounds.
+"""The number of machines that a service needs: for its users or its requests, within their bounds.
 
-An offer's machine serves what one point of its load was simulated to in the steady part of its run
-(:mod:`tspsim.serving.steady`): c users in a closed loop (in an open one those under way), and X requests/s, of which
-the good ones count where there are bounds. Machines stand beside each other behind a router; nothing is shared between
-them.
+An offer's machine serves what one point of its load reached in the steady part of its simulated run
+(:mod:`tspsim.serving.steady`): c users in a closed loop (in an open one those in the system), and X requests/s, of
+which only those within the bounds count, where there are bounds. Machines stand behind a router and share nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HOURS_A_DAY = 24.0
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """A plan at one point of its load: the one that an offer is judged by."""
+    """A plan at the point of its load that represents the offer."""
 
     plan: PlanResult
     point: Mapping[str, Any]
@@ -37,107 +36,107 @@ class LoadPoint:
 
     @property
     def heaviest(self) -> bool:
-        """Whether it is the last of several loads that were asked of the plan."""
-        asked = [value for point in self.plan.curve for value in LoadPoint(self.plan, point).label.values()]
-        return len(asked) > 1 and max(asked) in self.label.values()
+        """Whether it is the largest of several stated loads of the plan."""
+        stated = [value for point in self.plan.curve for value in LoadPoint(self.plan, point).label.values()]
+        return len(stated) > 1 and max(stated) in self.label.values()
 
     @property
     def tokens_per_s(self) -> float:
-        """Outputs a second that last."""
+        """Output tokens per second in the steady part."""
         return float(figures(self.point)["output_tokens_per_s"])
 
     @property
     def doubt(self) -> float:
-        """Half the interval of that rate over the rate: what a longer run may change."""
+        """Half the interval of that rate over the rate: how much a longer run may change it."""
         low, high = interval(self.point, "output_tokens_per_s")
         return (high - low) / 2.0 / self.tokens_per_s if self.tokens_per_s else 0.0
 
     @property
     def spread(self) -> tuple[float, float]:
-        """Low and high of the rate over the rate, by what kernels may be off."""
+        """Low and high end of the rate over the rate, by the errors of kernels."""
         whole = float(self.point["output_tokens_per_s"])
         ends = (self.point.get("range") or {}).get("output_tokens_per_s")
         if ends is None:
-            found = self.plan.range
-            assert found is not None
-            low, high = found.low, found.high
+            range_ = self.plan.range
+            assert range_ is not None
+            low, high = range_.low, range_.high
         else:
             low, high = float(ends["low"]), float(ends["high"])
         return (low / whole, high / whole) if whole else (1.0, 1.0)
 
     @property
     def users(self) -> float:
-        """That one machine serves."""
-        told = figures(self.point)
-        if "users" in told:
-            return float(self.point.get("concurrency") or told["users"])
-        return float(self.point.get("concurrency") or told["requests_per_s"] * (self.point["e2e_s"] or {})["mean"])
+        """Users of one machine."""
+        steady = figures(self.point)
+        if "users" in steady:
+            return float(self.point.get("concurrency") or steady["users"])
+        return float(self.point.get("concurrency") or steady["requests_per_s"] * (self.point["e2e_s"] or {})["mean"])
 
     @property
     def requests_per_s(self) -> tuple[float, float, float]:
-        """That one machine serves, within the bounds where there are some; and where that lies nine times of ten."""
+        """Requests/s of one machine, within the bounds where there are some, and their range."""
         name = "requests_per_s" if self.point["goodput_requests_per_s"] is None else "goodput_requests_per_s"
         return float(figures(self.point)[name]), *interval(self.point, name)
 
 
 @dataclass(frozen=True)
 class ServiceMachines:
-    """The machines that are enough."""
+    """The machines that are enough for a service."""
 
-    #: Of the offer: so many times its cluster.
+    #: Number of machines, each the offer's cluster.
     machines: int
-    #: The fewest and the most that what was simulated allows, nine times of ten.
+    #: Range of that number by the simulated sample, nine times of ten.
     machines_low: int
     machines_high: int
-    #: Before they are whole: what offers are compared by, and half its interval over it.
+    #: The number before rounding, which offers are compared by, and half its interval over it.
     share: float
     share_doubt: float
     nodes: int
     gpus: int
-    #: What each of them runs, and the point of its load.
+    #: The plan on each machine, and the point of its load.
     plan: str
     load: Mapping[str, float]
-    #: Whether no heavier load of that plan was asked: one may be kept too, by fewer machines.
+    #: Whether the question states no heavier load: one might keep the bounds too, on fewer machines.
     heaviest: bool
-    #: That each of them serves.
+    #: Users and requests/s of each machine.
     users: float
     requests_per_s: float
     requests_per_s_low: float
     requests_per_s_high: float
-    #: Of all, by price basis.
+    #: Of all machines, by price basis.
     usd_per_hour: Mapping[str, float]
-    #: Of all; None where the power is not known.
+    #: Of all machines; None where the power is unknown.
     kwh_per_day: float | None
 
     def in_words(self, offer: str, basis: str | None) -> str:
-        """In a sentence."""
+        """The machines in a sentence."""
         nodes = f"{self.nodes:,} node{'s' * (self.nodes > 1)}"
         per = self.nodes // self.machines
         few, many = self.machines_low * per, self.machines_high * per
         nodes += f" ({few:,} to {many:,})" if few != many else ""
-        told = f"{offer}: {nodes}, {self.gpus:,} GPUs, each machine with {digits(self.users)} users at "
-        told += f"{digits(self.requests_per_s)} requests/s ({self.plan})"
+        text = f"{offer}: {nodes}, {self.gpus:,} GPUs, each machine with {digits(self.users)} users at "
+        text += f"{digits(self.requests_per_s)} requests/s ({self.plan})"
         if basis is not None and basis in self.usd_per_hour:
-            told += f"; ${digits(self.usd_per_hour[basis])} an hour ({basis})"
+            text += f"; ${digits(self.usd_per_hour[basis])} an hour ({basis})"
         if self.kwh_per_day is not None:
-            told += f", {digits(self.kwh_per_day)} kWh a day"
-        more = " No heavier load was asked, and it keeps the bounds: with one fewer machines may do." * self.heaviest
-        return f"{told}.{more}"
+            text += f", {digits(self.kwh_per_day)} kWh a day"
+        more = " No heavier load was stated, and this one keeps the bounds: fewer machines may do." * self.heaviest
+        return f"{text}.{more}"
 
 
 def load_of(scenario: Scenario, result: Result) -> LoadPoint | None:
-    """The point that an offer is judged by: of those that keep the bounds the one that needs fewest machines for the
-    project, and where nothing is asked the one that serves most. None where no point keeps them."""
-    able = [each for each in loads_of(result) if (each.point.get("bounds") or {}).get("kept", True)]
+    """The point of load that represents an offer, of those that keep the bounds: the one with the fewest machines for
+    the project; without users and requests the one with the most requests/s. None where no point keeps them."""
+    able = [load for load in loads_of(result) if (load.point.get("bounds") or {}).get("kept", True)]
     if asks(scenario):
-        return min(able, key=lambda each: _needed(scenario, each)[0], default=None)
-    return max(able, key=lambda each: each.requests_per_s[0], default=None)
+        return min(able, key=lambda load: _needed(scenario, load)[0], default=None)
+    return max(able, key=lambda load: load.requests_per_s[0], default=None)
 
 
 def nearest_of(scenario: Scenario, result: Result) -> str:
-    """Of an offer that keeps the bounds at no point: what comes nearest, in words; empty where no plan runs."""
-    able = [each for each in loads_of(result) if each.point.get("bounds")]
-    nearest = max(able, key=lambda each: float(each.point["bounds"]["share"]), default=None)
+    """For an offer that keeps the bounds at no point: the nearest point, in words; empty where no plan runs."""
+    able = [load for load in loads_of(result) if load.point.get("bounds")]
+    nearest = max(able, key=lambda load: float(load.point["bounds"]["share"]), default=None)
     if nearest is None:
         return next((f"{plan.name}: {plan.error}" for plan in result.plans if plan.error), "")
     at = "".join(f" at {value:g} {'clients' if key == 'concurrency' else 'requests/s'}" for key, value in
@@ -146,8 +145,8 @@ def nearest_of(scenario: Scenario, result: Result) -> str:
 
 
 def service_of(scenario: Scenario, result: Result, rates: Rates) -> ServiceMachines | None:
-    """What an offer needs for the project's users and requests; None where nothing is asked, or no point of it keeps
-    the bounds."""
+    """The machines that an offer needs for the project's users and requests; None where the project has none, or no
+    point keeps the bounds."""
     best = load_of(scenario, result) if asks(scenario) else None
     if best is None:
         return None
@@ -175,7 +174,7 @@ def service_of(scenario: Scenario, result: Result, rates: Rates) -> ServiceMachi
 
 
 def whole(share: float) -> int:
-    """So many machines, whole ones; at least one."""
+    """The share rounded up to whole machines; at least one."""
     return max(1, math.ceil(share - 1e-9))
 
 
@@ -185,7 +184,7 @@ def asks(scenario: Scenario) -> bool:
 
 
 def _needed(scenario: Scenario, load: LoadPoint) -> tuple[float, float, float]:
-    """Machines for the project before they are whole, and where that lies nine times of ten."""
+    """Machines for the project before rounding, and their range."""
     project = scenario.project
     assert project is not None
     users = (project.users or 0) / load.users if load.users else math.inf

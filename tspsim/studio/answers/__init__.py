@@ -1,8 +1,7 @@
-"""Sorts of question, one file each: what the page shows of an answer, what a pin keeps, what is bought.
+"""Sorts of question, one file each: how an answer is drawn, what a pin keeps, what a purchase shows.
 
-Whoever has a question or its answer looks its sort up by the name that :func:`tspsim.api.sort_of` gives it, and
-asks that; nothing outside tells sorts apart. What draws is imported only where a page is drawn: a process that answers
-needs no components.
+Callers look a sort up by the name that :func:`tspsim.api.sort_of` gives; nothing else distinguishes sorts. Drawing code
+is imported only where a page is drawn: a worker needs no components.
 """
 
 from __future__ import annotations

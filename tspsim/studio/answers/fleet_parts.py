@@ -1,4 +1,4 @@
-"""The answer of a fleet as components: what jobs have of the cluster, the table of classes, where GPU-hours went."""
+"""The answer of a fleet as components: jobs' share of the cluster, the table of classes, lost GPU-hours."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .fleet_figures import of_class
 from .parts import AXIS, LOOKS, explained, folded, heads, region
 
 
-def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
-    """What became of a fleet, the cluster first.
+def parts(document: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Any]:
+    """The answer of a fleet, the cluster first.
 
     Parameters
     ----------
     document
         The JSON that ``tspsim run --json`` writes.
-    told
-        What the process said beside it (:func:`tspsim.studio.work.answer`).
+    facts
+        Further facts from the worker (:func:`tspsim.studio.work.answer`).
     """
     fleet, device = document["fleet"], document["cluster"]["device"]["name"].upper()
     kicker = (
@@ -34,10 +34,11 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
     for kind in classes:
         name = kind["class"]
         cells = [
-            html.Td(explained(each, name, fleet_why.of_class(document, name, each.key))) for each in of_class(kind)
+            html.Td(explained(figure, name, fleet_why.of_class(document, name, figure.key)))
+            for figure in of_class(kind)
         ]
         rows.append(html.Tr([html.Th(name, scope="row"), *cells]))
-    columns = ["class", *(each.name for each in of_class(classes[0]))] if classes else []
+    columns = ["class", *(figure.name for figure in of_class(classes[0]))] if classes else []
     return [
         html.P(kicker, className="kicker"),
         html.P(
@@ -50,9 +51,9 @@ def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
             ],
             className="headline",
         ),
-        *([html.P(f"{' and '.join(spent)} for the time that is looked at.", className="sub")] if spent else []),
+        *([html.P(f"{' and '.join(spent)} for the period.", className="sub")] if spent else []),
         region("Classes of jobs", heads(columns), rows),
-        *(_drawn(*each) for each in told["drawn"]),
+        *(_drawn(*figure) for figure in facts["drawn"]),
     ]
 
 

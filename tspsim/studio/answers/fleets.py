@@ -1,4 +1,4 @@
-"""A question of many jobs: an answer a class of jobs, and the cluster's GPU-hours. No number is made here."""
+"""A question of many jobs: one line per class of jobs, and the cluster's GPU-hours; taken from the answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .fleet_figures import of_class, whole
 from .plans import of_cluster
 from .sort import Bought, Document, Figure, Pinned
 
-#: What figures of the cluster itself are of.
+#: Name of the cluster's own line.
 WHOLE = "all jobs"
 
 
@@ -19,35 +19,35 @@ class Fleets:
     """Classes of jobs on one cluster."""
 
     def entries(self, question: Any) -> list[tuple[str, str, str | None]]:
-        found = of_cluster(question.cluster)
+        entries = of_cluster(question.cluster)
         for job in question.jobs:
             for key, kind in (("model", "models"), ("stack", "stacks")):
                 name = (job.workload or {}).get(key)
-                if isinstance(name, str) and all(name != other for _, _, other in found):
-                    found.append((f"jobs.{job.name}.workload.{key}", kind, name))
-        return found
+                if isinstance(name, str) and all(name != other for _, _, other in entries):
+                    entries.append((f"jobs.{job.name}.workload.{key}", kind, name))
+        return entries
 
     def facts(self, question: Any, result: Any) -> dict[str, Any]:
         return {"refused": "", "best": None, "doubts": {}, "drawn": api.fleet_figures(result)}
 
-    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
+    def lines(self, document: Document, facts: Mapping[str, Any]) -> dict[str, list[Figure]]:
         fleet = document["fleet"]
-        return {WHOLE: whole(fleet), **{each["class"]: of_class(each) for each in fleet["classes"]}}
+        return {WHOLE: whole(fleet), **{kind["class"]: of_class(kind) for kind in fleet["classes"]}}
 
-    def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:
+    def pinned(self, document: Document, facts: Mapping[str, Any]) -> Pinned | None:
         fleet = document["fleet"]
         waits = [
-            Figure(f"{each['class']} {figure.key}", f"{each['class']}: {figure.name}", figure.value, figure.text)
-            for each in fleet["classes"]
-            for figure in of_class(each)
+            Figure(f"{kind['class']} {figure.key}", f"{kind['class']}: {figure.name}", figure.value, figure.text)
+            for kind in fleet["classes"]
+            for figure in of_class(kind)
             if figure.key in ("mean_wait_s", "p95_wait_s")
         ]
         return Pinned(WHOLE, [*whole(fleet), *waits], None)
 
-    def parts(self, document: Document, told: Mapping[str, Any]) -> list[Any]:
+    def parts(self, document: Document, facts: Mapping[str, Any]) -> list[Any]:
         from .fleet_parts import parts
 
-        return parts(document, told)
+        return parts(document, facts)
 
     def bought(self, question: Any, progress: Progress) -> Bought:
         sizes = api.fleet_sizes(question, progress=progress)

@@ -1,4 +1,4 @@
-"""The points of a serving curve: all in a picture, one at a time in a table. No number is made here."""
+"""The points of a serving curve: all in a picture, one at a time in a table; taken from the answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dash import dcc
 from .parts import AXIS, LOOKS
 from .plan_parts import table
 
-#: Keys of a point that the picture is of.
+#: Keys of a point on the axes of the picture.
 ACROSS, UP = "tokens_per_s_per_user", "output_tokens_per_s_per_gpu"
 
 
 def loads(document: Mapping[str, Any]) -> list[str]:
-    """What the points of a serving curve are, in their order; none where there is one point."""
+    """Names of the points of a serving curve, in order; empty where there is one point."""
     curves = [plan["curve"] for plan in document["plans"] if plan.get("curve")]
     return [_load(point) for point in curves[0]] if curves else []
 
@@ -23,8 +23,8 @@ def loads(document: Mapping[str, Any]) -> list[str]:
 def _load(point: Mapping[str, Any]) -> str:
     for key in ("concurrency", "rate", "load"):
         if point.get(key) is not None:
-            told = point[key]
-            return f"{key} {told:g}" if isinstance(told, int | float) else f"{key} {told}"
+            load = point[key]
+            return f"{key} {load:g}" if isinstance(load, int | float) else f"{key} {load}"
     return str(point.get("name", ""))
 
 
@@ -37,9 +37,11 @@ def at_load(document: Mapping[str, Any], index: int) -> Any:
             continue
         point = curve[index]
         rate = point.get("output_tokens_per_s", plan["tokens_per_s"])
-        told = point.get("range", plan["range"])
+        spread = point.get("range", plan["range"])
         cost = {key: point[key] for key in ("usd_per_million_tokens",) if key in point}
-        plans.append({**plan, "serving": point, "tokens_per_s": rate, "range": {**plan["range"], **told}, "cost": cost})
+        plans.append(
+            {**plan, "serving": point, "tokens_per_s": rate, "range": {**plan["range"], **spread}, "cost": cost}
+        )
     if not plans:
         return None
     best = max(plans, key=lambda plan: plan["tokens_per_s"])
@@ -47,7 +49,7 @@ def at_load(document: Mapping[str, Any], index: int) -> Any:
 
 
 def drawn(document: Mapping[str, Any], index: int) -> Any:
-    """The serving curve: a line a plan over its loads, the one that is looked at filled."""
+    """The serving curve: a line per plan over its loads, with the selected one filled."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

@@ -1,5 +1,4 @@
-"""Columns of a purchase's table: what they are called, and what stands in them of an offer's entry. No number is made
-here."""
+"""Columns of a purchase's table: their names, and their cells for an offer's entry; taken from the answer."""
 
 from __future__ import annotations
 
@@ -48,7 +47,7 @@ def _dollars(offer: Offer) -> str:
 
 
 def _between(project: Offer, key: str) -> str:
-    """Where a figure lies nine times of ten, behind it."""
+    """The range of a figure, nine times of ten."""
     ends = (project.get("likely") or {}).get(key)
     return f" ({compact(ends[0])} to {compact(ends[1])})" if ends else ""
 

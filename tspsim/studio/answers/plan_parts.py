@@ -1,4 +1,4 @@
-"""The answer of plans as components: headline, table, why each number is what it is."""
+"""The answer of plans as components: headline, table, reasons of each number."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .sort import Figure
 Plan = Mapping[str, Any]
 
 
-def parts(document: Mapping[str, Any], told: Mapping[str, Any]) -> list[Any]:
+def parts(document: Mapping[str, Any], facts: Mapping[str, Any]) -> list[Any]:
     """The answer of a question.
 
     Parameters
     ----------
     document
         The JSON that ``tspsim run --json`` writes.
-    told
-        What the process said beside it (:func:`tspsim.studio.work.answer`).
+    facts
+        Further facts from the worker (:func:`tspsim.studio.work.answer`).
     """
     plans = document["plans"]
-    best = next((plan for plan in plans if plan["name"] == told["best"]), None)
+    best = next((plan for plan in plans if plan["name"] == facts["best"]), None)
     cluster = document["cluster"]
     machine = f"{cluster['gpus']:,} × {cluster['device']['name'].upper()}"
     shown: list[Any] = [html.P(f"{document['scenario']['name']} on {machine}", className="kicker")]
     if best is None:
-        shown.append(html.P(told["refused"], className="headline refused"))
+        shown.append(html.P(facts["refused"], className="headline refused"))
     else:
         shown += _headline(best, len(plans))
-    if told["searched"]:
-        shown.append(html.P(prose(told["searched"])))
+    if facts["searched"]:
+        shown.append(html.P(prose(facts["searched"])))
     return [*shown, table(document, best)]
 
 
@@ -56,20 +56,22 @@ def _headline(best: Plan, count: int) -> list[Any]:
 
 
 def table(document: Mapping[str, Any], best: Plan | None, caption: str = "Plans and their figures") -> Any:
-    """A row a plan, a column a figure, each with its why."""
+    """A row per plan, a column per figure, each with its reasons."""
     plans = document["plans"]
     keys: dict[str, str] = {}
     for plan in plans:
-        keys |= {each.key: each.name for each in figures(plan)}
+        keys |= {figure.key: figure.name for figure in figures(plan)}
     several = sum("error" not in plan for plan in plans) > 1
     head = heads(["plan", *keys.values()])
     if several:
         head.insert(2, html.Th("against the best", scope="col"))
     rows = []
     for plan in plans:
-        told = {each.key: each for each in figures(plan)}
+        present = {figure.key: figure for figure in figures(plan)}
         refused = "error" in plan
-        cells: list[Any] = [html.Td(_cell(document, plan, told[key])) if key in told else html.Td("–") for key in keys]
+        cells: list[Any] = [
+            html.Td(_cell(document, plan, present[key])) if key in present else html.Td("–") for key in keys
+        ]
         if several:
             ratio = "–" if refused or best is None else f"{plan['tokens_per_s'] / best['tokens_per_s']:.2f}×"
             cells.insert(1, html.Td(ratio))
@@ -86,12 +88,12 @@ def _cell(document: Mapping[str, Any], plan: Plan, figure: Figure) -> list[Any]:
 
 
 def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
-    """What a figure rests on: its parts, its range, where its numbers come from."""
+    """The reasons of a figure: its parts, its range, its sources."""
     memory = plan["memory"]
     if key == "memory":
         parts = sorted(memory["parts"].items(), key=lambda pair: -pair[1])
-        told = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts if size > 0)
-        return [f"Of {gib(memory['capacity_bytes'])} that a program may use: {told}.", *sources(document, "memory")]
+        shown = ", ".join(f"{name.replace('_', ' ')} {gib(size)}" for name, size in parts if size > 0)
+        return [f"Of {gib(memory['capacity_bytes'])} that a program may use: {shown}.", *sources(document, "memory")]
     if "error" in plan:
         return []
     if key == "tokens_per_s":
@@ -106,14 +108,14 @@ def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
         exposed = sum(spent.get("exposed_communication", {}).values())
         named = {"compute": spent.get("compute", 0.0), "exposed communication": exposed}
         named |= {"bubble": spent.get("bubble", 0.0), "idle": spent.get("idle", 0.0)}
-        told = ", ".join(f"{name} {duration(seconds)}" for name, seconds in named.items() if seconds)
+        seconds_of = ", ".join(f"{name} {duration(seconds)}" for name, seconds in named.items() if seconds)
         kinds = ", ".join(
-            f"{kind.replace('_', ' ')} {duration(each)}" for kind, each in plan["compute_by_kind_s"].items()
+            f"{kind.replace('_', ' ')} {duration(seconds)}" for kind, seconds in plan["compute_by_kind_s"].items()
         )
         peak = [f"MFU: the model's FLOPs over the dense peak; {percent(plan['mfu'])}."] if key == "mfu" else []
         return [
             *peak,
-            f"Mean over ranks: {told}.",
+            f"Mean over ranks: {seconds_of}.",
             f"Of compute: {kinds}.",
             *sources(document, "peak" if peak else ""),
         ]
@@ -124,9 +126,11 @@ def why(document: Mapping[str, Any], plan: Plan, key: str) -> list[str]:
         ]
     if "project" in plan and key in _PROJECT:
         return [*_run(plan["project"]["run"]), *sources(document, "price" if key == "project_usd" else "")]
-    told = plan["range"].get(key.removesuffix("_p99"))
+    spread = plan["range"].get(key.removesuffix("_p99"))
     rows = (
-        [f"Nine times of ten {duration(told['low'])} to {duration(told['high'])}."] if isinstance(told, Mapping) else []
+        [f"Nine times of ten {duration(spread['low'])} to {duration(spread['high'])}."]
+        if isinstance(spread, Mapping)
+        else []
     )
     return [*rows, f"Rests on: {plan['range']['basis']}."]
 
@@ -135,7 +139,7 @@ _PROJECT = ("days", "project_goodput", "project_usd")
 
 
 def _run(run: Mapping[str, Any]) -> list[str]:
-    """What failures make of a run."""
+    """The effect of failures on a run."""
     return [
         f"Work of {duration(run['work_s'])} takes {duration(run['elapsed_s'])}: {digits(run['failures'])} failures are "
         f"expected, one in {duration(run['mtbf_s'])} of the whole machine (`project.failures`).",
@@ -145,5 +149,5 @@ def _run(run: Mapping[str, Any]) -> list[str]:
 
 def _money(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "; ".join(f"{name} {digits(each)}" for name, each in value.items() if each is not None)
+        return "; ".join(f"{name} {digits(number)}" for name, number in value.items() if number is not None)
     return digits(value) if isinstance(value, float | int) else str(value)

@@ -1,4 +1,4 @@
-"""A question of one job: an answer a plan. No number is made here."""
+"""A question of one job: one line per plan; taken from the answer, not computed."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Plans:
             "projects": api.project_of(question, result),
         }
 
-    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
-        return {plan["name"]: figures(plan) for plan in _with_projects(document, told)["plans"]}
+    def lines(self, document: Document, facts: Mapping[str, Any]) -> dict[str, list[Figure]]:
+        return {plan["name"]: figures(plan) for plan in _with_projects(document, facts)["plans"]}
 
-    def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:
-        plans = _with_projects(document, told)["plans"]
-        best = next((plan for plan in plans if plan["name"] == told["best"]), None)
-        return None if best is None else Pinned(best["name"], figures(best), told["doubts"][best["name"]])
+    def pinned(self, document: Document, facts: Mapping[str, Any]) -> Pinned | None:
+        plans = _with_projects(document, facts)["plans"]
+        best = next((plan for plan in plans if plan["name"] == facts["best"]), None)
+        return None if best is None else Pinned(best["name"], figures(best), facts["doubts"][best["name"]])
 
-    def parts(self, document: Document, told: Mapping[str, Any]) -> list[Any]:
+    def parts(self, document: Document, facts: Mapping[str, Any]) -> list[Any]:
         from .plan_parts import parts
 
-        return parts(_with_projects(document, told), told)
+        return parts(_with_projects(document, facts), facts)
 
     def bought(self, question: Any, progress: Progress) -> Bought:
         decision = api.compare(question, jobs=1, progress=progress).verdict
@@ -65,9 +65,9 @@ class Plans:
         return not question.offers
 
 
-def _with_projects(document: Document, told: Mapping[str, Any]) -> Document:
-    """The answer with what the project takes in the entry of every plan, for tables and curves."""
-    projects = told.get("projects") or {}
+def _with_projects(document: Document, facts: Mapping[str, Any]) -> Document:
+    """The answer with the project's figures in the entry of every plan, for tables and curves."""
+    projects = facts.get("projects") or {}
     if not projects:
         return document
     plans = [{**plan, "project": projects[plan["name"]]} if plan["name"] in projects else plan

@@ -1,4 +1,4 @@
-"""What every sort of question says of itself."""
+"""The interface of every sort of question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of an answer: its key, what it is called, its value (None: it has none) and how it is written."""
+    """A figure of an answer: its key, its name, its value (None: it has none) and its text."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Pinned:
-    """What of an answer is kept beside others: whose figures, and what its rate may be off by (None: not told)."""
+    """A pinned answer: the name of its line, its figures, and the uncertainty of its rate (None: unknown)."""
 
     name: str
     figures: Sequence[Figure]
@@ -32,7 +32,7 @@ class Pinned:
 
 @dataclass(frozen=True)
 class Bought:
-    """A purchase: sentences, columns, a row an offer, and the row that wins (None: none does)."""
+    """A purchase: sentences, columns, a row per offer, and the index of the winner's row (None: no winner)."""
 
     words: Sequence[str]
     columns: Sequence[str]
@@ -48,26 +48,26 @@ class Sort(Protocol):
         ...
 
     def facts(self, question: Any, result: Any) -> dict[str, Any]:
-        """What the page is told of an answer beside its JSON: ``best``, ``doubts``, ``refused``, ``drawn``,
+        """Further facts for the page beside the answer's JSON: ``best``, ``doubts``, ``refused``, ``drawn``,
         ``projects``."""
         ...
 
-    def lines(self, document: Document, told: Mapping[str, Any]) -> dict[str, list[Figure]]:
-        """Figures by what they are of: a curve draws a line each; ``told`` is what :meth:`facts` tells."""
+    def lines(self, document: Document, facts: Mapping[str, Any]) -> dict[str, list[Figure]]:
+        """Figures by line: a curve draws each line; ``facts`` come from :meth:`facts`."""
         ...
 
-    def pinned(self, document: Document, told: Mapping[str, Any]) -> Pinned | None:
-        """What a pin keeps; None where nothing ran."""
+    def pinned(self, document: Document, facts: Mapping[str, Any]) -> Pinned | None:
+        """The part of the answer that a pin keeps; None where nothing ran."""
         ...
 
-    def parts(self, document: Document, told: Mapping[str, Any]) -> list[Any]:
+    def parts(self, document: Document, facts: Mapping[str, Any]) -> list[Any]:
         """The answer as components of the page."""
         ...
 
     def bought(self, question: Any, progress: Progress) -> Bought:
-        """The offers of a question, decided; raises InputError where it has none."""
+        """The decided offers of a question; raises InputError where it has none."""
         ...
 
     def alone(self, question: Any) -> bool:
-        """Whether a question's page is that of one answer, and no comparison."""
+        """Whether the question's page shows one answer, and not a comparison."""
         ...

@@ -27,6 +27,9 @@ class Arrivals(Kind):
 
     registry: ClassVar[Registry[Any]] = Registry("kind of arrivals", "tspsim.arrivals")
 
+    #: Requests are those of a recording, lengths and shared beginnings too; otherwise a scenario states them.
+    replays: ClassVar[bool] = False
+
     def points(self) -> tuple[Self, ...]:
         """One a point of a curve, in the order stated; mostly itself alone."""
         return (self,)

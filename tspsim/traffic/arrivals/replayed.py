@@ -17,6 +17,7 @@ class Replayed(OpenLoop):
     """Requests are sent when they were in a trace, at its own pace or stretched to a rate."""
 
     name = "trace"
+    replays = True
     file: Annotated[str, Field(min_length=1, max_length=1000)] = Field(
         description="CSV or JSON lines, or the name of a catalog trace"
     )

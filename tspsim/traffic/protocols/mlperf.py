@@ -16,6 +16,8 @@ from ...base import catalog
 from ...base.memo import remembered
 from ...base.units import parse
 from ..arrivals import Arrivals
+from ..arrivals.at_once import AtOnce
+from ..arrivals.poisson import Poisson
 from ..traces import FOLDER
 from .base import USUAL_REQUESTS, Protocol
 
@@ -34,7 +36,7 @@ class Server(Protocol):
     metric = "p99"
 
     def refuses(self, arrivals: Arrivals) -> str | None:
-        if arrivals.name != "poisson":
+        if not isinstance(arrivals, Poisson):
             return f"{self.name} sends a Poisson process; use arrivals: {{kind: poisson, rate: …}}"
         return None
 
@@ -65,7 +67,7 @@ class Offline(Protocol):
     name = "mlperf_offline"
 
     def refuses(self, arrivals: Arrivals) -> str | None:
-        if arrivals.name != "at_once":
+        if not isinstance(arrivals, AtOnce):
             return "mlperf_offline has all samples at the start; use arrivals: {kind: at_once}"
         return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 
+from ...serving import POLICIES
 from .run import ServedRun
 
 DENSE = ("llama", "qwen3-32b")
@@ -12,7 +13,7 @@ NVIDIA = ("h", "b", "gb")
 
 def group_of(run: ServedRun) -> str:
     """The group of a run."""
-    plan = run.plan
+    plan, groups = run.plan, POLICIES.get(run.policy).groups
     nvidia = plan.device.startswith(NVIDIA)
     if run.prefill is not None:
         return "disaggregated"
@@ -21,13 +22,8 @@ def group_of(run: ServedRun) -> str:
     if plan.drafts:
         return "drafts"
     if not nvidia:
-        amd = {"atom": "MI355X ATOM", "vllm": "MI355X plug-in", "sglang": "MI355X plug-in"}[run.policy]
-        return amd if plan.device == "mi355x" else "MI300X and MI325X"
-    if plan.model.startswith(DENSE):
-        return "dense SGLang" if run.policy == "sglang" else "dense vLLM and TensorRT-LLM"
-    if run.policy == "vllm":
-        return "vLLM experts"
-    return "SGLang experts" if run.policy == "sglang" else "TensorRT-LLM experts"
+        return (groups.mi355x or run.policy) if plan.device == "mi355x" else "MI300X and MI325X"
+    return (groups.dense if plan.model.startswith(DENSE) else groups.experts) or run.policy
 
 
 def key_of(run: ServedRun) -> str:

@@ -88,15 +88,7 @@ def replay(run: ServedRun) -> Measures:
 def usual_options(question: Question, policy: str) -> dict[str, Any]:
     """What the engine takes where a script states nothing: its stack's options and its limits on GPUs of this memory;
     none of a scheduler that is not the stack's own."""
-    engine = question.work.stack.engine
-    if policy != engine.scheduler.name:
-        return {}
-    kept, limits = POLICIES.get(policy), engine.limits_on(question.device.visible_memory_bytes)
-    known = {kept.token_option: limits.tokens, kept.sequence_option: limits.sequences} if limits else {}
-    fields = kept.options.model_fields
-    # What is none by default an engine finds by itself.
-    stated = {name: value for name, value in known.items() if name and fields[name].default is not None}
-    return {**engine.scheduler.options, **stated}
+    return POLICIES.get(policy).usual_options(question.work.stack.engine, question.device.visible_memory_bytes)
 
 
 #: Where every prompt is random nothing is met again.

@@ -8,8 +8,8 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import core_schema
 
 from ..base.errors import did_you_mean, shorten
-from ..parallel.balance import BALANCES, Balance, ExpertBalance
-from .section import refuse
+from ..base.strict import refuse
+from .balance import BALANCES, Balance, ExpertBalance
 
 #: The key that names the policy.
 POLICY = "policy"
@@ -25,14 +25,17 @@ class BalanceType:
 
     def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: Any) -> dict[str, Any]:
         names = list(BALANCES.names())
-        return {"anyOf": [{"enum": names, "type": "string"}, *(of_policy(each) for each in BALANCES.values())]}
+        return {"anyOf": [{"enum": names, "type": "string"}, *(of_policy(policy) for policy in BALANCES.values())]}
 
 
 def of_policy(policy: ExpertBalance) -> dict[str, Any]:
     """The JSON Schema of a policy with its options."""
     keys: dict[str, Any] = {POLICY: {"const": policy.name, "description": "which policy"}}
-    for each in policy.options:
-        keys[each.name] = TypeAdapter(each.type).json_schema() | {"description": each.summary, "default": each.default}
+    for option in policy.options:
+        keys[option.name] = TypeAdapter(option.type).json_schema() | {
+            "description": option.summary,
+            "default": option.default,
+        }
     return {"type": "object", "properties": keys, "required": [POLICY], "additionalProperties": False}
 
 
@@ -46,18 +49,18 @@ def read(value: object) -> Balance:
         said = f"'{shorten(str(name))}' is not allowed; use" if name is not None else f"needs {POLICY}:"
         raise refuse(f"{said} {' or '.join(BALANCES.names())}{did_you_mean(str(name), BALANCES.names())}")
     policy = BALANCES.get(name)
-    options = {each.name: each for each in policy.options}
+    options = {option.name: option for option in policy.options}
     strange = next((key for key in stated if key not in options), None)
     if strange is not None:
-        known = f"; {name} has {', '.join(options)}" if options else f"; {name} has none"
-        raise refuse(f"unknown option '{shorten(str(strange))}'{did_you_mean(str(strange), options) or known}")
-    found = []
-    for key, each in stated.items():
+        allowed = f"; {name} has {', '.join(options)}" if options else f"; {name} has none"
+        raise refuse(f"unknown option '{shorten(str(strange))}'{did_you_mean(str(strange), options) or allowed}")
+    values = []
+    for key, setting in stated.items():
         try:
-            found.append((key, TypeAdapter(options[key].type).validate_python(each)))
+            values.append((key, TypeAdapter(options[key].type).validate_python(setting)))
         except ValidationError as error:
-            raise refuse(f"{key}: {shorten(str(each))} is not allowed: {error.errors()[0]['msg']}") from None
-    return Balance(name, tuple(sorted(found)))
+            raise refuse(f"{key}: {shorten(str(setting))} is not allowed: {error.errors()[0]['msg']}") from None
+    return Balance(name, tuple(sorted(values)))
 
 
 def written(balance: Balance) -> str | dict[str, Any]:

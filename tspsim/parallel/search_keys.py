@@ -1,0 +1,77 @@
+"""Every key that a search over plans meets, wherever it is declared, and what follows for a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..model import Architecture
+from .context.method import CONTEXT_METHODS
+from .feature import plan_options
+from .job import Job
+from .scheme import SCHEMES
+from .sought import SOUGHT, Sought
+from .switches import declared
+from .work import Work
+
+#: The order in which answers name keys, and a search goes through those that have ways of their own; keys of packages
+#: come behind.
+ORDER = (
+    *("algorithms", "routing", "expert_balance", "expert_dispatch", "expert_overlap", "micro_batch", "schedule", "vpp"),
+    *(
+        "accumulation",
+        "stage_layers",
+        "recomputation",
+        "weight_peers",
+        "offload_weights",
+        "offload_weights of training",
+    ),
+    *("checkpoint", "checkpoint_rate", "checkpoint_every", "dynamic_sp", "rank_tokens", "deal", "padded"),
+    *("offload_from", "activation_store", "partition", "exchange", "overlap_by", "context_transport", "expert_shards"),
+    *("sequence_regions", "overlap", "fused_transport", "overlap_chunks", "expert_pieces", "weight_transport"),
+    *("mlp_pieces", "head_groups", "tsp_schedule", "index_exchange", "decode_exchange", "placement", "residual"),
+    *("expert_pool", "host_caches", "dcp", "kvp", "decode_form", "draft_replicas", "draft_turns", "host_attention"),
+    *("weight_shard", "weight_wire", "gradient_wire", "zero", "shard_group", "secondary_shard", "offload_layers"),
+)
+
+
+def search_keys() -> dict[str, Sought]:
+    """All of them by name: of every plan, of registered schemes and context methods, and of whoever registered one."""
+    of_schemes = [option for scheme in SCHEMES.values() for option in plan_options(scheme)]
+    options = [*of_schemes, *(option for method in CONTEXT_METHODS.values() for option in method.options)]
+    keys = [*declared(), *(replace(option.search, name=option.name) for option in options if option.search)]
+    by_name = {key.name: key for key in (*keys, *SOUGHT.values())}
+    place = {name: index for index, name in enumerate(ORDER)}
+    return dict(sorted(by_name.items(), key=lambda item: place.get(item[0], len(ORDER))))
+
+
+def searched_keys(model: Architecture, work: Work) -> list[Sought]:
+    """Keys that a search goes through for a question."""
+    return [key for key in search_keys().values() if not key.reason(work) and key.of(model, work)]
+
+
+def left_alone(model: Architecture, work: Work) -> dict[str, list[str]]:
+    """Why keys that could matter are left as they are stated → these keys."""
+    reasons: dict[str, list[str]] = {}
+    for key in search_keys().values():
+        if not key.of(model, work):
+            continue
+        if key.reason(work):
+            reasons.setdefault(key.reason(work), []).append(key.called or key.name)
+        for value, reason in key.left(model, work).items():
+            reasons.setdefault(reason, []).append(f"{key.called or key.name}: {value}")
+    return reasons
+
+
+def ways_of(job: Job, keys: Sequence[Sought]) -> Iterator[Job]:
+    """The job itself, then with every combination of what ``keys`` try; not all of them legal."""
+    tried = [key for key in keys if key.ways is not None]
+    if not tried:
+        yield job
+        return
+    *others, last = tried
+    for first in ways_of(job, others):
+        yield first
+        assert last.ways is not None
+        for value in last.ways(first):
+            yield replace(first, plan=first.plan.with_values({last.name: value}))

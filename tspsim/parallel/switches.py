@@ -1,0 +1,337 @@
+"""Keys of a plan as plans have them and as files state them: each field once, with what a file may say and what a
+search tries.
+
+:class:`~tspsim.parallel.plan.Plan` has them resolved, and a scenario's section derives from them
+(:class:`tspsim.scenario.spread.Spread`): pydantic reads it by the annotations here, which are no texts, so that each
+is made once for all sections.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, StrictBool, StrictInt, Tag
+
+from ..base.registry import names_in
+from ..base.strict import OneOf, Strict
+from ..base.units import BytesPerSecond, PositiveCount, PositiveNumber
+from ..operators.dtypes import wires
+from .activation_store import ACTIVATION_STORES
+from .balance import BUSIEST, Balance
+from .balance_key import BalanceType
+from .dispatch import DISPATCHES, OVERLAPS
+from .pipeline import ORDERS
+from .plan_keys import (
+    PIECES,
+    dispatches,
+    folds,
+    gathers_in_pieces,
+    hides,
+    in_chunks,
+    orders,
+    orders_left,
+    overlaps,
+    policies,
+    shared,
+    uneven,
+    ways_to_balance,
+    ways_to_cut,
+    ways_to_dispatch,
+    ways_to_hide,
+    ways_to_shard,
+)
+from .reasons import ANOTHER_QUESTION, CHANGES_NUMBERS, OWN_KERNELS
+from .recomputed import ATTENTION, BLOCK, CHEAP, FULL, KEPT, RECOMPUTE_METHODS
+from .sought import (
+    Sought,
+    divides_tokens,
+    of_lengths,
+    serves,
+    serves_nobody,
+    shares_tokens,
+    sought_objects,
+    spreads_experts,
+    trains,
+    with_experts,
+)
+
+#: Products of degrees beyond this are no cluster anybody asks about; the bound keeps work finite.
+MOST_RANKS = 2**20
+
+Degree = Annotated[PositiveNumber, Field(le=MOST_RANKS)]
+#: Layers of a chunk.
+Layers = Annotated[StrictInt, Field(ge=0, le=100_000)]
+#: A type on links.
+Wire = Annotated[str, OneOf(lambda: tuple(wires()))]
+#: Links that blocks of a context take: one of a GPU's, or all that it has to the others of its node.
+CONTEXT_TRANSPORTS = ("ring", "multi_ring")
+ContextTransport = Annotated[str, OneOf(lambda: CONTEXT_TRANSPORTS)]
+Cut = Annotated[str, OneOf(lambda: ("heads", "blocks"))]
+Partition = Annotated[str, OneOf(lambda: ("zigzag", "contiguous"))]
+
+
+class PartlyRecomputed(Strict):
+    """What is made again, of some layers of every chunk: ``{what: full, layers: 12}``."""
+
+    what: Literal["selective", "cheap", "full"] = Field(
+        "full", description="attention alone; norms, products of activations and heads from latents; or all of a layer"
+    )
+    layers: PositiveCount = Field(description="of every chunk of a stage, as the method counts them")
+    method: Annotated[str, OneOf(RECOMPUTE_METHODS.names)] = Field(
+        BLOCK.name, description="the first layers, every so-many-th one, or all in groups of so many"
+    )
+
+
+def _form(value: object) -> str:
+    """Whether recomputation is said of all layers or of some."""
+    return "some" if isinstance(value, (Mapping, PartlyRecomputed)) else "all"
+
+
+#: What of a layer.
+Again = Annotated[str, OneOf(lambda: (KEPT, ATTENTION, CHEAP, FULL))]
+Recomputation = Annotated[
+    Annotated[Again, Tag("all")] | Annotated[PartlyRecomputed, Tag("some")],
+    Discriminator(_form),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """What a plan states beside its degrees.
+
+    ``overlap`` left out is the scheme's own default: on for TSP and for the ring exchange, whose reason to exist it is;
+    off for TP's reductions and for gathers. A key that is an order, a dispatch, a balance or a store of activations
+    names a registered object.
+    """
+
+    partition: Annotated[
+        Partition,
+        Field(description="which tokens a sequence shard has: two blocks of equal causal work, or one block"),
+        Sought(why_not="zigzag shares causal attention evenly", of=divides_tokens, used=shares_tokens),
+    ] = "zigzag"
+    exchange: Annotated[
+        str,
+        OneOf(names_in("tspsim.context_methods")),
+        Field(description="how sequence shards come by the keys and values of others"),
+        Sought(of=divides_tokens, used=shared),
+    ] = "all_gather"
+    sequence_regions: Annotated[
+        StrictBool,
+        Field(description="reduce-scatter and all-gather around the norms"),
+        Sought(of=serves_nobody, used=lambda job: job.plan.tp > 1),
+    ] = False
+    overlap: Annotated[
+        StrictBool | Literal["fused"] | None,
+        Field(
+            description="exchanges beside compute; fused: tp's products and sums, and exchanges with experts, in "
+            "slices of one kernel; default: the scheme's"
+        ),
+        Sought(
+            of=serves_nobody,
+            values=lambda model, work: ["off", "on"],
+            left=lambda model, work: {"fused": OWN_KERNELS},
+            used=lambda job: job.plan.tp * job.plan.token_shards > 1 or job.plan.overlap == "fused",
+        ),
+    ] = None
+    overlap_chunks: Annotated[
+        PositiveCount,
+        Field(le=1024, description="pieces that a product and its exchange are cut into where they overlap"),
+        Sought(why_not="four, as libraries have", of=serves_nobody, used=in_chunks),
+    ] = 4
+    recomputation: Annotated[
+        Recomputation | None,
+        Field(
+            description="what a backward makes again, of all layers or of some; default: full in training, else none"
+        ),
+        Sought(of=trains, values=lambda model, work: (KEPT, ATTENTION, CHEAP, FULL, "the fewest layers in full")),
+    ] = None
+    activation_store: Annotated[
+        Annotated[str, OneOf(ACTIVATION_STORES.names)] | None,
+        Field(description="the type in which activations wait for their backward; default: the stack's"),
+        Sought(of=trains, values=lambda model, work: ["in eight bits where products are"]),
+    ] = None
+    offload_layers: Annotated[
+        Layers,
+        Field(description="layers of every chunk, spread over it, whose activations wait in the host's memory"),
+        Sought(of=trains, values=lambda model, work: ["the fewest that fit"]),
+    ] = 0
+    offload_weights: Annotated[
+        Layers,
+        Field(
+            description="layers of every chunk, spread over it, whose weights lie in the host's memory and come ahead "
+            "of use"
+        ),
+        Sought(of=serves, values=lambda model, work: ["the fewest that fit, where nothing does without"]),
+        Sought("offload_weights of training", "needs replicas that divide nothing: state it to try", of=trains),
+    ] = 0
+    micro_batch: Annotated[
+        PositiveCount | None,
+        Field(description="sequences; default: 1 in training, else all"),
+        Sought(of=lambda model, work: not of_lengths(model, work) and not serves(model, work)),
+    ] = None
+    schedule: Annotated[
+        str,
+        OneOf(ORDERS.names),
+        Field(description="of a pipeline; interleaved with vpp > 1"),
+        Sought(of=trains, values=orders, left=orders_left, used=lambda job: job.plan.pp > 1),
+    ] = "1f1b"
+    stage_layers: Annotated[
+        tuple[Annotated[StrictInt, Field(ge=0)], ...],
+        Field(
+            description="layers of every chunk; the first may be the embedding alone, the last the head; default: even"
+        ),
+        Sought(why_not="layers are spread as evenly as can be"),
+    ] = ()
+    accumulation: Annotated[
+        PositiveCount,
+        Field(description="turns of gradient accumulation in each of which a pipeline fills and empties"),
+        Sought(why_not="a pipeline that empties more often is never faster"),
+    ] = 1
+    #: 1 divides the optimizer's state, 2 gradients too, 3 weights too (Rajbhandari et al. 2020).
+    zero: Annotated[
+        int,
+        Field(ge=0, le=3, description="what replicas divide: 3 is FSDP"),
+        Sought(of=trains, used=lambda job: job.training and job.copies > 1),
+    ] = 0
+    shard_group: Annotated[
+        Degree | None,
+        Field(description="ranks that divide it (hybrid sharding); default: all"),
+        Sought(of=trains, values=lambda model, work: ["groups of whole nodes"]),
+    ] = None
+    #: ZeRO++'s hpZ; the types below are its qwZ and qgZ.
+    secondary_shard: Annotated[
+        Degree | None,
+        Field(description="with zero: 3, ranks that keep a second copy of the weights among them for backwards"),
+        Sought(why_not="of one framework's ZeRO (DeepSpeed)", of=trains),
+    ] = None
+    weight_wire: Annotated[
+        Wire | None,
+        Field(description="with zero: 3, the type that forwards gather weights in; default: their own"),
+        Sought(why_not=CHANGES_NUMBERS, of=trains),
+    ] = None
+    gradient_wire: Annotated[
+        Wire | None,
+        Field(
+            description="with zero: 3 and secondary_shard, the type that gradients are summed in; default: their own"
+        ),
+        Sought(why_not=CHANGES_NUMBERS, of=trains),
+    ] = None
+    checkpoint: Annotated[
+        Annotated[str, OneOf(names_in("tspsim.checkpoints"))] | None,
+        Field(description="how checkpoints of training are written; default: none is"),
+        Sought(why_not=ANOTHER_QUESTION, of=trains),
+    ] = None
+    checkpoint_rate: Annotated[
+        BytesPerSecond | None,
+        Field(description="with checkpoint, what the file system takes of all ranks; default: it keeps up"),
+        Sought(why_not=ANOTHER_QUESTION, of=trains),
+    ] = None
+    checkpoint_every: Annotated[
+        PositiveCount,
+        Field(description="with checkpoint, one in how many steps"),
+        Sought(why_not=ANOTHER_QUESTION, of=trains),
+    ] = 1
+    expert_dispatch: Annotated[
+        str,
+        OneOf(DISPATCHES.names),
+        Field(
+            description="a token travels once to each rank of its experts by a library or at the links' rate, or "
+            "once to each expert"
+        ),
+        sought_objects(dispatches, of=with_experts, ways=ways_to_dispatch, kernels=True, used=spreads_experts),
+    ] = "ranks"
+    expert_overlap: Annotated[
+        str,
+        OneOf(OVERLAPS.names),
+        Field(description="what hides dispatch and combine: shared experts, and a backward behind another's forward"),
+        Sought(while_serving=False, of=with_experts, values=overlaps, ways=ways_to_hide, used=hides),
+    ] = "none"
+    expert_pieces: Annotated[
+        PositiveCount,
+        Field(le=64, description="pieces of dispatch, experts and combine that run beside each other"),
+        Sought(
+            while_serving=False,
+            of=with_experts,
+            values=lambda model, work: [str(pieces) for pieces in (1, *PIECES)],
+            ways=ways_to_cut,
+            kernels=True,
+        ),
+    ] = 1
+    expert_shards: Annotated[
+        Annotated[StrictInt, Field(ge=0, le=65536)] | None,
+        Field(
+            description="where experts and tokens meet: 0 gathers all experts, more are ranks that an expert's "
+            "columns are multiplied on, and ep may then be a multiple of the experts; default: whole experts"
+        ),
+        Sought(
+            of=lambda model, work: with_experts(model, work) and not work.step.serves, ways=ways_to_shard, kernels=True
+        ),
+    ] = None
+    expert_balance: Annotated[
+        Balance,
+        BalanceType(),
+        Field(description="what ranks get of an uneven load: a policy's name, or its name and options"),
+        sought_objects(
+            policies,
+            while_serving=False,
+            of=uneven,
+            ways=ways_to_balance,
+            kernels=True,
+            used=lambda job: job.plan.ep > 1,
+        ),
+    ] = BUSIEST
+
+
+#: Of what is folded alone.
+FOLDED = Sought(of=divides_tokens, values=lambda model, work: ["some"], used=folds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenSwitches:
+    """What a plan may leave to be chosen for the machine (:mod:`tspsim.step.tuning`); until then it stands at the
+    published schedule."""
+
+    weight_transport: Annotated[
+        str,
+        OneOf(names_in("tspsim.weight_transports")),
+        Field(description="how TSP brings the MLP's weights: round a ring, round several, or gathered in pieces"),
+        FOLDED,
+    ] = "ring"
+    mlp_pieces: Annotated[
+        PositiveCount,
+        Field(le=1024, description="pieces that gather brings them in"),
+        FOLDED,
+    ] = 4
+    head_groups: Annotated[
+        Degree | None,
+        Field(description="groups of heads that TSP attends; published: one a rank"),
+        FOLDED,
+    ] = None
+    context_transport: Annotated[
+        ContextTransport,
+        Field(description="exchange: ring over one link of a GPU, or in pieces over all of them"),
+        Sought(of=divides_tokens, used=lambda job: shared(job) and job.plan.exchange == "ring"),
+    ] = "ring"
+    overlap_by: Annotated[
+        Cut,
+        Field(description="what overlapped gathers of K and V are cut by: heads, or blocks of tokens"),
+        Sought(of=divides_tokens, used=gathers_in_pieces),
+    ] = "heads"
+
+
+def declared() -> list[Sought]:
+    """What a search does with each of these keys, as its annotation says."""
+    keys = Switches.__annotations__ | OpenSwitches.__annotations__
+    return [
+        replace(rule, name=rule.name or name)
+        for name, annotated in keys.items()
+        for rule in annotated.__metadata__
+        if isinstance(rule, Sought)
+    ]
+
+
+#: Of :class:`Switches` those that no answer lists among a plan's.
+BESIDE = (
+    *("activation_store", "offload_layers", "offload_weights"),
+    *("stage_layers", "accumulation", "expert_balance"),
+)

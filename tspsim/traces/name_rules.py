@@ -1,0 +1,372 @@
+"""Names of kernels as libraries, compilers and engines write them: the shipped rules of :mod:`.names`."""
+
+from __future__ import annotations
+
+from .names import KERNEL_NAMES, KernelNames
+
+#: Registered first, so asked last: generated and framework kernels, whose names say the operation.
+KERNEL_NAMES.register(
+    KernelNames(
+        "frameworks",
+        "kernels of PyTorch, Triton's compiler, and what launched them",
+        kinds={
+            "memcpy": (r"^\[?(CUDA )?[Mm]emcpy", r"copyBuffer", r"^Copy(Device|Host)To(Device|Host)"),
+            "memset": (r"^\[?(CUDA )?[Mm]emset", r"fillBuffer", r"FillFunctor"),
+            # Templates of Inductor are products, convolutions and flexible attention, whose kernels often have no word.
+            "convolution": (r"triton_tem_fused.*convolution",),
+            "gemm": (r"triton_tem_fused.*(mm|matmul|linear)",),
+            "attention": (r"triton_tem_fused",),
+            "loss": (r"nll_loss", r"cross_?entropy", r"[Ll]og_?[Ss]oft[Mm]ax", r"^online_softmax_kernel"),
+            "optimizer": (
+                r"(?<![Hh])[Aa]dam",
+                r"FusedOptimizer",
+                r"\bsgd\b",
+                r"lpnorm|L2Norm(Functor|Mxp)",
+                r"[Ll]amb(Stage|Functor)",
+                r"adagrad",
+            ),
+            "sample": (r"ArgMaxOps", r"[Ss]ampling", r"multinomial", r"TopKTopP", r"top_k_top_p", r"apply_penalt"),
+            "embedding": (
+                r"indexSelect",
+                r"vectorized_gather_kernel",
+                r"[Ee]mbedding",
+                r"compute_grad_weight",
+                r"sum_and_scatter",
+                r"indexing_backward_kernel",
+                r"permute_2D",
+                r"bucketize",
+                r"krn_partial",
+                r"permute_pooled_embs",
+            ),
+            "norm": (
+                r"triton_(per|red)_fused.*(rms_?norm|layer_norm|rsqrt)",
+                r"[Ll]ayer_?[Nn]orm",
+                r"[Rr][Mm][Ss]_?[Nn]orm",
+                r"\bln_(fwd|bwd)",
+                r"bn_(bw|fw)_",
+                r"batch_norm",
+                r"[Gg]roup_?[Nn]orm",
+                r"cuCompute(Part)?GradGammaBeta",
+                r"GammaBeta",
+                r"RowwiseMoments|ComputeFusedParams",
+                r"\bl2norm",
+            ),
+            "quantize": (r"triton_\w+_fused.*(_scaled_mm|float8|clamp.*reciprocal|reciprocal.*clamp)",),
+            "activation": (
+                r"[Ss]wi?glu",
+                r"silu",
+                r"ge?glu",
+                r"gelu",
+                r"act_and_mul",
+                r"GeluCUDAKernel",
+                r"relu_kernel",
+            ),
+            "rope": (r"rotary", r"[^a-z]rope", r"apply_rope"),
+            "cache": (r"reshape_and_cache", r"store_kv", r"kv_?cache", r"concat_and_cache", r"set_mla_kv"),
+            "permute": (r"kernelHistogram1D", r"fill_reverse_indices"),
+            "router": (r"sbtopk", r"mbtopk", r"bitonicSortKV", r"radixSortKV", r"gatherTopK", r"radix_?sort"),
+            "copy": (
+                r"direct_copy_kernel",
+                r"_copy_kernel",
+                r"CatArrayBatchedCopy",
+                r"bfloat16tofloat32",
+                r"multi_tensor_apply.*Copy<",
+                r"_copy_tensor",
+                r"chunk_cat|split_with_sizes_copy",
+                r"nchwToNhwc|nhwcToNchw",
+                r"triton_poi_fused_+(to_copy|constant_pad|cat|clone)",
+                r"[Tt]ranspose",
+                r"pad_kernel",
+            ),
+            "reduction": (
+                r"reduce_kernel",
+                r"DeviceCompactInit|partial_segment",
+                r"triton_(red|per)_fused",
+                r"softmax_warp",
+                r"cunn_SoftMax",
+                r"[Dd]eviceScan",
+                r"kernel_scan_(inner|outer)",
+                r"Device(Reduce|Select|RadixSort|Histogram|Merge)",
+                r"rocprim",
+                r"lookback_scan",
+                r"partition_kernel",
+                r"device_block_merge",
+                r"block_sort",
+                r"transform_kernel",
+                r"block_reduce",
+            ),
+            "elementwise": (
+                r"elementwise_kernel",
+                r"triton_poi_fused",
+                r"multi_tensor_apply",
+                r"fused_dropout",
+                r"triton__0d",
+                r"vectorized_templated",
+                r"index_elementwise",
+                r"scatter_gather",
+                r"elementwise",
+                r"index_put|indexFunc|index_kernel",
+                r"where_kernel|masked_",
+                r"arange|linspace",
+                r"distribution_",
+                r"fused_compiled",
+                r"max_pool|avg_pool|upsample",
+            ),
+        },
+        operators={
+            "gemm": (
+                r"aten::(mm|addmm|bmm|baddbmm|matmul|linear|_scaled_mm)\b",
+                r"(te_|TE::)?gemm",
+                r"_Linear",
+                r"aten::addmv",
+            ),
+            "attention": (r"scaled_dot_product", r"flash_attn", r"[Aa]ttention(?!.*cache)"),
+            "convolution": (r"convolution",),
+            "norm": (r"layer_norm", r"rms_?norm", r"batch_norm", r"RMSNorm"),
+            "activation": (r"aten::(silu|gelu|relu)", r"SiluBackward", r"GeluBackward", r"swiglu"),
+            "embedding": (r"aten::embedding", r"EmbeddingBackward"),
+            "loss": (r"nll_loss", r"cross_entropy", r"log_softmax"),
+            "optimizer": (r"Optimizer\.step", r"_fused_adam", r"aten::_foreach_(addc|lerp|sqrt)"),
+            "router": (r"aten::topk",),
+            "sample": (r"aten::(multinomial|argmax)",),
+            "copy": (r"aten::(copy_|cat|clone|contiguous|_to_copy|index_copy_)",),
+        },
+    )
+)
+#: Words of kernels that nobody knows, those that say most first.
+_WORDS = {
+    "all_reduce": (r"[Aa]ll_?[Rr]educe",),
+    "all_gather": (r"[Aa]ll_?[Gg]ather",),
+    "reduce_scatter": (r"[Rr]educe_?[Ss]catter",),
+    "all_to_all": (r"[Aa]ll_?(2|to_?|To)_?[Aa]ll",),
+    "grouped_gemm": (r"[Gg]roup(ed)?_?([Gg]emm|mm)|[Mm]oe_?([Gg]emm|mm)|[Ee]xperts?_?([Gg]emm|mm)",),
+    "gemm": (r"[Gg]e(mm|mv)|GEM[MV]|[Mm]at_?[Mm]ul|(\b|_)(add|b)?mm_|[Ll]inear_kernel|hgemm",),
+    "attention": (r"[Aa]ttn|[Aa]ttention|(\b|_)(mla|mha|mqa|gqa|sdpa)|MLA|MHA",),
+    "convolution": (r"[Cc]onv(?!ert)(\d|_|olution)",),
+    "optimizer": (r"[Oo]ptimizer|(\b|_)(muon|newton_schulz|lion)",),
+    "loss": (r"[Ll]oss|[Cc]ross_?[Ee]ntropy",),
+    "sample": (
+        r"[Ss]ampl|penalt|bincount|[Tt]emperature|logit_?bias|bitmask|[Ss]pecul|eagle|draft|next_token|min_p\b",
+    ),
+    "norm": (r"[Nn]orm(?!al_)",),
+    "rope": (r"(\b|_)ro?pe(_|\b)|RoPE|Rope|[Rr]otary",),
+    "cache": (r"[Cc]ache|(\b|_)kv_|KV[A-Z]",),
+    "activation": (r"[Aa]ctivation|[Ss]i?lu|[Gg]e?lu|[Rr]elu|gated",),
+    "router": (r"[Rr]out(er|ing)|top_?k|Top_?K",),
+    "permute": (r"[Pp]ermut|[Mm]oe|MoE|[Ee]xpert|align_scatter",),
+    "quantize": (r"[Qq]uant|fp8|FP8|fp4|FP4|[Cc]ast(?!er)|amax",),
+    "embedding": (r"[Ee]mbed",),
+    "reduction": (
+        r"[Ss]oftmax|SoftMax|[Rr]educe|[Rr]eduction|(\b|_)(sum|mean|max|min|cumsum|arg\w+|sort|scan)_|Sort|Scan",
+    ),
+    "copy": (
+        r"[Cc]opy|[Tt]ranspose|(\b|_)(cat|concat|pad|pack|unpack|split|slice|index|gather|scatter|convert|prepare)_",
+    ),
+    "memset": (r"(\b|_)([Ff]ill|zeros?|full|memset)_",),
+    "elementwise": (
+        r"_func_|[Ee]lement_?[Ww]ise|[Hh]adamard|[Ss]igmoid|[Tt]anh|(\b|_)(add|sub|mul|div|exp|pow|where|mask\w*|clamp)_",
+    ),
+}
+KERNEL_NAMES.register(KernelNames("words", "words in names of kernels that no rule knows", guesses=_WORDS))
+KERNEL_NAMES.register(
+    KernelNames(
+        "products",
+        "matrix products of cuBLAS, CUTLASS, hipBLASLt, DeepGEMM and Triton, and convolutions",
+        kinds={
+            "grouped_gemm": (
+                r"[Gg]rouped_?[Gg]emm(?!::cuda::(fp8_|utils))|GemmGrouped|gemm_grouped",
+                r"GemmType\)[1-3]\b",  # DeepGEMM: rows of experts one behind the other, masked, along k
+                r"_cg_(persistent_)?(forward|backward)\w*_kernel",
+                r"m_grouped_fp8",
+                r"fused_moe_kernel",
+                r"_matmul_ogs",
+                r"_p_matmul",
+                r"fmoe_",
+                r"moe_gemm",
+                r"ck_moe",
+                r"MoeGemm",
+                r"GroupProblemShape",
+                r"bmm_.*_dynBatch|\bbmm_(E4m3|E2m1|Mx\w+|Bfloat16|Fp16)_\w*_t\d+x\d+",
+                r"MoeFlatmm|moe_mxgemm|mfma_moe\d|\bflydsl_moe\d",
+                r"_group_gemm",
+                r"marlin_moe",
+                r"mxfp4_moe",
+            ),
+            "convolution": (
+                r"cudnn(?!.*bn_)",
+                r"scudnn",
+                r"wgrad_alg",
+                r"dgrad_engine",
+                r"[Cc]onv(olve|2d|3d|_depthwise)",
+                r"miopen",
+                r"winograd",
+                r"implicit_convolve|[fdw](prop|grad)_implicit_gemm",
+            ),
+            "gemm": (
+                r"(\b|_)Cijk_",
+                r"gemm",
+                r"GEMM",
+                r"[Gg]emm",
+                r"gemv",
+                r"splitKreduce",
+                r"nvjet",
+                r"cublas",
+                r"cutlass::Kernel",
+                r"wvSplitK",
+                r"^_?scaled_mm",
+                r"_w8a8_block_fp8_matmul",
+                r"matmul",
+                r"ampere_.*_(tn|nn|nt)$",
+                r"volta_.*_(tn|nn|nt)$",
+                r"marlin",
+                r"machete",
+                r"dot_kernel",
+            ),
+        },
+    )
+)
+KERNEL_NAMES.register(
+    KernelNames(
+        "attention",
+        "attention of FlashAttention, FlashInfer, cuDNN, Composable Kernel, aiter, vLLM, SGLang and TensorRT-LLM",
+        kinds={
+            "cache": (
+                r"reshape_and_cache|concat_and_cache|quant_(and_)?cache|cp_gather_\w*cache",
+                r"store_\w*cache",
+                r"AppendPagedKVCache|_zero_kv_blocks",
+            ),
+            "linear_attention": (
+                r"gated_delta|delta_rule|gdn_(gating|decode|prefill)|\bkda_",
+                r"chunk_(fwd|bwd|gated|local|scaled|delta)",
+                r"causal_conv1d",
+                r"selective_scan",
+                r"fused_recurrent",
+                r"_chunk_(scan|state|cumsum)|_state_passing|_bmm_chunk",
+                r"recompute_w_u",
+                r"solve_tril|merge_16x16_to_\w+_inverse",
+            ),
+            "attention": (
+                r"flash_fwd",
+                r"flash_bwd",
+                r"flash::",
+                r"FlashAttn",
+                r"[Ff]lash_?[Aa]ttn",
+                r"paged_attention",
+                r"unified_attention",
+                r"fmha|Fmha",
+                r"attn_fwd",
+                r"attn_bwd",
+                r"bwd_kernel_fuse",
+                r"bwd_kernel_dk_dv|bwd_kernel_dq|_bwd_preprocess",
+                r"BatchPrefillWith|BatchDecodeWith|PersistentVariableLengthMergeStates",
+                r"mla_(a8w8|a16w16|dec|reduce|prefill|fwd)|mla::\w*BatchMLA|BatchMLAPage|sparse_mla",
+                r"\d+pa_(bf16|fp16)|\bpa_(bf16|fp16|fp8)_",  # aiter's assembly
+                r"flash_mla",
+                r"FlashMLA",
+                r"_fwd_kernel_stage|_fwd_grouped_kernel|decode_att|^_fwd_kernel$|\breduce_segments",
+                r"xqa_kernel|mmha|\bkernel_mha",
+                r"compute_attn_ws",
+                r"cudnn_generated_fort_native_sdpa",
+                r"cudnn::fusion::(compute_dot_do_o|convert_dq)",
+                r"merge_attn_states|MergeState",
+                r"_attn_",
+                r"kn_get_mla_metadata|get_mla_metadata",
+                r"sparse_attention|indexer_[kq](?!uant)|mqa_logits",
+            ),
+        },
+    )
+)
+KERNEL_NAMES.register(
+    KernelNames(
+        "engines",
+        "small kernels of vLLM, SGLang, aiter, Transformer Engine and DeepSeek's libraries",
+        kinds={
+            "sample": (
+                r"argmax|resolve_future_token|clamp_position|compute_position|greedy_sample|rejection_",
+                r"topk_topp|top_k_top_p|gumbel_sample|_temperature_kernel|verify_tree",
+            ),
+            "activation": (
+                r"^(?!.*matmul)(?!.*_ogs)(?!.*[^p]_gemm).*(silu_and_mul|act_and_mul|silu_mul|swiglu)",
+                r"activation18",
+                r"gated_act|cast_\w*gated_kernel|_geglu_",
+            ),
+            # A norm that casts what it writes, or what adds to a residual first, is one; beside a transfer it is that.
+            "norm": (
+                r"^(?!.*userbuffers).*(rmsnorm|RMSNorm|Rmsnorm|rms_norm|RmsNorm(?!Lamport)|layernorm)",
+                r"ln_(fwd|bwd)_\w*kernel|norm_quant|_fused_rms_|qk_?norm|_rms_normalize",
+            ),
+            "rope": (
+                r"rotary_?(embedding)?_kernel|_rope_kernel|\brope_kernel|RotaryEmbedding|fused_rope|mrope|_triton_rope",
+                r"ApplyRotary|applyMLARope|BiasRope|RopeQuantize|qk_rope_|_rope_embedding|norm_rope",
+            ),
+            "cache": (r"set_mla_kv|concat_and_cast_mha|fused_store_\w*cache",),
+            "router": (
+                r"topk(_gating|GatingSoftmax|_softmax|_sum|_forward|_idx|_transform|_sigmoid)|grouped_topk|moe_fused_gate",
+                r"moeTopK|fused_topk_with|v\d_topk_kernel|fused_router",
+                r"get_dispatch_layout|_topk_forward|_combined_routing|_sum_bitmatrix|biased_grouped|select_experts|RoutingKernel|routing",
+            ),
+            "permute": (
+                r"moe_align|count_and_sort_expert|moe_(\w+_)?sort|MoeSorting|moe_permute|expand(Input|_to_fused)|ep_(gather|scatter)",
+                r"permute_?[Kk]ernel|_permute|unpermute|finalize_?(moe|matmul|kernel|Kernel)|moe_sum|moe_reduc|reduce_fused_impl",
+                r"get_fused_mapping|clean_and_count_expert|aux_fi_impl|unique_group_indices|_finalize_matmul_scatter",
+                r"(silu|act)_.*masked_post|post_reorder|pre_reorder|shuffle_rows|build_expert_maps",
+                r"compute_src2dst|seg_indptr|masked_m_triton|fill_gateup|row_id_map|chunk_sort|sort_chunks|writeback_idx",
+            ),
+            "quantize": (
+                r"per_token_cast|per_channel_cast|cast_back|cast_only|deep_gemm::transpose|transpose_fp32|float8_copy",
+                r"segmented_max_reduction|quantize_with_block|^(?!.*[Gg]emm)(?!.*attention).*((\b|_)quantize_|NVFP4Quantize)",
+                r"per_token_(group_)?quant|dynamic_(per_token_)?(scaled_)?quant|scaled_fp8_quant|static_scaled_quant",
+                r"cast_transpose|cast_fp8|quantize_mxfp|mxfp4_quant|mxfp8_quant|fp4_quant|amax_kernel",
+                r"^(?!.*[Gg]emm).*(group_quant|_quant_kernel)|float8_cast|cvt_fp",
+                r"grouped_gemm::cuda::utils::(transpose|fill)|batched_transpose",
+            ),
+            "copy": (
+                r"create_flashinfer_kv_indices|get_last_loc|write_req_to_token|compute_slot_mapping|pack_seq",
+                r"^_prepare_\w+_kernel|^_post_update_kernel",
+            ),
+            "elementwise": (r"\bmhc_(post|pre_big)",),
+        },
+    )
+)
+KERNEL_NAMES.register(
+    KernelNames(
+        "collectives",
+        "NCCL, RCCL, NVSHMEM, DeepEP, custom all-reduces of engines, symmetric memory",
+        waits=(r"notify_dispatch|cached_notify", r"\bbarrier_all|signal_wait|(intra|inter)node::barrier"),
+        kinds={
+            "dispatch": (
+                r"notify_dispatch",
+                r"(internode|intranode|ep)\w*::dispatch|EpDispatch|moe_?a2a_dispatch|[Dd]ispatchKernel|AllToAllDispatch",
+            ),
+            "combine": (
+                r"cached_notify",
+                r"(internode|intranode|ep)\w*::combine|EpCombine|moe_?a2a_combine|A2ACombine|AllToAllCombine|(?<!Fwd)[Cc]ombineKernel",
+            ),
+            "all_reduce": (
+                r"nccl\w*Kernel_AllReduce",
+                r"cross_device_reduce|quick_?reduce|one_?shot_?all_?reduce|two_?shot_?all_?reduce",
+                # Compiled kernels are named after operators beside them.
+                r"^(?!triton_).*([Aa]ll_?[Rr]educe|RmsNormLamport)",
+                r"userbuffers_\w*sum_inplace_gpu(?!\w*(allgather|_ag|_rs))",
+            ),
+            "all_gather": (
+                r"nccl\w*Kernel_AllGather|all_?gather_kernel|multimem_all_gather|AllGather",
+                r"userbuffers_\w*(allgather|_ag)",
+            ),
+            "reduce_scatter": (
+                r"nccl\w*Kernel_ReduceScatter|reduce_scatter_kernel|ReduceScatter",
+                r"userbuffers_\w*_rs|multimem_reduce_scatter",
+            ),
+            "all_to_all": (r"nccl\w*Kernel_AllToAll|all_?to_?all|AlltoAll",),
+            "broadcast": (r"nccl\w*Kernel_Broadcast",),
+            "send_recv": (r"nccl\w*Kernel_SendRecv|userbuffers_push",),
+            "exchange": (
+                r"nccl\w*Kernel",
+                r"nvshmem",
+                r"rccl",
+                r"mscclpp|msccl",
+                r"\bbarrier_all|signal_wait|node::barrier",
+            ),
+        },
+    )
+)
